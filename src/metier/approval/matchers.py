@@ -5,7 +5,6 @@ An allow is read narrowly, a deny widely: the prefix `src` of an allow is the fo
 path that begins with these letters, in upper case or lower.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
@@ -17,6 +16,7 @@ from metier.approval.regex import BadPattern, compile_pattern
 from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.lazy_regex import lazy_regex
 from metier.tools.shell.line import canonical_command
 
 COMMAND = "command"
@@ -28,7 +28,7 @@ type Test = Callable[[JsonValue], bool]
 type Report = Callable[[str, str, int, str], None]
 """Code, message, line, hint."""
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NUMBER = lazy_regex(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 

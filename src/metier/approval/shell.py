@@ -5,7 +5,6 @@ harmless or the rule names all of it. A deny is also tried on the line as it was
 """
 
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
@@ -15,6 +14,7 @@ from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
 from metier.tools.shell.harmless import (
     CommandFolders,
@@ -29,7 +29,7 @@ from metier.tools.shell.line import NotUnderstood, ShellLine, SimpleCommand, par
 from metier.tools.shell.words import show_word
 from metier.tools.shell.xargs import is_name_list, read_xargs
 
-_SEPARATORS = re.compile(r"[;|&\n(){}`]+")
+_SEPARATORS = lazy_regex(r"[;|&\n(){}`]+")
 _DISGUISE = str.maketrans("", "", "\\'\"")
 _MOST_PIECES = 100
 RUNS_CODE = "it runs code of the folder it is in"

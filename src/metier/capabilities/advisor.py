@@ -17,6 +17,7 @@ from metier.capabilities.impl.process import Advice
 from metier.context.json_text import NotJson, recover_object
 from metier.dataclass import dataclass
 from metier.errors import ProviderError, UsageError
+from metier.lazy_regex import lazy_regex
 from metier.messages import ModelReply, Spent, TextPart, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
 from metier.providers.cost import find_price
@@ -33,7 +34,7 @@ _INSTRUCTION = (
     "You advise a program. It checks your answer and decides; nothing you say is carried out by itself. "
     "Answer with one JSON value and nothing else."
 )
-_FENCE = re.compile(r"^```(?:json)?\s*\n(?P<text>.*?)\n```\s*$", re.DOTALL)
+_FENCE = lazy_regex(r"^```(?:json)?\s*\n(?P<text>.*?)\n```\s*$", re.DOTALL)
 
 
 type Keep = Callable[[str, JsonValue], Awaitable[None]]

@@ -1,7 +1,6 @@
 """A skill without `impl.py` as the degenerate case: its `entrypoint` script, run once, its JSON as outputs."""
 
 import json
-import re
 from collections.abc import Mapping
 
 from pydantic import JsonValue
@@ -11,11 +10,12 @@ from metier.capabilities.impl.process import Turn
 from metier.capabilities.protocol import TaskState
 from metier.definitions.skills.scripts import discover_scripts
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.tools.process.run import Outcome, ProcessLimits
 from metier.tools.scripts.contract import ScriptFailed, add_json_flag, parse_script_name
 from metier.tools.scripts.runner import ScriptCall, ScriptRunner, default_environments
 
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = lazy_regex(r"\{(\w+)\}")
 _STDERR_SHOWN = 500
 
 

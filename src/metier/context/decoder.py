@@ -19,6 +19,7 @@ from metier.context.json_text import NotJson, recover_object
 from metier.dataclass import dataclass
 from metier.decisions import ActionStep, ModelDecision
 from metier.definitions.nearest import list_nearest
+from metier.lazy_regex import lazy_regex
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
 from metier.tools.schemas import SchemaCheck
 
@@ -29,7 +30,7 @@ type FailureReason = Literal["refusal", "truncated", "empty", "invalid_json", "i
 SUMMARY_CHARACTERS = 2_000
 DECISION_KEYS = frozenset(ModelDecision.model_fields)
 
-_BROKEN_DECISION = re.compile(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
+_BROKEN_DECISION = lazy_regex(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
 
 LAST: dict[str, int] = {"ask_user": 1, "finish": 2}
 """Actions that end or suspend the turn run after everything else of the same reply."""

@@ -5,7 +5,6 @@ small, else its summary and outline. Stage 2 is what was asked for, by file or b
 Code of a skill is never shown: it is run.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -17,6 +16,7 @@ from metier.definitions.nearest import list_nearest
 from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.events import DisclosedFile
+from metier.lazy_regex import lazy_regex
 
 SKILL_FILE = "SKILL.md"
 CODE_FOLDERS = ("scripts/", "toolsets/")
@@ -25,7 +25,7 @@ OUTLINE_LINES = 40
 CUT_MARK_BYTES, CUT_MARK_TOKENS = 100, 30
 LEAST_TOKENS = 100
 """Less room than this is no room: a scrap of a file tells nothing."""
-_PLACEHOLDERS = re.compile(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
+_PLACEHOLDERS = lazy_regex(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
 
 type Read = Callable[[str], bytes]
 """The bytes of a file of the skill by its relative path. Raises `SkillError`."""

@@ -2,6 +2,8 @@
 
 import re
 
+from metier.lazy_regex import lazy_regex
+
 SKILL_CONTENT = "skill-content"
 TOOL_OUTPUT = "tool-output"
 """For results that no native tool message carries."""
@@ -10,7 +12,7 @@ ATTACHED_FILE = "attached-file"
 PROJECT_TEXT = "project-text"
 """For project instructions of a folder that the user has not trusted."""
 
-_MARKS = re.compile(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}|{ATTACHED_FILE}|{PROJECT_TEXT}))", re.IGNORECASE)
+_MARKS = lazy_regex(rf"<(?=/?(?:{SKILL_CONTENT}|{TOOL_OUTPUT}|{ATTACHED_FILE}|{PROJECT_TEXT}))", re.IGNORECASE)
 
 
 def fence(text: str, *, tag: str, attributes: str = "") -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.prompts.texts import load_text
 
 type Family = Literal["claude", "gpt", "gemini", "open", ""]
@@ -18,9 +19,9 @@ CHANGING_TOOLS = frozenset({"Write", "Edit", "Bash"})
 """A run that can change something may have work that is worth a plan."""
 
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
-    ("claude", re.compile(r"claude", re.IGNORECASE)),
-    ("gemini", re.compile(r"gemini", re.IGNORECASE)),
-    ("gpt", re.compile(r"gpt-(?!oss|neo|j\b)|codex|(?:^|/)o[1-9](?:-|$)", re.IGNORECASE)),
+    ("claude", lazy_regex(r"claude", re.IGNORECASE)),
+    ("gemini", lazy_regex(r"gemini", re.IGNORECASE)),
+    ("gpt", lazy_regex(r"gpt-(?!oss|neo|j\b)|codex|(?:^|/)o[1-9](?:-|$)", re.IGNORECASE)),
 )
 _OF_PROVIDER: dict[str, Family] = {"anthropic": "claude", "gemini": "gemini", "offline": ""}
 

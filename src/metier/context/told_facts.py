@@ -8,23 +8,24 @@ import re
 from collections.abc import Iterator
 
 from metier.context.conversation import KnownFact
+from metier.lazy_regex import lazy_regex
 
 LONGEST_FACT = 300
 LONGEST_KEY = 80
 MOST_FROM_ONE_MESSAGE = 10
 
-_SENTENCE = re.compile(r"(?:[^.!?\n]|[.!?](?=\S))+[.!?]?")
-_ASKED = re.compile(
+_SENTENCE = lazy_regex(r"(?:[^.!?\n]|[.!?](?=\S))+[.!?]?")
+_ASKED = lazy_regex(
     r"(?:please[, ]+)?(?:remember|keep in mind|note|(?:don't|do not) forget)(?:[, ]+that|:)[:, ]*(?P<rest>.{3,})",
     re.IGNORECASE,
 )
-_LEAD = re.compile(r"(?:(?:and|so|also|btw|by the way|well|hi|hello|hey|fyi)\b[,: ]*)+", re.IGNORECASE)
-_IS = re.compile(
+_LEAD = lazy_regex(r"(?:(?:and|so|also|btw|by the way|well|hi|hello|hey|fyi)\b[,: ]*)+", re.IGNORECASE)
+_IS = lazy_regex(
     r"(?P<key>(?:my|our|the) [\w][\w '’/-]{0,60}?) (?:is|are|will be|must be) (?!it\b|that\b).+",
     re.IGNORECASE,
 )
-_CALLED = re.compile(r"(?:please )?(?:call me|i am called|i'm called) .+", re.IGNORECASE)
-_SELF = re.compile(
+_CALLED = lazy_regex(r"(?:please )?(?:call me|i am called|i'm called) .+", re.IGNORECASE)
+_SELF = lazy_regex(
     r"(?:i am|i'm) (?:an?|the|from|based in) .+"
     r"|i (?:live|work|prefer|always|never|speak) .+"
     r"|we (?:use|prefer|always|never|deploy) .+"

@@ -1,15 +1,14 @@
 """Names of skills and scripts: which are allowed, and the one form in which they are compared."""
 
-import re
-
 from metier.errors import InvalidName
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.excerpt import cut_end
 
 MAX_NAME = 64
 SKILL_PIN = "skill:"
 """In front of the name of a skill among the definitions that a run is pinned to."""
 
-_ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
+_ALLOWED = lazy_regex(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
 _RESERVED = frozenset({"__pycache__"})
 _SUFFIX = ".py"
 

@@ -11,9 +11,10 @@ from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.task import TaskDefinition, TaskStep
+from metier.lazy_regex import lazy_regex
 
-_PATTERN = re.compile(r"\{\{\s*(?:inputs\.(?P<input>[A-Za-z0-9_.-]+)|steps\.(?P<step>[^{}]+?)\.result)\s*\}\}")
-_MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
+_PATTERN = lazy_regex(r"\{\{\s*(?:inputs\.(?P<input>[A-Za-z0-9_.-]+)|steps\.(?P<step>[^{}]+?)\.result)\s*\}\}")
+_MEANT = lazy_regex(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Reads and checks only; `context.project` renders what is found, and the runtime 
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
+from metier.lazy_regex import lazy_regex
 
 NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 """The first one that a folder has is read."""
@@ -26,8 +26,8 @@ MAX_IMPORTS = 30
 IMPORTED = frozenset({".md", ".markdown", ".mdx", ".mdc", ".txt", ".rst", ".adoc"})
 """Only documents are imported: an import line cannot put `.env` or a key into a prompt."""
 
-_IMPORT = re.compile(r"[ \t]*(?:[-*][ \t]+)?@(\S+)[ \t]*")
-_FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
+_IMPORT = lazy_regex(r"[ \t]*(?:[-*][ \t]+)?@(\S+)[ \t]*")
+_FENCE = lazy_regex(r"[ ]{0,3}(```+|~~~+)")
 _PASSED_OVER = frozenset({"node_modules", "vendor", "site-packages", "__pycache__", "venv"})
 """Folders of other projects' files. Hidden folders are passed over too."""
 

@@ -26,13 +26,14 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.text.fields import Fields, is_nothing
 from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
 from metier.errors import ConfigError
+from metier.lazy_regex import lazy_regex
 from metier.messages import Value
 
 FILE_NAME = "schedules.yaml"
 ROOT_KEY = "schedules"
 MAX_BYTES = 64 * 1024
 
-_DURATION = re.compile(r"(\d{1,7})\s*(s|m|h|d)", re.ASCII)
+_DURATION = lazy_regex(r"(\d{1,7})\s*(s|m|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHORTCUTS = {
     "@hourly": "0 * * * *",

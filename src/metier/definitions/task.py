@@ -14,6 +14,7 @@ from metier.definitions.references import Reference, read_references
 from metier.definitions.text.document import Document, load_document, read_free_form, require_text
 from metier.definitions.text.fields import Fields, is_nothing
 from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence
+from metier.lazy_regex import lazy_regex
 
 FILE_NAME = "TASK.md"
 MAX_STEPS = 100
@@ -33,8 +34,8 @@ KEYS = (
     "acceptance",
 )
 _INPUT_KEYS = ("name", "description", "default", "schema")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_FILE_NAME = re.compile(r"[^/\\:\x00]+\.md", re.IGNORECASE)
+_IDENTIFIER = lazy_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_FILE_NAME = lazy_regex(r"[^/\\:\x00]+\.md", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,13 @@
 """Whom an agent may fetch pages from: `web: {allow: […], deny: […]}`, checked when the definition is read."""
 
-import re
-
 from metier.dataclass import dataclass
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
+from metier.lazy_regex import lazy_regex
 
 KEYS = ("allow", "deny")
 _MAX_CHARACTERS = 253
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_LABEL = lazy_regex(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ recordings/<case>.json      hashes of the files in force, and what a judge said
 
 import gzip
 import hashlib
-import re
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -15,11 +14,12 @@ from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ArchiveRefused
 from metier.evals.targets import SourcedCase
+from metier.lazy_regex import lazy_regex
 from metier.messages import Value
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 
 FORMAT = 1
-_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_SAFE = lazy_regex(r"[^A-Za-z0-9._-]+")
 _MOST = 60
 
 

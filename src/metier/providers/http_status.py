@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
+from metier.lazy_regex import lazy_regex
 from metier.providers.connection import Server
 from metier.providers.failures import (
     AuthFailed,
@@ -28,17 +29,17 @@ from metier.telemetry.excerpt import one_line
 
 _MESSAGE_LENGTH = 300
 
-_TOO_LONG = re.compile(
+_TOO_LONG = lazy_regex(
     r"context[_ ](length|window|size)|maximum context|prompt is too long|too many (input )?tokens|exceed_context_size"
     r"|input token count .* exceeds|exceeds? the (maximum|available) (number of tokens|context)",
     re.IGNORECASE,
 )
-_NO_QUOTA = re.compile(
+_NO_QUOTA = lazy_regex(
     r"insufficient_quota|billing_hard_limit|billing_not_active|billing_error|credit balance is too low"
     r"|exceeded_current_quota|PerDay|insufficient[_ ](balance|credits?)",
     re.IGNORECASE,
 )
-_BAD_KEY = re.compile(r"API_KEY_INVALID|API key not valid|API key expired", re.IGNORECASE)
+_BAD_KEY = lazy_regex(r"API_KEY_INVALID|API key not valid|API key expired", re.IGNORECASE)
 _TOOLS = (
     r"[`'\"\\]*(?:tools?\b(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:s|ing)?|functions)[`'\"\\]*"
 )
@@ -53,7 +54,7 @@ def _find_unsupported(name: str, *others: str) -> re.Pattern[str]:
         rf"{name}(?: (?:are|is|{noun}))* (?:currently )?(?:not |un)(?:supported|enabled|available)",
         rf"un(?:supported|known|recognized|expected) (?:request )?{noun}(?: supplied)?:? {name}",
     )
-    return re.compile("|".join((*sayings, *others)), re.IGNORECASE)
+    return lazy_regex("|".join((*sayings, *others)), re.IGNORECASE)
 
 
 # As Ollama, vLLM, llama.cpp, OpenRouter, Groq, Gemini and LiteLLM put it.
@@ -65,7 +66,7 @@ _NO_TOOLS = _find_unsupported(
     "no endpoints found that support tool use",
 )
 _NO_SCHEMA = _find_unsupported(_FORMAT)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+_DURATION = lazy_regex(r"(\d+(?:\.\d+)?)s")
 
 
 class _Said(NamedTuple):

@@ -11,6 +11,7 @@ from operator import is_
 from typing import Literal, NamedTuple
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest
 from metier.providers.json_values import Wire, serialise
@@ -22,7 +23,7 @@ CUT = "(Earlier messages were left out.)"
 OPEN_PIECES = 2
 """Pieces at the end that stay open: a vendor may mark them, and the last one may still grow."""
 
-_SHORT_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_SHORT_ID = lazy_regex(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

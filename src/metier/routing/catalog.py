@@ -18,6 +18,7 @@ from metier.definitions.skills.catalog_cache import digest_content
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.text.front_matter import read_front_matter
+from metier.lazy_regex import lazy_regex
 from metier.routing.cache import load_index, save_index
 from metier.routing.halves import take_tallies
 from metier.routing.index import join_tallies
@@ -30,7 +31,7 @@ WORTH_KEEPING = 64
 """Skills from which on an index is kept on disk; a smaller one is built in less time than its file takes."""
 KEPT_IN_MEMORY = 8
 
-_CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE_BLOCK = lazy_regex(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 class DescribedSkill(Protocol):

@@ -6,13 +6,15 @@ out. What follows "Use when" is written in the words of requests and counts a li
 
 import re
 
-_EXCLUSION = re.compile(
+from metier.lazy_regex import lazy_regex
+
+_EXCLUSION = lazy_regex(
     r"(?:\b(?:do not|don't|don’t|never|not)\s+"
     r"(?:use|trigger|invoke|activate|apply|call|load|for|intended|meant|suitable)\b"
     r"|\bskip (?:on|for|when|if|this)\b|\bavoid (?:for|when|using)\b|\bexcept when\b)[^.;\n]*",
     re.IGNORECASE,
 )
-_TRIGGER = re.compile(
+_TRIGGER = lazy_regex(
     r"\b(?:use (?:this (?:skill )?)?(?:when|for|if|to|whenever|after|before|with)|triggers?\b|when (?:the )?users?"
     r"|invoke when|activates? (?:when|on|for)|also use|should be used)",
     re.IGNORECASE,

@@ -14,6 +14,7 @@ from metier.context.fences import ATTACHED_FILE, fence
 from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.errors import ToolFailed, UsageError
+from metier.lazy_regex import lazy_regex
 from metier.providers.facts import load_facts
 from metier.providers.options import OFFLINE
 from metier.runtime.host import Host
@@ -29,9 +30,9 @@ MAX_TEXT_CHARACTERS = 100_000
 """Of one file; a longer one should be read in parts by the model."""
 MAX_ATTACHED = 20
 
-_MENTION = re.compile(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
+_MENTION = lazy_regex(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
 _KINDS = r"\.(?:png|jpe?g|gif|webp)"
-_PICTURE = re.compile(
+_PICTURE = lazy_regex(
     rf"""(?<!\S)(?:"([~./][^"\n]*{_KINDS})"|'([~./][^'\n]*{_KINDS})'|((?:~|\.{{0,2}}/)(?:\\.|[^\s"'\\])*{_KINDS}))(?!\S)""",
     re.IGNORECASE,
 )

@@ -6,7 +6,6 @@ Nothing is fetched before the user asks for the skill, and nothing that the mani
 import base64
 import binascii
 import hashlib
-import re
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
@@ -16,6 +15,7 @@ from metier.approval.matchers import read_value
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.text.front_matter import read_front_matter
 from metier.errors import SkillError, SkillNotFound, SkillRejected, ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.runtime.host import Host
 from metier.runtime.mcp import open_server
 from metier.skills.install.operations import ServedSkill
@@ -25,7 +25,7 @@ from metier.tools.mcp.connection import ServerConnection
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
 _MOST_PAGES = 100
-_PART = re.compile(r"[^\\/\x00-\x1f\x7f]{1,255}")
+_PART = lazy_regex(r"[^\\/\x00-\x1f\x7f]{1,255}")
 
 
 class ServedFile(BaseModel):

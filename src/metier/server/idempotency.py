@@ -7,7 +7,6 @@ repetition finds it.
 
 import hashlib
 import json
-import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Annotated, cast
@@ -17,6 +16,7 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.ids import format_run_id
+from metier.lazy_regex import lazy_regex
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, get_state, get_user
 from metier.store.contexts import Completion, ContextChange, NewFact
@@ -26,7 +26,7 @@ CLAIM_SECONDS = 60.0
 KEPT_SECONDS = 24 * 3600.0
 _BUCKET = "request"
 _PREFIX = "http-"
-_OWN = re.compile(r"http-[0-9a-f]{64}")
+_OWN = lazy_regex(r"http-[0-9a-f]{64}")
 """What `_describe` makes; a conversation may have a name that begins alike."""
 _MOST_KEYS = 100_000
 

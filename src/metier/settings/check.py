@@ -1,12 +1,11 @@
 """Give the text of a layer its types, and say in words what cannot be: who set it, what it must be, what it is."""
 
-import re
-
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
+from metier.lazy_regex import lazy_regex
 from metier.settings.fields import Leaf, all_leaves
 from metier.settings.model import Settings
 from metier.settings.origin import Given, Layer
@@ -19,7 +18,7 @@ _SWITCH_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": Fa
 _TOGETHER = "together"
 """The type of an error that concerns two settings; only the merged layers can tell."""
 
-_WHOLE_NUMBER = re.compile(r"[-+]?\d+")
+_WHOLE_NUMBER = lazy_regex(r"[-+]?\d+")
 
 _PHRASES = {
     "int_parsing": "must be a whole number",

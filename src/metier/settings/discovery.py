@@ -1,7 +1,6 @@
 """Find the one settings file that counts, and read its text. The first file found wins; files are never merged."""
 
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +9,13 @@ from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import MAX_BYTES
+from metier.lazy_regex import lazy_regex
 
 FILE_NAME = "agent.yaml"
 HOLDER = stat.S_IFDIR | 0o1555
 """The mode of a folder that holds a place; see `tools/process/supervisor.py`."""
 
-_NOT_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_TEXT = lazy_regex(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

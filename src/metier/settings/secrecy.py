@@ -3,24 +3,25 @@
 import functools
 import re
 
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.values import MARK
 
-_SECRET_NAME = re.compile(
+_SECRET_NAME = lazy_regex(
     r"(^|[_-])(api[_-]?key|access[_-]?key|private[_-]?key|key|token|secret|password|passwd|passphrase|credentials?"
     r"|auth|authorization|dsn|database[_-]?url|connection[_-]?string)$",
     re.IGNORECASE,
 )
 
 # Stricter than the redaction of logs, which must leave ordinary text alone: no setting begins like this.
-_CUT_SHORT = re.compile(r"(?<![A-Za-z0-9])(?:sk-|AIza|gh[pousr]_|xox[a-z]-)[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY")
+_CUT_SHORT = lazy_regex(r"(?<![A-Za-z0-9])(?:sk-|AIza|gh[pousr]_|xox[a-z]-)[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY")
 
-_IN_QUERY = re.compile(
+_IN_QUERY = lazy_regex(
     r"(?P<start>[?&](?:api[_-]?key|key|token|access_token|secret|password|sig|signature)=)[^&\s#]+", re.IGNORECASE
 )
 
-_NOT_A_SECRET = re.compile(r"\s*([-+]?[\d._]+|true|false|yes|no|on|off|null|~)?\s*", re.IGNORECASE)
+_NOT_A_SECRET = lazy_regex(r"\s*([-+]?[\d._]+|true|false|yes|no|on|off|null|~)?\s*", re.IGNORECASE)
 
 _PASSWORD = "url-password"  # noqa: S105 - how the redactor calls such a finding
 _LONGEST_SHOWN = 80

@@ -1,10 +1,10 @@
 """What a piece of code seems to reach for: network, environment, packages. Reads text; a hint, never a guarantee."""
 
 import ast
-import re
 import tomllib
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 
 _NETWORK_MODULES = frozenset(
     {
@@ -13,13 +13,13 @@ _NETWORK_MODULES = frozenset(
         *("websocket", "websockets", "xmlrpc", "http.client", "http.server", "urllib.request"),
     }
 )
-_NETWORK_WORDS = re.compile(
+_NETWORK_WORDS = lazy_regex(
     r"\b(?:curl|wget|ssh|scp|nc|ncat|rsync|Invoke-WebRequest|XMLHttpRequest)\b(?=\s|\()|\bfetch\(|require\(['\"](?:https?|net)['\"]\)"
 )
-_URL = re.compile(r"\b(?:https?|wss?|ftp)://(?:[^\s/'\"<>@]*@)?(?P<host>[\w.-]+\.[^\W\d_]{2,}|localhost)")
-_SHELL_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Z][A-Z0-9_]{2,})\b")
-_NODE_VARIABLE = re.compile(r"process\.env(?:\.|\[['\"])(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
-_INLINE_METADATA = re.compile(r"(?m)^# /// script\r?$\n(?P<content>(?:^#(?:| .*)\r?$\n)+?)^# ///\r?$")
+_URL = lazy_regex(r"\b(?:https?|wss?|ftp)://(?:[^\s/'\"<>@]*@)?(?P<host>[\w.-]+\.[^\W\d_]{2,}|localhost)")
+_SHELL_VARIABLE = lazy_regex(r"\$\{?(?P<name>[A-Z][A-Z0-9_]{2,})\b")
+_NODE_VARIABLE = lazy_regex(r"process\.env(?:\.|\[['\"])(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_INLINE_METADATA = lazy_regex(r"(?m)^# /// script\r?$\n(?P<content>(?:^#(?:| .*)\r?$\n)+?)^# ///\r?$")
 _SHELL_COMMON = frozenset({"HOME", "PATH", "PWD", "SHELL", "USER", "BASH_SOURCE", "LANG", "TMPDIR"})
 
 

@@ -9,11 +9,12 @@ import unicodedata
 from collections.abc import Iterable
 
 from metier.errors import SkillRejected
+from metier.lazy_regex import lazy_regex
 
 _MAX_COMPONENT_BYTES = 255
 _MAX_PATH_BYTES = 1_024
-_FORBIDDEN = re.compile(r'[<>:"|?*\\\x00-\x1f\x7f]')
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?:\..*)?", re.IGNORECASE)
+_FORBIDDEN = lazy_regex(r'[<>:"|?*\\\x00-\x1f\x7f]')
+_RESERVED = lazy_regex(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?:\..*)?", re.IGNORECASE)
 _COMPILED = (".pyc", ".pyo")
 
 

@@ -3,19 +3,19 @@
 One line an event; where they do not all fit, those go first that share the fewest words with the rest.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
+from metier.lazy_regex import lazy_regex
 from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextEvent
 from metier.telemetry.excerpt import cut_end
 
 SUMMARY_EVENT_THRESHOLD = 50
 """A summary is made when so many events are not in it; half of what is kept, so that none goes unsummarised."""
 _LONGEST_LINE = 240
-_WORD = re.compile(r"\w{3,}")
+_WORD = lazy_regex(r"\w{3,}")
 
 type Summarizer = Callable[[str, Sequence[ContextEvent]], str]
 """From the summary so far and the events since, oldest first, the new summary."""

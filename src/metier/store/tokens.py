@@ -13,11 +13,12 @@ from datetime import datetime
 from pathlib import Path
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.store.contexts import Redemption
 from metier.store.local_secret import load_local_secret, read_given_secrets
 
 LIFETIME_SECONDS = 7 * 24 * 3600.0
-_PARTS = re.compile(
+_PARTS = lazy_regex(
     r"(?P<context>.+):(?P<version>0|[1-9]\d{0,17}):(?P<turn>0|[1-9]\d{0,17}):(?P<expiry>[1-9]\d{0,17})",
     re.ASCII | re.DOTALL,
 )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.patterns import LONG_WORD, KeyFormat, build_key_formats
 from metier.telemetry.signs import Gate
 from metier.telemetry.values import is_code_or_placeholder
@@ -21,16 +22,16 @@ class Span(NamedTuple):
     kind: str
 
 
-PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-PEM_BODY = re.compile(r"[A-Za-z0-9+/=:,. \t\r\n\\-]*+")
+PEM_BEGIN = lazy_regex(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+PEM_BODY = lazy_regex(r"[A-Za-z0-9+/=:,. \t\r\n\\-]*+")
 
 _RUN = b"a" * LONG_WORD
 _WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~\\"
 _SHAPE = bytes(0x61 if byte in _WORD_BYTES else 0x20 for byte in range(256))
 _WORDS = bytes(byte if byte in _WORD_BYTES else 0x20 for byte in range(256))
-_SEGMENT = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_.-]{3}")
+_SEGMENT = lazy_regex(rb"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_.-]{3}")
 _MIN_PEM = 16
-_REST = re.compile(r"[A-Za-z0-9_-]+")
+_REST = lazy_regex(r"[A-Za-z0-9_-]+")
 
 
 def find_long_words(text: bytes) -> bytes:

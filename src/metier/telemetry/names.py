@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.signs import NamePlace, lower_ascii
 from metier.telemetry.values import is_code_or_placeholder, is_ordinary_word, looks_random, word_set
 
@@ -39,13 +40,13 @@ _QUALIFIERS = word_set(
     "prod production dev development staging stage test live old new backup base primary value "
     "data b64 base64 hex plain plaintext raw"
 )
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
-_AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
-_SPACED_KEY = re.compile(r"(?:^|[^\w])(\w{2,12}) \Z", re.ASCII)
+_WORDS = lazy_regex(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_BACKWARDS = lazy_regex(r"[\w.-]*", re.ASCII)
+_AFTER = lazy_regex(r"[\w-]{0,40}", re.ASCII)
+_SPACED_KEY = lazy_regex(r"(?:^|[^\w])(\w{2,12}) \Z", re.ASCII)
 _MAX_NAME = 64
 
-_SEPARATOR = re.compile(
+_SEPARATOR = lazy_regex(
     r"""\\*["'`]?\]?[ \t]{0,8}
     (?: (?P<typed>:[ ]?[A-Za-z_][\w\[\]|.]{0,40}[ ]?=(?!=))
       | (?P<sep>=>|:=|={1,3}|(?<![ ]):(?!:|//)|:(?![:']|//)|%3[DdAa])
@@ -53,22 +54,22 @@ _SEPARATOR = re.compile(
     )[ \t]{0,8}""",
     re.VERBOSE,
 )
-_CALL = re.compile(r"""\w\(["']\Z""")
-_SPACE = re.compile(r"[ \t]{1,4}")
-_IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
-_SCHEME = re.compile(
+_CALL = lazy_regex(r"""\w\(["']\Z""")
+_SPACE = lazy_regex(r"[ \t]{1,4}")
+_IS = lazy_regex(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
+_SCHEME = lazy_regex(
     r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|FlyV1)[ \t]{1,4}",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
-_QUOTED = re.compile(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
-_BARE = re.compile(r"""[^\s"'`<>&\\]+""")
-_TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
-_NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
+_BEARER = lazy_regex(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
+_QUOTED = lazy_regex(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
+_BARE = lazy_regex(r"""[^\s"'`<>&\\]+""")
+_TO_LINE_END = lazy_regex(r"[^\r\n\"'\\]+")
+_NEXT_PAIR = lazy_regex(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
 _REACH = 96
 """Characters behind a name within which its value begins, and of an unquoted one can be judged."""
-_OPENED = re.compile(r"""[^\n"'`]{0,80}(["'`])""")
+_OPENED = lazy_regex(r"""[^\n"'`]{0,80}(["'`])""")
 _MAX_JUDGED = 64
 """How much of an unquoted value is judged. All of it is hidden."""
 

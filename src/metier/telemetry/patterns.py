@@ -7,6 +7,7 @@ import functools
 import re
 from typing import NamedTuple
 
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.signs import Gate
 
 LONG_WORD = 15
@@ -299,7 +300,7 @@ def build_key_formats() -> KeyFormats:
         by_gate=by_gate,
         among_signs=tuple(KeyFormat(*row) for row in _AMONG_SIGNS),
         inside=tuple(
-            (re.compile(sign), KeyFormat(kind, (), _START + regex, anchored=False)) for sign, kind, regex in _INSIDE
+            (lazy_regex(sign), KeyFormat(kind, (), _START + regex, anchored=False)) for sign, kind, regex in _INSIDE
         ),
     )
 

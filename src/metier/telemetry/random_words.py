@@ -9,26 +9,27 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.formats import Span
 from metier.telemetry.values import word_set
 
 type Degree = Literal["mixed", "plain", "hex"]
 """`mixed` has both cases and digits, `plain` one case and digits, `hex` may be a hash."""
 
-_CORE = re.compile(rb"[A-Za-z0-9]{15,}")
-_HEX_BYTES = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
-_HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-_LEFT = re.compile(r"[A-Za-z0-9_+/~.-]*")
-_RIGHT = re.compile(r"[A-Za-z0-9_+/~.-]*={0,2}")
-_SEPARATORS = re.compile(r"[_/+~.-]")
-_PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9]{1,11}[_-]){1,3}(?=[A-Za-z0-9_-]{20,}\Z)")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_RUNS = re.compile(r"A+|a+|0+")
-_FILE = re.compile(r"\.[a-z]{1,5}\Z")
+_CORE = lazy_regex(rb"[A-Za-z0-9]{15,}")
+_HEX_BYTES = lazy_regex(rb"[0-9a-f]+|[0-9A-F]+")
+_HEX = lazy_regex(r"[0-9a-f]+|[0-9A-F]+")
+_LEFT = lazy_regex(r"[A-Za-z0-9_+/~.-]*")
+_RIGHT = lazy_regex(r"[A-Za-z0-9_+/~.-]*={0,2}")
+_SEPARATORS = lazy_regex(r"[_/+~.-]")
+_PREFIX = lazy_regex(r"(?:[A-Za-z][A-Za-z0-9]{1,11}[_-]){1,3}(?=[A-Za-z0-9_-]{20,}\Z)")
+_UUID = lazy_regex(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_RUNS = lazy_regex(r"A+|a+|0+")
+_FILE = lazy_regex(r"\.[a-z]{1,5}\Z")
 _CLASSES = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", "A" * 26 + "a" * 26 + "0" * 10, "_+/=~.-"
 )
-_NAMES = re.compile(r"[a-z0-9]+")
+_NAMES = lazy_regex(r"[a-z0-9]+")
 _TELLING = word_set(
     """
     api apikey auth bearer bot cookie cookies cred creds credential credentials jwt key keys leaked license login
@@ -37,7 +38,7 @@ _TELLING = word_set(
     """
 )
 _STRONG_WORDS = ("token", "secret", "key", "passw", "passp", "cookie", "sess", "sid", "credential", "bearer", "pat")
-_STRONG = re.compile(
+_STRONG = lazy_regex(
     r"(?:tokens?|secrets?|keys?|password|passphrase|cookies?|sess(?:ion|id)?(?:[ _-]?id)?|sid|credentials?|bearer|pat)"
     r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
 )
@@ -48,9 +49,9 @@ _HARMLESS = word_set(
     example cache version build gpg recv font svg png pubkey thumbprint signature chunk anchor placeholder
     """
 )
-_IN_QUERY = re.compile(r"(?:token|key|secret|sig|auth|session|code)=\Z")
-_OF_CODE = re.compile(r"[;{}=<>\\]|\w\(")
-_IDS = re.compile(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
+_IN_QUERY = lazy_regex(r"(?:token|key|secret|sig|auth|session|code)=\Z")
+_OF_CODE = lazy_regex(r"[;{}=<>\\]|\w\(")
+_IDS = lazy_regex(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
 """Ids that models and their servers give to calls, messages and requests."""
 
 _MIN_MIXED = 0.36

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.exact import MIN_LENGTH, build_needles
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, find_long_words
 from metier.telemetry.names import NameRules
@@ -27,8 +28,8 @@ class Finding(NamedTuple):
     end: int
 
 
-_PLAIN = re.compile(rb"[A-Za-z0-9_.~-]+")
-_WORD_REST = re.compile(r"""[^\s"'`<>]*""")
+_PLAIN = lazy_regex(rb"[A-Za-z0-9_.~-]+")
+_WORD_REST = lazy_regex(r"""[^\s"'`<>]*""")
 _MIN_SECRET_NUMBER = 6
 
 

@@ -7,6 +7,8 @@ none that an address gives away.
 import re
 from typing import Literal, NamedTuple
 
+from metier.lazy_regex import lazy_regex
+
 type Gate = Literal["auth", "key", "hook", "sig=", "x-amz-", "curl", "mysql", "sshpass", "address", "prefix"]
 """What must be in a text before the formats behind it are tried."""
 
@@ -29,7 +31,7 @@ class NamePlace(NamedTuple):
 
 _REST = r"[\w-]{0,40}+"
 _VALUE_MAY_FOLLOW = r"""(?=\\*["'`]?\]?[ \t]{0,8}(?:[=:,]|%3)|[ \t](?:is|was)[: \t]|[ \t]{1,4}["'\\rbuf]|>)"""
-_SIGNS = re.compile(
+_SIGNS = lazy_regex(
     "k(?:"
     rf"(?:ey(?:(?<=[\w.-]key)|(?<=\w key))|en(?<=token)(?!s)|ie(?<=cookie)){_REST}{_VALUE_MAY_FOLLOW}"
     r"|(?<=hook)|en\$production\$)"

@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from metier.lazy_regex import lazy_regex
+
 MAX_BLOCK = 6_000
 """Characters of a block that is not complete; what is longer is cut."""
 MAX_FENCE_LINES = 40
 MAX_TABLE_ROWS = 60
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
-_ROW = re.compile(r"[ \t]*\|")
+_FENCE = lazy_regex(r" {0,3}(`{3,}|~{3,})(.*)")
+_ITEM = lazy_regex(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
+_ROW = lazy_regex(r"[ \t]*\|")
 
 
 class Block(NamedTuple):

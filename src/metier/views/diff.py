@@ -1,7 +1,6 @@
 """What a call changes in a file, as a coloured diff with line numbers. Pure."""
 
 import difflib
-import re
 from collections.abc import Iterator
 from typing import Literal, assert_never
 
@@ -9,11 +8,12 @@ from pydantic import JsonValue
 from rich.text import Text
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.sanitize import sanitize
 from metier.views.run_view import StepView
 
 MAX_LINES = 80
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = lazy_regex(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _MAX_COMPARED = 2_000
 """Lines; comparing more costs the square of their number."""
 

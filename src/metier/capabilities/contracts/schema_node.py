@@ -1,19 +1,19 @@
 """A JSON Schema that stands in a front matter: typed, checked, and closed to the outside. Reads nodes only."""
 
 import math
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
 
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
+from metier.lazy_regex import lazy_regex
 
 if TYPE_CHECKING:
     from referencing.jsonschema import SchemaRegistry
 
-_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WHOLE = lazy_regex(r"[-+]?(?:0|[1-9][0-9]*)")
+_NUMBER = lazy_regex(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _WORDS: dict[str, JsonValue] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),

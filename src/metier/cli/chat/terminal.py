@@ -5,7 +5,6 @@ With `prompt_keys` and `completion` the only file that knows prompt_toolkit.
 
 import asyncio
 import io
-import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from metier.cli.chat.screen import Sitting
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable
 from metier.errors import UsageError
+from metier.lazy_regex import lazy_regex
 from metier.runtime.chat.chats import Chat
 from metier.telemetry.excerpt import one_line
 from metier.views.markdown import render_block
@@ -39,7 +39,7 @@ from metier.views.painter import build_console, lay_out, render, spell
 PROMPT = "you> "
 MOST_QUEUED = 4
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "bottom-toolbar.text": "dim", "you": "bold"})
-_LINK = re.compile(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
+_LINK = lazy_regex(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know them show everything between at once; others ignore them."""
 

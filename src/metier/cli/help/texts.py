@@ -5,9 +5,10 @@ from functools import cache
 from importlib.resources import files
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 
-_SECTION = re.compile(r"^## (agent [a-z -]+)$", re.MULTILINE)
-_EXAMPLE = re.compile(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>[^→]*?))?(?: *→ (?P<code>\d+))?$")
+_SECTION = lazy_regex(r"^## (agent [a-z -]+)$", re.MULTILINE)
+_EXAMPLE = lazy_regex(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>[^→]*?))?(?: *→ (?P<code>\d+))?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """`agent skills search`, and names of skills that stand in an index."""
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from metier.cli.skill.installer import open_installer
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import find_nearest
 from metier.errors import MetierError, UsageError
+from metier.lazy_regex import lazy_regex
 from metier.routing.router import build_index
 from metier.routing.skill import RoutableSkill
 from metier.skills.install.offers import Offer
@@ -23,7 +23,7 @@ from metier.skills.install.registry import RegistryEntry
 from metier.skills.source import GitSource, InstallSource, parse_source
 from metier.telemetry.excerpt import one_line
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME = lazy_regex(r"[A-Za-z0-9_-]{1,64}")
 _WIDTH = 100
 _SETTING = "Set skills.indexes in agent.yaml: a file, a folder or a git repository that lists skills"
 

@@ -11,6 +11,7 @@ from metier.definitions.problems import Problem, Severity, has_errors
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.errors import SkillError, ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.skills.capabilities_report import build_report
 from metier.skills.files import list_files
 from metier.skills.options import SkillsOptions
@@ -21,13 +22,13 @@ MAX_BODY_LINES = 500
 MAX_BODY_TOKENS = 5_000
 """What the specification recommends; more belongs into references."""
 SHORT_DESCRIPTION = 40
-_WHEN = re.compile(r"\b(use|used|when|whenever|if|for|before|after|asks?|trigger\w*|needs?)\b", re.IGNORECASE)
-_PERSON = re.compile(r"^\s*(I|You|We)\b")
-_LINK = re.compile(r"\[[^\]\n]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
-_MENTION = re.compile(r"`(?:\./)?((?:references|assets|scripts|templates)/[^`\s<>*{}\[\]$]+)")
-_ADDRESS = re.compile(r"^(?:[a-zA-Z][a-zA-Z0-9+.-]*:|#|/|\$|\{)")
-_FENCE = re.compile(r"^\s*(```|~~~)")
-_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
+_WHEN = lazy_regex(r"\b(use|used|when|whenever|if|for|before|after|asks?|trigger\w*|needs?)\b", re.IGNORECASE)
+_PERSON = lazy_regex(r"^\s*(I|You|We)\b")
+_LINK = lazy_regex(r"\[[^\]\n]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+_MENTION = lazy_regex(r"`(?:\./)?((?:references|assets|scripts|templates)/[^`\s<>*{}\[\]$]+)")
+_ADDRESS = lazy_regex(r"^(?:[a-zA-Z][a-zA-Z0-9+.-]*:|#|/|\$|\{)")
+_FENCE = lazy_regex(r"^\s*(```|~~~)")
+_METADATA = lazy_regex(rb"^# /// script\s*$", re.MULTILINE)
 
 
 def review_skill(skill: SkillDefinition) -> list[Problem]:

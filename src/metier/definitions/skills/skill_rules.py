@@ -8,6 +8,7 @@ from metier.definitions.names import MAX_NAME
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.fields import Fields, flat_texts
 from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.sanitize import sanitize
 
 MAX_DESCRIPTION = 1024
@@ -55,13 +56,13 @@ OWN_FIELDS = frozenset(
 )
 MIN_ENV_PREFIX = 3
 """Letters in front of a wildcard in `permissions.env`."""
-_SEMANTIC = re.compile(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
-_SPACES = re.compile(r"\s+")
-_OUTSIDE_SCRIPT = re.compile(
+_SEMANTIC = lazy_regex(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
+_SPACES = lazy_regex(r"\s+")
+_OUTSIDE_SCRIPT = lazy_regex(
     r"(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash|zsh|js|mjs|ts|rb|pl|ps1|bat|cmd)\b"
     r"|(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*scripts/[\w.-]+"
 )
-_TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
+_TOOL = lazy_regex(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
 
 
 def read_name(fields: Fields, *, folder_name: str) -> str:

@@ -4,19 +4,18 @@ What it accepts it reads exactly as `yaml_text.read_yaml` would; a property test
 doubtful is `None`, and the real reader decides.
 """
 
-import re
-
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.lazy_regex import lazy_regex
 
 _MAX = 8 * 1024
 _MAX_KEY = 64
 _PLAIN = r"[A-Za-z0-9_./(\u00c0-\u024f\u3040-\u30ff\u4e00-\u9fff](?:[^:#]++|:(?=[^\s:])|(?<=\S)#)*+"
 _VALUE = rf"""(?:"([^"\\]*)"|'([^']*)'|({_PLAIN}))"""
-_FIELD = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*):(?: +(?:{_VALUE}|\[([^\[\]]*)\]|([|>]-?)) *)?")
-_ITEM = re.compile(rf"- +{_VALUE} *")
-_FLOW_ITEM = re.compile(r""" *(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_][A-Za-z0-9_./() +-]*)) *""")
-_FOLD = re.compile(r"\n+")
-_INNER = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*): +{_VALUE} *")
+_FIELD = lazy_regex(rf"([A-Za-z_][A-Za-z0-9_-]*):(?: +(?:{_VALUE}|\[([^\[\]]*)\]|([|>]-?)) *)?")
+_ITEM = lazy_regex(rf"- +{_VALUE} *")
+_FLOW_ITEM = lazy_regex(r""" *(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_][A-Za-z0-9_./() +-]*)) *""")
+_FOLD = lazy_regex(r"\n+")
+_INNER = lazy_regex(rf"([A-Za-z_][A-Za-z0-9_-]*): +{_VALUE} *")
 
 
 def read_flat(text: str, *, first_line: int = 1) -> Mapping | None:

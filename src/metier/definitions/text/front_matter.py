@@ -11,17 +11,18 @@ from metier.definitions.problems import Problem, Severity
 from metier.definitions.text.flat_yaml import read_flat
 from metier.definitions.text.repair import repair_yaml
 from metier.definitions.text.yaml_text import Mapping, Scalar, read_yaml
+from metier.lazy_regex import lazy_regex
 
-_OPEN = re.compile(r"---[ \t]*\n")
-_LATE_OPEN = re.compile(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTILINE)
-_GLUED_OPEN = re.compile(r"---[ \t]*(?=(?:name|description)[ \t]*:)")
-_RULE_CLOSE = re.compile(r"(?<=\n\n)-{4,}[ \t]*$", re.MULTILINE)
-_BARE_FIELD = re.compile(r"(?=(?:name|description)[ \t]*:)")
-_CLOSE = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
-_LINE_ENDS = re.compile(r"\r\n?")
-_HEADING_OR_GAP = re.compile(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
-_HEADING_AFTER_GAP = re.compile(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
+_OPEN = lazy_regex(r"---[ \t]*\n")
+_LATE_OPEN = lazy_regex(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTILINE)
+_GLUED_OPEN = lazy_regex(r"---[ \t]*(?=(?:name|description)[ \t]*:)")
+_RULE_CLOSE = lazy_regex(r"(?<=\n\n)-{4,}[ \t]*$", re.MULTILINE)
+_BARE_FIELD = lazy_regex(r"(?=(?:name|description)[ \t]*:)")
+_CLOSE = lazy_regex(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
+_CONTROL = lazy_regex(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
+_LINE_ENDS = lazy_regex(r"\r\n?")
+_HEADING_OR_GAP = lazy_regex(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
+_HEADING_AFTER_GAP = lazy_regex(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
 _PREFACE = 2_000
 """How many characters may stand before the first marker of a file whose author put a remark there."""
 _LIMITS = frozenset({"yaml_too_large", "yaml_too_deep", "yaml_too_many_nodes"})

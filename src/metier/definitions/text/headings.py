@@ -1,18 +1,18 @@
 """The heading tree of a Markdown body: what each section is called and where it lies. Renders nothing."""
 
-import re
 from collections.abc import Iterator
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
-_SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_NOT_A_PARAGRAPH = re.compile(r" {4}|\t| {0,3}(?:[-*+][ \t]|\d{1,9}[.)][ \t]|>|<|\||#)")
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_MARKS = re.compile(r"[`*]|(?<!\w)_|_(?!\w)|~~")
-_NOT_IN_SLUG = re.compile(r"[^\w\- ]")
-_NOT_PROSE = re.compile(r"[ \t]*(?:#|[-*_=]{3,}[ \t]*$|<|!\[|\[!|\|)")
+_ATX = lazy_regex(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
+_SETEXT = lazy_regex(r" {0,3}(=+|-+)[ \t]*")
+_FENCE = lazy_regex(r" {0,3}(`{3,}|~{3,})(.*)")
+_NOT_A_PARAGRAPH = lazy_regex(r" {4}|\t| {0,3}(?:[-*+][ \t]|\d{1,9}[.)][ \t]|>|<|\||#)")
+_LINK = lazy_regex(r"!?\[([^\]]*)\]\([^)]*\)")
+_MARKS = lazy_regex(r"[`*]|(?<!\w)_|_(?!\w)|~~")
+_NOT_IN_SLUG = lazy_regex(r"[^\w\- ]")
+_NOT_PROSE = lazy_regex(r"[ \t]*(?:#|[-*_=]{3,}[ \t]*$|<|!\[|\[!|\|)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.text.flat_yaml import read_flat
 from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, read_yaml
+from metier.lazy_regex import lazy_regex
 
-_FIELD = re.compile(r"""(["']?)([A-Za-z_][A-Za-z0-9_. -]{0,63})\1[ \t]*:(?:[ \t]+(.*)|[ \t]*)""")
-_GLUED_VALUE = re.compile(r"^(name|description|license|version|author|compatibility):(?=[^\s:/])", re.MULTILINE)
-_BLOCK_START = re.compile(r"[|>][+-]?[0-9]?[ \t]*")
-_INDENT_TAB = re.compile(r"^[ ]*\t[ \t]*", re.MULTILINE)
+_FIELD = lazy_regex(r"""(["']?)([A-Za-z_][A-Za-z0-9_. -]{0,63})\1[ \t]*:(?:[ \t]+(.*)|[ \t]*)""")
+_GLUED_VALUE = lazy_regex(r"^(name|description|license|version|author|compatibility):(?=[^\s:/])", re.MULTILINE)
+_BLOCK_START = lazy_regex(r"[|>][+-]?[0-9]?[ \t]*")
+_INDENT_TAB = lazy_regex(r"^[ ]*\t[ \t]*", re.MULTILINE)
 _MAX_LINES = 2_000
 
 

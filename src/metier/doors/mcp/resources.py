@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
@@ -20,13 +19,14 @@ from metier.doors.mcp.outcome import (
 )
 from metier.doors.mcp.skills import SCHEME, find_file, list_resources, read_cursor
 from metier.errors import MetierError, SkillError, UsageError
+from metier.lazy_regex import lazy_regex
 from metier.providers.known_cost import find_cost
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
 
 RUNS = "metier://runs/"
-_RUN = re.compile(r"metier://runs/([A-Za-z0-9-]{1,100})(?:/artifacts/(.{1,500}))?")
+_RUN = lazy_regex(r"metier://runs/([A-Za-z0-9-]{1,100})(?:/artifacts/(.{1,500}))?")
 _PAGE = 50
 _LONGEST_NAME = 100
 

@@ -1,6 +1,5 @@
 """The tools of the door: every task definition of the workspace, `run` for a task in words, `run_result` for later."""
 
-import re
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +12,7 @@ from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.doors.mcp.door import McpDoor
 from metier.engine.delegation.orders import read_output_schema
 from metier.engine.delegation.partners import InputSpec, read_inputs
+from metier.lazy_regex import lazy_regex
 from metier.runtime.workspace.listed import list_definitions
 
 RUN, RUN_RESULT = "run", "run_result"
@@ -25,7 +25,7 @@ MOST_AGENTS = 100
 type Support = Literal["required", "optional", "never"]
 """Whether a call is answered with a task: always, if the client knows tasks and it takes long, or not at all."""
 
-_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_NAME = lazy_regex(r"[^A-Za-z0-9_.-]")
 _LONGEST_NAME = 128
 _LONGEST_DESCRIPTION = 4_000
 

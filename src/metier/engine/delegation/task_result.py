@@ -7,10 +7,11 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.engine.state import RunState
+from metier.lazy_regex import lazy_regex
 
 type Foreseen = dict[str, JsonValue]
 
-_FENCED = re.compile(r"\s*```[\w-]*[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
+_FENCED = lazy_regex(r"\s*```[\w-]*[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
 
 
 def render_result(value: JsonValue, *, wants_json: bool) -> str:

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Mapping
 
+from metier.lazy_regex import lazy_regex
+
 type Path = tuple[str | int, ...]
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+_TOKEN = lazy_regex(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 
 class JsonLines:

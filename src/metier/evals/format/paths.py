@@ -1,11 +1,12 @@
 """Places in a JSON value: `$.items[0].name`, `$.items[*].name`. A small part of JSONPath, without filters. Pure."""
 
-import re
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-_PART = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+|\*)\]|\[['\"]([^'\"]+)['\"]\]")
+from metier.lazy_regex import lazy_regex
+
+_PART = lazy_regex(r"\.([A-Za-z_][\w-]*)|\[(\d+|\*)\]|\[['\"]([^'\"]+)['\"]\]")
 
 type Step = str | int | None
 """A name, a position, or None for every element."""

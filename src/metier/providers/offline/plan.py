@@ -11,6 +11,7 @@ from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.skill import Entrypoint
+from metier.lazy_regex import lazy_regex
 from metier.providers.offline.request import read_request, split_parts, split_weakly
 from metier.providers.offline.words import find_keywords, find_matched
 
@@ -199,7 +200,7 @@ def find_named(text: str, skills: Sequence[OfflineSkill]) -> list[OfflineSkill]:
     return [by_name[name] for name in found if name in by_name]
 
 
-_CALLED = re.compile(
+_CALLED = lazy_regex(
     r"(?<![\w/$.~-])[/$]([a-z0-9][\w-]*)(?![\w/.-])"  # /name, $name
     r"|`([\w-]+)`"
     r"|(?<![\w/.$~-])([a-z0-9]+(?:[-_][a-z0-9]+)+)(?![\w/-]|\.\w)"  # a name of several words, written as one

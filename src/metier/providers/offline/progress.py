@@ -4,11 +4,11 @@ Only the structure counts, never words in it: a call is known by its id, a skill
 beginning of a part. What a tool result or a skill says cannot change the plan.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 
 from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, name_capability
+from metier.lazy_regex import lazy_regex
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.offline.plan import ScriptCall
 
@@ -18,8 +18,8 @@ DONE_TITLE = "Done means:\n"
 """How the list begins that a result is held against."""
 SCHEMA_TITLE = "The result is JSON by this schema, and nothing else: "
 
-_CALL_ID = re.compile(r"offline-(\d{1,9})-(\d{1,9})")
-_DISCLOSED = re.compile(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
+_CALL_ID = lazy_regex(r"offline-(\d{1,9})-(\d{1,9})")
+_DISCLOSED = lazy_regex(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.providers.offline.words import VERBS, find_content_words
 
 READ_CHARACTERS = 20_000
@@ -22,22 +23,22 @@ _AND = r"(?:and|und|et|y)"
 _ENDED = rf"(?:[,;.!?]\s+(?:{_AND}\s+)?|\s+{_AND}\s+)"
 _MAYBE_ENDED = rf"(?:[,;.!?])?\s+(?:{_AND}\s+)?"
 
-_CLOSED = re.compile(
+_CLOSED = lazy_regex(
     r"```.{0,5000}?```|`[^`\n]{0,500}`|\"[^\"]{0,1000}\"|“[^“”]{0,1000}[“”]|„[^„“”]{0,1000}[“”]|«[^«»]{0,1000}»"
     r"|(?<!\w)'[^'\n]{0,500}'(?!\w)|‘[^‘’\n]{0,500}’(?!\w)|「[^「」]{0,500}」|\((?!\d+\))[^()]{0,500}\)",
     re.DOTALL,
 )
-_THEN = re.compile(
+_THEN = lazy_regex(
     rf"{_MAYBE_ENDED}(?P<word>then|after\s+(?:that|this)|afterwards?|subsequently|thereafter|followed\s+by"
     r"|dann|danach|anschlie(?:ß|ss)end|puis|ensuite|après\s+cela|luego|después(?!\s+de\b)|a\s+continuación)\b[,:]?\s+",
     re.IGNORECASE,
 )
-_VERB_FIRST = re.compile(
+_VERB_FIRST = lazy_regex(
     rf"(?:,\s+|\s+)(?:und\s+)?(?=(?:{'|'.join(VERBS)})\s+(?:dann|danach|anschließend|zuletzt|zum\s+schluss)\b)",
     re.IGNORECASE,
 )
 """German puts the verb before the joint: "und schreibe danach …"."""
-_LATER = re.compile(
+_LATER = lazy_regex(
     rf"{_ENDED}(?:finally|lastly|at\s+the\s+end|in\s+the\s+end|zum\s+schluss|schlie(?:ß|ss)lich|zuletzt|abschließend"
     r"|enfin|finalement|finalmente|por\s+último|al\s+final)\b[,:]?\s+"
     rf"|{_ENDED}(?:next|second(?:ly)?|third(?:ly)?|fourth(?:ly)?|fifth|zweitens|drittens|deuxièmement"
@@ -47,32 +48,32 @@ _LATER = re.compile(
     r"(?:done|finished|complete|completed|ready),?\s+(?:then\s+)?",
     re.IGNORECASE,
 )
-_PLAIN = re.compile(r";\s+|\s+(?:->|=>|→)\s+|\n\s*\n")
-_BUT_FIRST = re.compile(r"[,;.]?\s+but\s+(?:first|before\s+that)[,:]?\s+", re.IGNORECASE)
-_WEAK = re.compile(
+_PLAIN = lazy_regex(r";\s+|\s+(?:->|=>|→)\s+|\n\s*\n")
+_BUT_FIRST = lazy_regex(r"[,;.]?\s+but\s+(?:first|before\s+that)[,:]?\s+", re.IGNORECASE)
+_WEAK = lazy_regex(
     rf"(?:,\s+(?:{_AND}\s+)?|\s+(?:{_AND}|&)\s+|[.!?]\s+|\n)(?=(?:please\s+|also\s+)*(?:{'|'.join(VERBS)})\b)",
     re.IGNORECASE,
 )
 _GERMAN = ("dann", "danach", "anschließend")
-_CONDITION = re.compile(r"\b(?:if|whenever|unless|wenn|falls|si|cuando)\b[^.;!?\n]*$", re.IGNORECASE)
-_IDIOM = re.compile(r"\b(?:since|until|till|by|even|back|just|only|now|the|than|bis|seit)$", re.IGNORECASE)
+_CONDITION = lazy_regex(r"\b(?:if|whenever|unless|wenn|falls|si|cuando)\b[^.;!?\n]*$", re.IGNORECASE)
+_IDIOM = lazy_regex(r"\b(?:since|until|till|by|even|back|just|only|now|the|than|bis|seit)$", re.IGNORECASE)
 
-_ITEM = re.compile(
+_ITEM = lazy_regex(
     r"^[ \t]*(?:\(?\d{1,3}[.):]|[-*•–]|\(?[a-h]\)|(?:step|schritt|étape|paso)\s+\d{1,3}\s*[:.)–-])[ \t]+",
     re.IGNORECASE | re.MULTILINE,
 )
-_INLINE_ITEM = re.compile(r"(?:^|(?<=\s))\(?(\d{1,2})[.)]\s+")
-_OPENING = re.compile(
+_INLINE_ITEM = lazy_regex(r"(?:^|(?<=\s))\(?(\d{1,2})[.)]\s+")
+_OPENING = lazy_regex(
     r"^(?:[\s,;:.!?•*–-]+|(?:and|then|also|next|finally|lastly|und|et|y|dann|puis|luego)[,:]?\s+"
     r"|(?:first(?:ly)?|first\s+of\s+all|zuerst|zunächst|erstens|d['’]abord|tout\s+d['’]abord|primero|en\s+primer\s+lugar)[,:]\s+"
     r"|(?:start|begin)\s+by\s+|to\s+(?:start|begin)\s+with[,:]?\s+)",
     re.IGNORECASE,
 )
-_FIRST = re.compile(
+_FIRST = lazy_regex(
     r"^(?:first(?:ly)?|first\s+of\s+all|zuerst|zunächst|erstens|d['’]abord|primero)[,:]?\s+", re.IGNORECASE
 )
-_AFTER_DOING = re.compile(r"^after\s+(\w+ing\b[^,]{1,300}),\s+(?:then\s+)?(.+)$", re.IGNORECASE | re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
+_AFTER_DOING = lazy_regex(r"^after\s+(\w+ing\b[^,]{1,300}),\s+(?:then\s+)?(.+)$", re.IGNORECASE | re.DOTALL)
+_CONTROL = lazy_regex(r"[\x00-\x08\x0b-\x1f\x7f]+")
 
 
 class Joint(NamedTuple):

@@ -1,7 +1,6 @@
 """What the offline backbone says at the end: what each step produced, what was not done and why. Pure."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Literal, cast
 
@@ -9,6 +8,7 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.decisions import describe_failure, find_summary, read_failure, read_success
+from metier.lazy_regex import lazy_regex
 from metier.messages import Shortfall
 from metier.providers.offline.plan import Plan, Step
 from metier.providers.offline.progress import Attempt, Progress
@@ -27,7 +27,7 @@ _STATUSES: dict[str, Literal["failed", "timeout", "blocked", "escalated"]] = {
     "escalated": "escalated",
 }
 
-_CUT_SUMMARY = re.compile(r'\{"success":\s*true,\s*"result":\s*\{"summary":\s*(?=")')
+_CUT_SUMMARY = lazy_regex(r'\{"success":\s*true,\s*"result":\s*\{"summary":\s*(?=")')
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
 from metier.definitions.text.document import parse_document
 from metier.errors import UsageError
+from metier.lazy_regex import lazy_regex
 from metier.runtime.host import Host
 
 FOLDER = Path(".agent") / "commands"
 MAX_BYTES = 100_000
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_PLACE = re.compile(r"\$(ARGUMENTS|[1-9])")
+_NAME = lazy_regex(r"[a-z0-9][a-z0-9_-]{0,63}")
+_PLACE = lazy_regex(r"\$(ARGUMENTS|[1-9])")
 _MOST = 200
 
 

@@ -11,7 +11,6 @@ import errno
 import gzip
 import hashlib
 import json
-import re
 import stat
 import struct
 import zipfile
@@ -29,6 +28,7 @@ from metier.engine.entries import Entry, RunStarted, parse_entry, render_entry
 from metier.engine.phases import IllegalTransition
 from metier.engine.state import RunState, fold
 from metier.errors import ArchiveRefused
+from metier.lazy_regex import lazy_regex
 from metier.messages import Value
 
 FORMAT = "metier-run"
@@ -38,8 +38,8 @@ MOST_BYTES = 512 * 1024 * 1024
 """An archive may unpack to no more than this."""
 COMPRESSED = ".gz"
 CHILDREN = "children/"
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_RUN_ID = lazy_regex(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
+_DIGEST = lazy_regex(r"[0-9a-f]{64}")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

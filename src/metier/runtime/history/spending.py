@@ -1,19 +1,19 @@
 """What the runs of a workspace used, read from their event logs."""
 
-import re
 from datetime import datetime, timedelta
 
 from anyio.to_thread import run_sync
 
 from metier.dataclass import dataclass
 from metier.errors import LogError, UsageError
+from metier.lazy_regex import lazy_regex
 from metier.runtime.records.known_cost import TYPED
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.views.spending import Spent, list_spent
 
-_AGE = re.compile(r"(\d{1,5})([hdw])")
+_AGE = lazy_regex(r"(\d{1,5})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
 _PAGE = 500
 

@@ -8,13 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from metier.lazy_regex import lazy_regex
+
 type Shard = Literal["off", "day"]
 
 DELETING = ".deleting-"
 """How the name of a note begins that names runs whose rows go, until their folders are gone too."""
 
-_STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
-_CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
+_STARTED = lazy_regex(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
+_CHILD = lazy_regex(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
 """The id of a run that another one or a peer ordered is a hash: its first two digits spread the folders."""
 
 

@@ -13,8 +13,9 @@ from pydantic import JsonValue
 from metier.approval.scopes import ScopeReader
 from metier.definitions.problems import has_errors
 from metier.errors import ConfigError
+from metier.lazy_regex import lazy_regex
 
-_RULES = re.compile(r"^(?P<indent>[ ]*)rules:[ ]*(?:#.*)?$")
+_RULES = lazy_regex(r"^(?P<indent>[ ]*)rules:[ ]*(?:#.*)?$")
 _NEW = "tool_approvals:\n  rules:\n"
 
 

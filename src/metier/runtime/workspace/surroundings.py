@@ -1,14 +1,15 @@
 """What a model is told about where it works: date, system, folder, branch. Read once, when a run begins."""
 
-import re
 import sys
 from datetime import datetime
 from pathlib import Path
 
+from metier.lazy_regex import lazy_regex
+
 _SYSTEMS = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
-_BRANCH = re.compile(r"ref: refs/heads/([\w./@+#=-]{1,120})\s*")
-_COMMIT = re.compile(r"[0-9a-f]{40,64}\s*")
-_FOLDER = re.compile(r"gitdir: ([^\n]{1,1000})\s*")
+_BRANCH = lazy_regex(r"ref: refs/heads/([\w./@+#=-]{1,120})\s*")
+_COMMIT = lazy_regex(r"[0-9a-f]{40,64}\s*")
+_FOLDER = lazy_regex(r"gitdir: ([^\n]{1,1000})\s*")
 MOST_BYTES = 2_000
 
 

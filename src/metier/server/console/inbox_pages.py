@@ -1,7 +1,6 @@
 """The inbox: everything that waits for a person, and what they say to it."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -10,6 +9,7 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
+from metier.lazy_regex import lazy_regex
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer
@@ -25,7 +25,7 @@ from metier.views.form_fields import build_fields, parse_values
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-_CONVERSATION = re.compile(r"/chat/[\w-]{1,200}")
+_CONVERSATION = lazy_regex(r"/chat/[\w-]{1,200}")
 
 
 @router.get("/")

@@ -1,6 +1,5 @@
 """Which runs a list shows, read from its address: so that a filter can be kept, sent on and gone back to. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
@@ -11,6 +10,7 @@ from urllib.parse import urlencode
 from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.events import TaskState
+from metier.lazy_regex import lazy_regex
 from metier.runtime.history.spending import parse_since
 from metier.runtime.records.row_documents import find_shown_status
 from metier.store.base import RUNNABLE, RunRow
@@ -19,7 +19,7 @@ from metier.store.search import RunSearch
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")
 STATES: tuple[str, ...] = (*get_args(TaskState.__value__), "interrupted", "queued")
-_TOKEN = re.compile(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
+_TOKEN = lazy_regex(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,13 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from metier.lazy_regex import lazy_regex
 from metier.skills.git.records import find_git_folder, find_git_origin, read_git_config
 
-_REMOTE = re.compile(r'^\s*\[\s*remote\s+"(?P<name>[^"]*)"', re.MULTILINE | re.IGNORECASE)
-_URL = re.compile(r"^\s*(?:url|default)\s*=\s*(?P<url>\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
-_HG_SOURCE = re.compile(r"^\s*(?:default|%include)\b", re.MULTILINE)
-_HG_FETCHED = re.compile(r"\b(?:pull|unbundle|serve|import)\b")
+_REMOTE = lazy_regex(r'^\s*\[\s*remote\s+"(?P<name>[^"]*)"', re.MULTILINE | re.IGNORECASE)
+_URL = lazy_regex(r"^\s*(?:url|default)\s*=\s*(?P<url>\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
+_HG_SOURCE = lazy_regex(r"^\s*(?:default|%include)\b", re.MULTILINE)
+_HG_FETCHED = lazy_regex(r"\b(?:pull|unbundle|serve|import)\b")
 _MOST_BYTES = 1 << 20
 _SECOND_NS = 1_000_000_000
 _UNPACKED_AFTER_NS = 2 * _SECOND_NS

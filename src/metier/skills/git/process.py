@@ -14,6 +14,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from metier.dataclass import dataclass
 from metier.errors import SkillError, SkillRejected
+from metier.lazy_regex import lazy_regex
 from metier.skills.limits import InstallLimits
 from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 
@@ -48,18 +49,18 @@ _OUTPUT_BYTES = 8 * 1024 * 1024
 _ERROR_BYTES = 16 * 1024
 _WATCH_SECONDS = 0.25
 
-_AUTHENTICATION = re.compile(
+_AUTHENTICATION = lazy_regex(
     r"could not read (?:Username|Password)|Authentication failed|terminal prompts disabled|Permission denied \("
     r"|returned error: (?:401|403)|HTTP Basic: Access denied",
     re.IGNORECASE,
 )
-_HOST_KEY = re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED")
-_NOT_FOUND = re.compile(
+_HOST_KEY = lazy_regex(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED")
+_NOT_FOUND = lazy_regex(
     r"returned error: (?:404|410)|repository '[^']*' not found|does not appear to be a git repository"
     r"|not exported|Repository not found|does not exist",
     re.IGNORECASE,
 )
-_TRANSIENT = re.compile(
+_TRANSIENT = lazy_regex(
     r"Could not resolve|Failed to connect|Connection (?:timed out|reset|refused|closed)|timed out|unable to connect"
     r"|early EOF|returned error: (?:429|5\d\d)|unexpected disconnect|hung up unexpectedly|RPC failed|too slow"
     r"|Empty reply|transfer closed|Recv failure|Send failure|bytes of body are still expected|unable to look up",

@@ -9,18 +9,20 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-_REMOTE = re.compile(r'^\s*\[\s*remote\s+"(?P<name>[^"]*)"', re.MULTILINE | re.IGNORECASE)
-_INCLUDE = re.compile(r"^\s*\[\s*include(?:if\b[^\]]*)?\s*\]", re.MULTILINE | re.IGNORECASE)
+from metier.lazy_regex import lazy_regex
+
+_REMOTE = lazy_regex(r'^\s*\[\s*remote\s+"(?P<name>[^"]*)"', re.MULTILINE | re.IGNORECASE)
+_INCLUDE = lazy_regex(r"^\s*\[\s*include(?:if\b[^\]]*)?\s*\]", re.MULTILINE | re.IGNORECASE)
 _NONE = "0" * 40
 _MOST_BYTES = 1 << 20
 _FIRST_LINE = 4096
-_FOREIGN_MOVES = re.compile(
+_FOREIGN_MOVES = lazy_regex(
     rb"\t(?:clone: from|pull\b|initial pull|fetch\b|am\b|am:|merge (?:FETCH_HEAD|[^:\n]*(?:origin|remotes)/)"
     rb"|(?:checkout: moving from \S+ to|reset: moving to) (?:FETCH_HEAD|\S*(?:origin|remotes)/)"
     rb"|rebase[^:\n]*: checkout (?:FETCH_HEAD|\S*(?:origin|remotes)/)|branch: Created from FETCH_HEAD)"
 )
 """Messages of the reflog of `HEAD` that brought files from elsewhere into the work tree."""
-_LOCAL_MOVES = re.compile(
+_LOCAL_MOVES = lazy_regex(
     r"commit(?: \([a-z-]+\))?:|revert:|cherry-pick:|merge [^:]+: Merge made"
     r"|rebase[^:]*\((?:pick|continue|reword|squash|fixup|finish)\):"
 )

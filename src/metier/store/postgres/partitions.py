@@ -3,18 +3,18 @@
 What has no day in its id, and what came before the table of its day, is in `agent_journal_rest`.
 """
 
-import re
 from datetime import UTC, date, datetime, timedelta
 from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
+from metier.lazy_regex import lazy_regex
 from metier.store.postgres.database import fetch_all, fetch_one
 from metier.store.postgres.schema import Connection
 
-_NAME = re.compile(r"agent_journal_(\d{8})")
-_DAY = re.compile(r"(\d{8})-\d{6}-")
+_NAME = lazy_regex(r"agent_journal_(\d{8})")
+_DAY = lazy_regex(r"(\d{8})-\d{6}-")
 _LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '2s'"
 """To add or drop a table, writers are kept waiting; where one of them takes long, it is left for another time."""
 _MOST_REST_BYTES = 1_000_000_000

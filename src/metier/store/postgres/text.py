@@ -2,10 +2,11 @@
 
 import re
 
+from metier.lazy_regex import lazy_regex
 from metier.store.marks import make_printable
 
 _MARK = "\x10"  # data link escape: "what follows means something else"
-_MARKED = re.compile(f"{_MARK}(.)", re.DOTALL)
+_MARKED = lazy_regex(f"{_MARK}(.)", re.DOTALL)
 
 
 def encode(text: str) -> str:

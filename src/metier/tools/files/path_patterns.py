@@ -4,11 +4,12 @@ import re
 from fnmatch import translate
 
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 
 MAX_PATTERN_CHARACTERS = 512
 MAX_PARTS = 32
 MAX_ALTERNATIVES = 64
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_BRACES = lazy_regex(r"\{([^{}]*)\}")
 
 
 class PathPattern:

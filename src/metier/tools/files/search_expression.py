@@ -10,12 +10,13 @@ from typing import Protocol, cast
 import re2
 
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 
 MAX_CHARACTERS = 1000
 _MAX_PROGRAM_BYTES = 8 * 1024 * 1024
-_ESCAPE = re.compile(r"\\(?:[pP](?:\{[^}]*\}|.)|x\{[^}]*\}|.)?", re.DOTALL)
-_NAMED_CLASS = re.compile(r"\[:\^?[a-z]+:\]")
-_GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|-?i[:)]|:)")
+_ESCAPE = lazy_regex(r"\\(?:[pP](?:\{[^}]*\}|.)|x\{[^}]*\}|.)?", re.DOTALL)
+_NAMED_CLASS = lazy_regex(r"\[:\^?[a-z]+:\]")
+_GROUP = lazy_regex(r"\(\?(?:P?<[A-Za-z_]\w*>|-?i[:)]|:)")
 _REFUSED_ESCAPES = frozenset(("\\A", "\\z", "\\Z", "\\C", "\\Q", "\\E", "\\n", "\\"))
 _OUTSIDE = {
     "\\w": "[0-9A-Za-z_]", "\\W": "[^0-9A-Za-z_]", "\\d": "[0-9]", "\\D": "[^0-9]",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
 from metier.tools.files.file_state import MAX_BYTES, FileState, build_state
 
@@ -29,11 +30,11 @@ MAX_CHANGED_BYTES = 64 * 1024 * 1024
 _PLAIN_MODES = (0o644, 0o755)
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge !diff\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tsymlinks = true\n"
-_CONVERTING_SETTINGS = re.compile(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
-_CONVERTING_ATTRIBUTES = re.compile(
+_CONVERTING_SETTINGS = lazy_regex(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
+_CONVERTING_ATTRIBUTES = lazy_regex(
     r"^[^#\n]*\s(?:text|crlf|eol|filter|ident|working-tree-encoding)(?:=|\s|$)", re.MULTILINE
 )
-_LINKED = re.compile(r"gitdir: ([^\n]{1,4000})\s*")
+_LINKED = lazy_regex(r"gitdir: ([^\n]{1,4000})\s*")
 _LINK, _REPOSITORY = "120000", "160000"
 _NONE = "000000"
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
+from metier.lazy_regex import lazy_regex
 from metier.messages import Value
 
 type HookEvent = Literal[
@@ -26,7 +27,7 @@ TIMEOUT_SECONDS = 60.0
 MOST_SECONDS = 600.0
 
 _EVERYTHING = ("", "*")
-_MCP_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)/(.+)", re.ASCII)
+_MCP_NAME = lazy_regex(r"([A-Za-z0-9][A-Za-z0-9_-]*)/(.+)", re.ASCII)
 _OTHER_NAMES = {"delegate": "Task", "ask_user": "AskUserQuestion", "plan": "TodoWrite", "use_skill": "Skill"}
 """What other programs with hooks call the same."""
 

@@ -2,17 +2,17 @@
 
 import hashlib
 import os
-import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from metier.definitions.files.contained_file import read_contained
+from metier.lazy_regex import lazy_regex
 from metier.tools.hooks.definition import HookCommand
 
 FOLDER_VARIABLES = ("CLAUDE_PROJECT_DIR", "AGENT_PROJECT_DIR")
 MAX_CODE_BYTES = 8 * 1_048_576
-_FOLDER = re.compile(r"\$\{?(?:" + "|".join(FOLDER_VARIABLES) + r")\}?")
+_FOLDER = lazy_regex(r"\$\{?(?:" + "|".join(FOLDER_VARIABLES) + r")\}?")
 
 
 def name_folder(text: str, workspace: Path) -> str:

@@ -21,6 +21,7 @@ from metier.definitions.files.contained_file import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
+from metier.lazy_regex import lazy_regex
 from metier.telemetry.names import is_secret_name
 
 MAX_BYTES = 1024 * 1024
@@ -30,8 +31,8 @@ HTTP_KEYS = ("url", "headers")
 KEYS = (*STDIO_KEYS, *HTTP_KEYS, "type", "disabled")
 HTTP_TYPES = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http"})
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}", re.ASCII)
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}", re.ASCII)
+_NAME = lazy_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}", re.ASCII)
+_VARIABLE = lazy_regex(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.errors import UsageError
+from metier.lazy_regex import lazy_regex
 from metier.tools.base import Schema, ToolInfo
 from metier.tools.effects import Effect, Risk
 from metier.tools.schemas import SchemaCheck
@@ -19,7 +20,7 @@ MAX_DESCRIPTION_CHARACTERS = 4_000
 MAX_SCHEMA_CHARACTERS = 64_000
 ID_PREFIX = "mcp:"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_NAME = lazy_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 type Clean = Callable[[str], str]
 type Difference = Literal["changed", "added", "removed"]

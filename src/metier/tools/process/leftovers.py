@@ -5,7 +5,6 @@ process holds its lock any more. The next start finds it by that.
 """
 
 import os
-import re
 import signal
 import stat
 import sys
@@ -15,12 +14,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from metier.lazy_regex import lazy_regex
 from metier.tools.process.run import find_marked
 from metier.tools.process.sandbox.confinement import SCRATCH
 from metier.tools.process.scratch import is_holder, list_places, release_places, remove_tree
 from metier.tools.protected import OWN_FILES, STANDING_FOLDERS
 
-_NAME = re.compile(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
+_NAME = lazy_regex(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
 _YOUNG_SECONDS = 60
 """A supervisor needs a moment between making its folder and locking it."""
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.tools.process.environment import build_environment
 from metier.tools.process.run import Outcome
 from metier.tools.scripts.contract import ScriptFailed, ScriptLimits
@@ -14,7 +15,7 @@ from metier.tools.scripts.runner import ScriptCall
 USAGE_ERROR = 2
 """The exit code of argument parsers for arguments that they do not take."""
 
-_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'", re.ASCII)
+_MISSING_MODULE = lazy_regex(r"ModuleNotFoundError: No module named '([\w.]+)'", re.ASCII)
 _MIN_VARIABLE = 3
 """Shorter names of variables stand in other texts by chance."""
 _PACKAGES = {

@@ -11,12 +11,13 @@ from metier.definitions.skills.scripts import Script
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.text.yaml_text import Mapping, Node, Sequence
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.tools.scripts.metadata import read_script
 
-_FLAG = re.compile(r"--json\b")
+_FLAG = lazy_regex(r"--json\b")
 # Libraries that make an option of a parameter: `def main(json: bool = False)`.
-_PARAMETER = re.compile(r"\bjson\s*:\s*(?:bool\b|(?:typing\.)?Annotated\[)")
-_IMPORT = re.compile(r"^\s*(?:from\s+\.?|import\s+)(\w+)", re.MULTILINE)
+_PARAMETER = lazy_regex(r"\bjson\s*:\s*(?:bool\b|(?:typing\.)?Annotated\[)")
+_IMPORT = lazy_regex(r"^\s*(?:from\s+\.?|import\s+)(\w+)", re.MULTILINE)
 
 
 class HelpTexts:

@@ -1,19 +1,19 @@
 """What a script says about itself in its inline metadata (PEP 723). Reads text; runs and fetches nothing."""
 
 import os
-import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-_BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_BLOCK = lazy_regex(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 """The expression that the specification gives."""
 
 

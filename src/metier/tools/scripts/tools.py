@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from metier.definitions.skills.scripts import Script
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted, StepStatus
+from metier.lazy_regex import lazy_regex
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.skills.package import SkillPackage
 from metier.skills.trust.digest import digest_files
@@ -42,7 +43,7 @@ type Arguments = dict[str, JsonValue]
 
 _SUMMARY_BYTES = 500
 _SHOWN_CHARACTERS = 200
-_USAGE = re.compile(r"^usage:?\s*(.*?)(?:\n[ \t]*\n|\Z)", re.IGNORECASE | re.MULTILINE | re.DOTALL)
+_USAGE = lazy_regex(r"^usage:?\s*(.*?)(?:\n[ \t]*\n|\Z)", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 _STATUS: dict[str, StepStatus] = {"timeout": "timeout", "permission_denied": "denied"}
 
 

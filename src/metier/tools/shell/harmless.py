@@ -4,12 +4,12 @@ A table is a convenience for rules that allow: what it does not list is asked ab
 """
 
 import posixpath
-import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Literal
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.tools.shell.programs import PLAIN, RUNNERS, SAME_TABLE, TABLES
 from metier.tools.shell.sed_awk import is_harmless_awk, is_harmless_sed
 from metier.tools.shell.words import fill_variables, has_variable, is_open
@@ -20,9 +20,9 @@ type Takes = Literal["nothing", "value", "attached", "word"]
 
 _LONGEST_NAME = 3
 _GIT = ("--no-pager", "-P")
-_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
-_VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
-_IMPORT = re.compile(r"\b(?:import|include)\b")
+_PLAIN = lazy_regex(r"[A-Za-z0-9_./-]+")
+_VERSIONED = lazy_regex(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
+_IMPORT = lazy_regex(r"\b(?:import|include)\b")
 _PATTERN_OPTIONS = frozenset({"-e", "--regexp", "--files"})
 _ELSEWHERE = "//"
 _SCRIPT_OPTIONS = frozenset({"-e", "--expression"})

@@ -10,6 +10,7 @@ import re
 from typing import Literal
 
 from metier.dataclass import dataclass
+from metier.lazy_regex import lazy_regex
 from metier.tools.shell.words import (
     FOLDER,
     KNOWN_VARIABLES,
@@ -39,16 +40,16 @@ _VARIABLE = rf"(?:\$(?:{_NAMES})(?![A-Za-z0-9_\[])|\$\{{(?:{_NAMES})\}})"
 _SINGLE = r"'[\t\n\x20-\x26\x28-\x7e]*'"
 _DOUBLE = rf'"(?:[\t\n\x20\x21\x23\x25-\x5b\x5d-\x5f\x61-\x7e]|{_VARIABLE})*"'
 _END = r"(?=[ \t;|&]|\Z)"
-_TOKEN = re.compile(
+_TOKEN = lazy_regex(
     rf"(?P<blank>[ \t]+)"
     rf"|(?P<join>&&|\|\||;|\|(?!&))"
     rf"|(?P<redirect>(?:[12]?>&[12]|[12&]?>[ \t]*/dev/null){_END})"
     rf"|(?P<input><(?![<>&(])[ \t]*)"
     rf"|(?P<word>(?:{_PLAIN}|{_SINGLE}|{_DOUBLE}|{_PATTERN}|{_VARIABLE})+){_END}"
 )
-_PIECE = re.compile(rf"{_SINGLE}|{_DOUBLE}|{_VARIABLE}|{_PATTERN}|{_PLAIN}+")
-_PLAIN_WORD = re.compile(rf"{_PLAIN}+")
-_PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+|\[")
+_PIECE = lazy_regex(rf"{_SINGLE}|{_DOUBLE}|{_VARIABLE}|{_PATTERN}|{_PLAIN}+")
+_PLAIN_WORD = lazy_regex(rf"{_PLAIN}+")
+_PROGRAM = lazy_regex(r"[A-Za-z0-9_./+-]+|\[")
 _EDGE = " \t\n"
 
 _KEYWORDS = frozenset({

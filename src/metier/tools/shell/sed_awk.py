@@ -7,6 +7,8 @@ in two ways, and is not known here.
 import re
 from collections.abc import Iterator
 
+from metier.lazy_regex import lazy_regex
+
 
 def _write_pattern(end: str) -> str:
     """What stands before the sign that ends it."""
@@ -23,11 +25,11 @@ def _write_changes() -> Iterator[str]:
 _SED_ADDRESS = rf"(?:\d+(?:~\d+)?|\$|/{_write_pattern('/')}/I?)"
 _SED_RANGE = rf"(?:{_SED_ADDRESS}(?:,(?:{_SED_ADDRESS}|[+~]\d+))?[ ]*!?[ ]*)?"
 _SED_COMMAND = rf"[ ]*{_SED_RANGE}(?:[pdqQ=lnNgGhHxDPF]|{'|'.join(_write_changes())})[ ]*"
-_SED = re.compile(rf"{_SED_COMMAND}(?:[;\n]{_SED_COMMAND})*;?[ ]*")
+_SED = lazy_regex(rf"{_SED_COMMAND}(?:[;\n]{_SED_COMMAND})*;?[ ]*")
 """Commands that print, delete, change and move lines. Those that read or write files (`r`, `w`), run programs (`e`), go
 elsewhere or stand in braces are not known."""
 
-_AWK_TOKEN = re.compile(
+_AWK_TOKEN = lazy_regex(
     r"""(?P<text>"(?:[^"\\\n]|\\.)*")"""
     rf"|(?P<pattern>/{_write_pattern('/')}/)"
     r"|(?P<name>[A-Za-z_]\w*)"
@@ -36,7 +38,7 @@ _AWK_TOKEN = re.compile(
     r"|(?P<sign>\|\||&&|[-+*%^!=<>]=|!~|[-+*%^!<>=~?:,;(){}\[\]$])"
     r"|(?P<blank>[ \t\n]+)"
 )
-_AWK_DIVISION = re.compile("(?P<sign>/)")
+_AWK_DIVISION = lazy_regex("(?P<sign>/)")
 _AWK_REACHES_OUT = frozenset({
     "system", "getline", "close", "ARGV", "ARGC", "ARGIND", "PROCINFO", "SYMTAB", "FUNCTAB", "function", "func",
 })  # fmt: skip

@@ -5,26 +5,26 @@ door. No work on a project needs one.
 """
 
 import posixpath
-import re
 from collections.abc import Iterable, Sequence
 
+from metier.lazy_regex import lazy_regex
 from metier.tools.shell.harmless import is_runner
 from metier.tools.shell.line import NotUnderstood, ShellLine
 
-_NUMBER = re.compile(r"[-+=]?0*([0-7]{4,})")
-_LETTERS = re.compile(r"(?:[ugoa]*[-+=][rwxXstugo]*)+(?:,(?:[ugoa]*[-+=][rwxXstugo]*)+)*")
-_SETTING = re.compile(r"[+=][rwxX]*s")
+_NUMBER = lazy_regex(r"[-+=]?0*([0-7]{4,})")
+_LETTERS = lazy_regex(r"(?:[ugoa]*[-+=][rwxXstugo]*)+(?:,(?:[ugoa]*[-+=][rwxXstugo]*)+)*")
+_SETTING = lazy_regex(r"[+=][rwxX]*s")
 _DISGUISE = str.maketrans("", "", "\\'\"")
 _SPECIAL = 0o6000
 _MODE_OPTIONS = ("-m", "--mode")
 _BY_OPTION = frozenset({"install", "mkdir", "mkfifo", "mknod", "ginstall", "gmkdir"})
 _BY_WORD = frozenset({"chmod", "gchmod"})
 _ACCESS_LIST = frozenset({"setcap"})
-_IN_TEXT = re.compile(
+_IN_TEXT = lazy_regex(
     r"\b(?:g?chmod|g?install|mkdir|mkfifo|mknod)\b[^\n;|&]*?[\s=\"']"
     r"(?:[-+=]?0*[2-7][0-7]{3}\b|[ugoa,rwxXst+=-]*[+=][rwxX]*s)|\bsetcap\b"
 )
-_CALLS = re.compile(r"\b(?:os\.)?f?chmod(?:at)?\s*\([^)]*\b0o?[2-7][0-7]{3}\b|\bS_IS[UG]ID\b")
+_CALLS = lazy_regex(r"\b(?:os\.)?f?chmod(?:at)?\s*\([^)]*\b0o?[2-7][0-7]{3}\b|\bS_IS[UG]ID\b")
 """The same in code that a line hands to an interpreter."""
 
 

@@ -5,9 +5,10 @@ A mark is a character that no line contains, since lines are ASCII. So a word st
 """
 
 import os
-import re
 from collections.abc import Mapping
 from glob import escape, glob
+
+from metier.lazy_regex import lazy_regex
 
 ANY, ONE, OPEN, NOT, CLOSE = "\ue000", "\ue001", "\ue002", "\ue003", "\ue004"
 """`*`, `?`, `[`, `[!` and `]` where they stand for names of files."""
@@ -22,9 +23,9 @@ MAX_NAMES = 5_000
 
 _PATTERNS = {"*": ANY, "?": ONE, "[!": NOT, "[^": NOT, "[": OPEN, "]": CLOSE}
 _SHOWN = {ANY: "*", ONE: "?", NOT: "[!", OPEN: "[", CLOSE: "]"}
-_MARKS = re.compile(f"([{ANY}-{CLOSE}]|{VARIABLE}[A-Z]+{END})")
+_MARKS = lazy_regex(f"([{ANY}-{CLOSE}]|{VARIABLE}[A-Z]+{END})")
 _PATTERN_MARKS = frozenset(_SHOWN)
-_WRITTEN_VARIABLE = re.compile(r"\$\{?([A-Z]+)\}?")
+_WRITTEN_VARIABLE = lazy_regex(r"\$\{?([A-Z]+)\}?")
 
 
 def mark_patterns(text: str) -> str:

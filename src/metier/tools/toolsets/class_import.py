@@ -10,11 +10,12 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.tools.signatures import Signature, read_description, read_signature
 from metier.tools.toolsets import AgentToolset, find_declaration
 from metier.tools.toolsets.messages import DescribedTool
 
-_REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<class>[A-Za-z_]\w*)", re.ASCII)
+_REFERENCE = lazy_regex(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<class>[A-Za-z_]\w*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.text import is_binary
@@ -29,16 +30,16 @@ _MAX_ADDRESSES = 3
 """How many of a host's addresses are tried."""
 _AGENT = "Mozilla/5.0 (compatible; Metier)"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_TEXT_TYPES = re.compile(
+_TEXT_TYPES = lazy_regex(
     r"text/.+|application/(?:.+\+)?(?:json|xml|yaml)|application/(?:x-)?(?:javascript|yaml|toml|ndjson)|image/svg\+xml"
 )
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-_CHARSETS = re.compile(
+_CHARSETS = lazy_regex(
     r"utf-?8|utf-?16(?:le|be)?|us-ascii|iso-8859-\d+|latin-?1|(?:windows-|cp)125\d|shift_jis|euc-(?:jp|kr)"
     r"|gb(?:2312|k|18030)|big5|koi8-[ru]"
 )
 """Those of the web; other names mean decoders that do other things."""
-_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
+_META_CHARSET = lazy_regex(rb"<meta[^>]{0,200}?charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

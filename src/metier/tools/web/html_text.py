@@ -10,6 +10,7 @@ from html import unescape
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.tools.web.url import WebUrl, join_url
 
 _RAW = frozenset({"script", "style", "title", "textarea", "xmp", "noframes"})
@@ -23,12 +24,12 @@ _BLOCKS = frozenset(
     }
 )  # fmt: skip
 _BEFORE = {"li": "\n- ", "td": " | ", "th": " | ", "br": "\n"} | {f"h{n}": f"\n\n{'#' * n} " for n in range(1, 7)}
-_TAG_NAME = re.compile(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,30})")
+_TAG_NAME = lazy_regex(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,30})")
 _VALUE = r"\s{0,9}=\s{0,9}(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([^\s\"'>]{1,4000}))"
-_HREF = re.compile(rf"[\s\"'/]href{_VALUE}", re.IGNORECASE)
-_ALT = re.compile(rf"[\s\"'/]alt{_VALUE}", re.IGNORECASE)
-_BLANKS = re.compile(r"[ \t\r\n\f\u00a0]+")
-_EMPTY_LINES = re.compile(r"\n{3,}")
+_HREF = lazy_regex(rf"[\s\"'/]href{_VALUE}", re.IGNORECASE)
+_ALT = lazy_regex(rf"[\s\"'/]alt{_VALUE}", re.IGNORECASE)
+_BLANKS = lazy_regex(r"[ \t\r\n\f\u00a0]+")
+_EMPTY_LINES = lazy_regex(r"\n{3,}")
 _MAX_QUOTED_ENDS = 4
 MAX_LINKS = 500
 """Further links keep their text only."""

@@ -1,7 +1,6 @@
 """`WebSearch` by a tool of an external server: the same tool for the model, under the same network policy."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -9,6 +8,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.errors import ConfigError
+from metier.lazy_regex import lazy_regex
 from metier.tools.base import Tool, ToolContext, ToolResult
 from metier.tools.web.options import WebSearchOptions
 from metier.tools.web.resolving import WebAccess
@@ -18,7 +18,7 @@ MAX_TEXT_CHARACTERS = 8_000
 _QUERIES = ("query", "q", "search_query", "searchQuery", "keywords", "term")
 _COUNTS = ("max_results", "maxResults", "count", "num_results", "numResults", "limit")
 _LISTS = ("results", "items", "organic", "web", "data")
-_ADDRESS = re.compile(r"""https?://[^\s<>()[\]"'`]+""")
+_ADDRESS = lazy_regex(r"""https?://[^\s<>()[\]"'`]+""")
 _FIELDS = {
     "title": ("title", "name"),
     "url": ("url", "link", "href"),

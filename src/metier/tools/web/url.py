@@ -7,13 +7,14 @@ from urllib.parse import quote, urljoin
 
 from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+from metier.lazy_regex import lazy_regex
 from metier.tools.web.address import find_address, find_reason
 
 MAX_URL_CHARACTERS = 8000
-_URL = re.compile(
+_URL = lazy_regex(
     r"(?P<scheme>https?)://(?P<host>\[[^\]/?#]*\]|[^:/?#@\[\]]*)(?::(?P<port>\d{1,5}))?(?P<rest>[/?].*)?", re.IGNORECASE
 )
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_LABEL = lazy_regex(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _MAX_HOST_CHARACTERS = 253
 _PORTS = {"http": 80, "https": 443}
 _FIRST_OPEN_PORT = 1024
