@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from agent_files import add_agent
 from mcp_workspace import accept
 from model_server import ModelServer, calls, says
 from pictures import PDF, build_png
@@ -177,6 +178,66 @@ def test_what_cannot_be_attached_is_refused_before_the_run_begins(
     assert sentence in capsys.readouterr().err
     assert workspace.run_ids() == []
     assert model.received == []
+
+
+DENIED = """tool_approvals:
+  rules:
+    - {tool: Read, when: {path: {startsWith: private/}}, allow: false, reason: Private.}
+    - {tool: Read, when: {path: {startsWith: drafts/}}, verdict: ask}
+"""
+
+
+def add_ruled_files(workspace: Workspace) -> None:
+    workspace.write("private/plan.md", "do not tell")
+    workspace.write("drafts/plan.md", "a draft")
+    workspace.write(".agent/policy.yaml", DENIED)
+    (workspace.folder / "plain.md").symlink_to("private/plan.md")
+
+
+@pytest.mark.parametrize("name", ["private/plan.md", "./drafts/../private/plan.md", "plain.md", '"private/plan.md"'])
+@pytest.mark.parametrize("way", ["typed", "pipe", "chat"])
+def test_a_mention_attaches_no_file_that_a_rule_keeps_from_the_model(
+    workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, way: str, name: str
+) -> None:
+    model.follow(says("Seen."))
+    add_ruled_files(workspace)
+    words = f"Look at @{name}"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{words}\n".encode())))
+    call = {"typed": ["run", words], "pipe": ["run", "-"], "chat": ["chat"]}[way]
+
+    assert workspace.agent(*call) == 2
+
+    assert "is not attached" in capsys.readouterr().err
+    assert model.received == []
+
+
+def test_a_mention_of_a_file_that_is_asked_about_counts_only_where_the_user_typed_it(
+    workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.follow(says("Seen."), says("Seen."))
+    add_ruled_files(workspace)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Look at @drafts/plan.md\n")))
+
+    assert workspace.agent("run", "-") == 2
+
+    assert "is not attached" in capsys.readouterr().err
+    assert model.received == []
+    assert workspace.agent("run", "Look at @drafts/plan.md") == 0
+    assert workspace.agent("run", "Look", "--file", "private/plan.md") == 0
+    assert ["a draft" in read_text(body) for body in model.received] == [True, False]
+    assert "do not tell" in read_text(model.received[1])
+
+
+def test_a_mention_follows_the_rules_of_the_agent_that_is_named(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Seen."))
+    workspace.write("private/plan.md", "do not tell")
+    rule = "    - {tool: Read, when: {path: {startsWith: private/}}, allow: false}"
+    add_agent(workspace.folder, "careful", "tool_approvals:", "  rules:", rule)
+
+    assert workspace.agent("run", "Look at @private/plan.md", "--agent", "careful") == 2
+    assert workspace.agent("run", "Look at @private/plan.md") == 0
+
+    assert len(model.received) == 1
 
 
 def test_a_mention_does_not_lead_out_of_the_workspace(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cloned_folder import TOOLSET, fill, git
-from model_server import ModelServer, says
+from model_server import ModelServer, calls, says
 from run_workspace import SKILL, Workspace
 
 STRICT = json.dumps({"runtime": {"profile": "strict"}, "sandbox": {"use": "required"}})
@@ -150,3 +150,64 @@ def test_log_of_a_database_that_a_pull_brings_is_not_played_into_ones_own_runs(
     assert cloned.agent("runs", "list") == 2
 
     assert "may have come with this folder" in capsys.readouterr().err
+
+
+def add_home_skill(clone: Workspace) -> None:
+    """A skill that the user installed and trusted for other folders, and that may write without a question."""
+    folder = Path(os.environ["HOME"]) / ".agent/skills/deploy"
+    folder.mkdir(parents=True)
+    words = "---\nname: deploy\ndescription: Deploys the site.\nallowed-tools: Write\n---\nRun the commands.\n"
+    (folder / "SKILL.md").write_text(words)
+    assert clone.agent("skill", "trust", "deploy", "--yes") == 0
+
+
+WORKER = ".agent/agents/worker/AGENT.md"
+ENABLING = [
+    pytest.param({"agent.yaml": "skills: {enabled: [deploy]}"}, (), id="settings"),
+    pytest.param({"agent.yaml": "skills: {enabled: all}"}, (), id="settings-all"),
+    pytest.param({"agent.yaml": "skills: {enabled: all-untrusted}"}, (), id="settings-untrusted"),
+    pytest.param(
+        {WORKER: "---\nname: worker\ndescription: Works.\nskills: [deploy]\n---\nWork.\n"},
+        ("--agent", "worker"),
+        id="agent",
+    ),
+    pytest.param(
+        {
+            WORKER: "---\nname: worker\ndescription: Works.\nskills: [inherit, deploy]\n---\nWork.\n",
+            "agent.yaml": "skills: {}",
+        },
+        ("--agent", "worker"),
+        id="agent-inherits",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "words"), ENABLING)
+def test_clone_puts_no_skill_of_the_home_folder_into_play(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], words: tuple[str, ...]
+) -> None:
+    add_home_skill(clone)
+    place = fill(clone, files, monkeypatch)
+    model.follow(calls("use_skill", skill="deploy"), calls("Write", path="mark", content="x"), says("Done."))
+
+    place.agent("run", "-q", "Deploy the site", *words)
+
+    assert not (place.folder / "mark").exists()
+    assert "Deploys the site." not in json.dumps(model.received)
+
+
+@pytest.mark.parametrize(("files", "words"), ENABLING)
+def test_clone_uses_the_skills_of_the_home_folder_that_the_user_enabled(
+    clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], words: tuple[str, ...]
+) -> None:
+    add_home_skill(clone)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    own = Path(os.environ["HOME"]) / ".config/agent/agent.yaml"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text("skills: {enabled: [deploy]}\n")
+    place = fill(clone, files, monkeypatch)
+    model.follow(says("Done."))
+
+    place.agent("run", "-q", "Deploy the site", *words)
+
+    assert "Deploys the site." in json.dumps(model.received)

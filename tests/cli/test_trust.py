@@ -337,6 +337,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "server.users",
         "shell.allowed_prefixes",
         "skills.dir",
+        "skills.enabled",
         "skills.indexes",
         "store.backend",
         "store.database_url_env",

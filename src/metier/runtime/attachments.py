@@ -1,7 +1,8 @@
 """Files that belong to a task: named by the user beside it, or mentioned in it as `@path`.
 
 Text goes into the input of the run, fenced with its path; pictures and PDF documents are shown to the model. What a
-task mentions is looked for inside the workspace only; a path that the user gives as an option may lead anywhere.
+task mentions is looked for inside the workspace only, and judged as the model's own `Read` of it would be: the words of
+a task may come from elsewhere. A path that the user gives as an option may lead anywhere.
 """
 
 import os
@@ -10,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
+from metier.approval.judge import RulePolicy
+from metier.context.decoder import build_step
 from metier.context.fences import ATTACHED_FILE, fence
 from metier.dataclass import dataclass
 from metier.definitions.files.contained_file import read_contained
@@ -17,6 +20,7 @@ from metier.errors import ToolFailed, UsageError
 from metier.lazy_regex import lazy_regex
 from metier.providers.facts import load_facts
 from metier.providers.options import OFFLINE
+from metier.runtime.checks.present_policy import build_present_policy
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line
@@ -25,6 +29,7 @@ from metier.tools.files.text import decode
 from metier.tools.media import find_media_type, prepare_media
 from metier.tools.protected import SECRETS_REASON, protected, protected_name
 
+READ = "Read"
 MAX_FILE_BYTES = 20_000_000
 MAX_TEXT_CHARACTERS = 100_000
 """Of one file; a longer one should be read in parts by the model."""
@@ -54,12 +59,20 @@ class Attached:
         return replace(request, extra_context=context, attachments=(*request.attachments, *self.media))
 
 
-def attach_files(
-    place: Host, text: str, *, images: Sequence[Path] = (), files: Sequence[Path] = (), pasted: bool = True
-) -> Attached:
-    """Read what is named and what `text` mentions. Raises `UsageError` for a file that cannot be used.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWords:
+    """The text of a task, who works on it, and where it comes from."""
 
-    With `pasted`, paths of pictures count too, wherever they lead: for a text that a user typed at this machine.
+    text: str
+    agent: str = ""
+    is_typed: bool = True
+    """A user typed it at this machine: a picture's path in it may lead anywhere, and no question about reading is
+    left open, since the user named the file."""
+
+
+def attach_files(place: Host, words: TaskWords, *, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> Attached:
+    """Read what is named and what the text mentions. Raises `UsageError` for a file that cannot be used.
+
     Reads files and unpacks pictures: call it in a thread where an event loop runs.
     """
     texts: list[str] = []
@@ -67,13 +80,14 @@ def attach_files(
     missing: list[str] = []
     for path in files:
         _sort(_read(path), str(path), texts=texts, media=media)
-    for name in find_mentions(text):
-        data = _read_mentioned(place, name)
+    reader = _MentionReader(place, words)
+    for name in find_mentions(words.text):
+        data = reader.read(name)
         if data is None:
             missing += [name] if "/" in name or "." in name[1:] else []
         else:
             _sort(data, name, texts=texts, media=media)
-    found = [(path, _read(path)) for path in find_pasted(text)] if pasted else []
+    found = [(path, _read(path)) for path in find_pasted(words.text)] if words.is_typed else []
     media += [_prepare(data, path.name) for path, data in found if find_media_type(data)]
     return _build(texts, media, missing=missing)
 
@@ -130,17 +144,40 @@ def _read(path: Path) -> bytes:
     return _check_length(data, str(path))
 
 
-def _read_mentioned(place: Host, name: str) -> bytes | None:
-    """None where there is no such file in the workspace."""
-    file = place.workspace / name
-    real = os.path.relpath(file.resolve(), place.workspace.resolve())
-    if SECRETS_REASON in (protected_name(file.name), protected(name), protected(real)) and file.exists():
-        raise UsageError(f"File {name!r} may hold secrets and is not attached", hint="Name another file")
-    try:
-        data = read_contained(place.workspace / name, within=place.workspace, limit=MAX_FILE_BYTES)
-    except (OSError, ValueError):
-        return None
-    return _check_length(data, name)
+class _MentionReader:
+    """Opens the files of the workspace that a task mentions, as far as the agent may read them."""
+
+    def __init__(self, place: Host, words: TaskWords) -> None:
+        self._place = place
+        self._words = words
+        self._policy: RulePolicy | None = None
+
+    def read(self, name: str) -> bytes | None:
+        """None where the workspace has no such file. Raises `UsageError` for one that is kept from the model."""
+        workspace = self._place.workspace
+        file = workspace / name
+        real = os.path.relpath(file.resolve(), workspace.resolve())
+        if SECRETS_REASON in (protected_name(file.name), protected(name), protected(real)) and file.exists():
+            raise UsageError(f"File {name!r} may hold secrets and is not attached", hint="Name another file")
+        try:
+            data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
+        except (OSError, ValueError):
+            return None
+        for path in dict.fromkeys((os.path.normpath(name), real)):
+            self._check(name, path)
+        return _check_length(data, name)
+
+    def _check(self, name: str, path: str) -> None:
+        verdict = self._open_policy().explain(build_step(READ, {"path": path}, call_id="")).verdict
+        if verdict.decision == "deny" or (verdict.decision == "ask" and not self._words.is_typed):
+            hint = "`--file` attaches a file of your choice, whatever the rules say of reading"
+            raise UsageError(f"File {name!r} is not attached: {verdict.reason}", hint=hint)
+
+    def _open_policy(self) -> RulePolicy:
+        """Built for the first file that a text mentions: most mention none."""
+        if self._policy is None:
+            self._policy = build_present_policy(self._place, self._words.agent)
+        return self._policy
 
 
 def _check_length(data: bytes, name: str) -> bytes:

@@ -9,11 +9,13 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.settings.fields import all_leaves
 from metier.settings.origin import Given, Layer, Origin
 
 PROFILE = "runtime.profile"
+ENABLED_SKILLS = "skills.enabled"
 UNTRUSTED_PROFILE = "guarded"
 """The profile of an untrusted folder, where the person set no other."""
 
@@ -42,7 +44,6 @@ FREE = frozenset(
         "runtime.max_parallel_children",
         "runtime.delegation_share",
         "runtime.signal_grace_seconds",
-        "skills.enabled",
         "skills.prefilter_top_k",
         "skills.prefilter_min_score",
         "skills.prefilter_zero_candidate_strategy",
@@ -102,6 +103,7 @@ LOWERED = frozenset(
     }
 )
 """Limits: less is stricter, none is the loosest."""
+_SKILL_WORDS = frozenset({"all", "all-untrusted"})
 _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
@@ -157,11 +159,24 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
     if key in LOWERED:
         new_limit, old_limit = _limit(_text(key, given)), _limit(_text(key, held))
         return new_limit is not None and (old_limit is None or new_limit <= old_limit)
+    if key == ENABLED_SKILLS:
+        return _is_part(_names(_text(key, given)), _names(_text(key, held)))
     if key == "logging.redact_names":
         return held is None
     if key == "model.allowed_models":
         return held is None and bool(given.value)
     return False
+
+
+def _is_part(names: frozenset[str], whole: frozenset[str]) -> bool:
+    """Whether a choice of skills puts none into play that the other one leaves out."""
+    return names <= whole or ("all" in whole and not names & _SKILL_WORDS)
+
+
+def _names(text: str) -> frozenset[str]:
+    """The skills of a setting by name; none for `none`, the word itself for the other words."""
+    words: list[str] = json.loads(text) if text.startswith("[") else [text]
+    return frozenset(canonical_name(word) for word in words if word != "none")
 
 
 def _text(key: str, given: Given | None) -> str:

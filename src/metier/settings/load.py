@@ -22,6 +22,9 @@ from metier.settings.state_folder import KEY as RUNS_KEY
 from metier.settings.state_folder import find_default_runs
 from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, find_trust
 
+HOOKS_KEY = "hooks"
+_BY_USER = ("flag", "environment")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
@@ -77,7 +80,7 @@ def load_settings(
         origins={key: merged[key].origin if key in merged else Origin(kind="default") for key in all_leaves()},
         file=file.path if file else None,
         warnings=tuple(problems),
-        trust=_note_flags(trust, merged),
+        trust=_note_origins(trust, merged, carried_hooks=from_file.hooks),
         words=from_file.words,
         carried=from_file.carried,
     )
@@ -92,6 +95,8 @@ class _Counting:
     withheld: tuple[Problem, ...] = ()
     words: str
     carried: tuple[str, ...] = ()
+    hooks: Given | None = None
+    """The hooks of a file that lies in the folder, whether they count or not."""
 
 
 def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
@@ -113,6 +118,7 @@ def _read_counting(
     is_carried = file is not None and file.is_carried
     words = digest_words(read.values if is_carried else {})
     carried = tuple(key for key in read.values if key not in FREE) if is_carried else ()
+    hooks = read.values.get(HOOKS_KEY) if is_carried else None
     is_changed = trust.record is not None and not trust.counts("settings", words)
     is_careful = trust.is_withheld or is_changed or is_policy_changed
     if not is_carried:
@@ -120,7 +126,7 @@ def _read_counting(
         return _Counting(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
     if trust.counts("settings", words):
         values = set_profile(read.values) if is_careful else read.values
-        return _Counting(values=values, problems=problems, words=words, carried=carried)
+        return _Counting(values=values, problems=problems, words=words, carried=carried, hooks=hooks)
     mine = read_file(own) if own else FileLayer({}, ())
     base = set_profile(mine.values) if is_careful else mine.values
     narrowed = narrow(read.values, base)
@@ -130,6 +136,7 @@ def _read_counting(
         withheld=(*_describe_change(is_changed), *describe_withheld(read.values, narrowed.withheld)),
         words=words,
         carried=carried,
+        hooks=hooks,
     )
 
 
@@ -153,9 +160,17 @@ def _describe_change(is_changed: bool) -> tuple[Problem, ...]:  # noqa: FBT001  
     )
 
 
-def _note_flags(trust: WorkspaceTrust, merged: Layer) -> WorkspaceTrust:
-    given = merged.get("skills.dir")
-    return replace(trust, is_directory_named=given is not None and given.origin.kind in ("flag", "environment"))
+def _note_origins(trust: WorkspaceTrust, merged: Layer, *, carried_hooks: Given | None) -> WorkspaceTrust:
+    """Who said what trust depends on: the user, or the author of the folder."""
+    directory, hooks = merged.get("skills.dir"), merged.get(HOOKS_KEY)
+    is_overridden = hooks is not None and hooks.origin.kind in _BY_USER
+    text = "" if carried_hooks is None or is_overridden else str(carried_hooks.value or "")
+    return replace(
+        trust,
+        is_directory_named=directory is not None and directory.origin.kind in _BY_USER,
+        settings_hooks=text,
+        are_hooks_own=hooks is None or hooks is not carried_hooks,
+    )
 
 
 def _refusal(problems: list[Problem]) -> ConfigError:

@@ -11,7 +11,7 @@ from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
 from metier.dataclass import dataclass
 from metier.engine.state import RunState
-from metier.runtime.attachments import attach_files
+from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.host import Host
 from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
@@ -69,7 +69,8 @@ def with_files(
     place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
 ) -> RunRequest:
     """The request with the files that options name and the task mentions. Raises `UsageError`."""
-    attached = attach_files(place, request.task, images=images, files=files, pasted=is_typed)
+    words = TaskWords(text=request.task, agent=request.agent, is_typed=is_typed)
+    attached = attach_files(place, words, images=images, files=files)
     for name in attached.missing:
         warn_line(f"warning: '@{name}' is no file of this workspace, and stays text")
     return attached.add_to(request)

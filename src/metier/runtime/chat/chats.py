@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from anyio.to_thread import run_sync
@@ -20,7 +19,7 @@ from metier.errors import UsageError
 from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.options import OFFLINE
-from metier.runtime.attachments import GivenFile, attach_files, attach_given, can_see
+from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see
 from metier.runtime.build import check_budget
 from metier.runtime.chat.conversations import (
     CHOICES,
@@ -205,8 +204,9 @@ class Chat:
         agent = self.resolve()
         check_budget(agent.place)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
-        read = partial(attach_files, agent.place, message, pasted=is_typed and not watch.shift.queue)
-        attached, brought = await run_sync(read), await run_sync(attach_given, given)
+        words = TaskWords(text=message, agent=self.agent_id or BUILT_IN, is_typed=is_typed and not watch.shift.queue)
+        attached = await run_sync(attach_files, self.runtime.place, words)
+        brought = await run_sync(attach_given, given)
         await self.close_open_turn()
         conversation = await self._read()
         # A turn that is left to workers still needs the summary before it begins.

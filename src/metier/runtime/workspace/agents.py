@@ -26,7 +26,7 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.catalog import ActiveSkills, activate_named, find_all_skills, find_skills, list_unread
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.model_choice import choose_model, choose_profile, list_models
-from metier.skills.activation import activate, describe_broken
+from metier.skills.activation import OPT_IN, activate, describe_broken
 from metier.skills.package import SkillPackage
 from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox
@@ -212,14 +212,18 @@ def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> Age
 
 
 def _choose_skills(place: Host, own: Sequence[str] | None) -> ActiveSkills:
-    """A package that an agent names need not be enabled; it must be trusted all the same."""
+    """A package that an agent names need not be enabled; it must be trusted all the same.
+
+    An agent of an untrusted folder does not decide which skills of the user are in play: they bring their own rules.
+    """
     found = find_all_skills(place)
     host = activate(found, place.settings.skills.enabled)
     if own is None:
         return ActiveSkills(host.packages, (*host.problems, *list_unread(found, place.workspace)))
     named = activate_named(found, [name for name in own if name != INHERIT])
     wanted = resolve_list(own, [package.definition.name for package in host.packages])
-    pool = {id(package): package for package in (*host.packages, *named.packages)}
+    offered = named.packages if place.trust.is_trusted else _list_own_skills(named.packages)
+    pool = {id(package): package for package in (*host.packages, *offered)}
     chosen = {
         canonical_name(package.definition.name): package
         for name in wanted
@@ -228,7 +232,25 @@ def _choose_skills(place: Host, own: Sequence[str] | None) -> ActiveSkills:
     }
     inherited = host.problems if INHERIT in own else ()
     problems = (*inherited, *(problem for problem in named.problems if problem.code == "skill_not_trusted"))
+    left_out = [package for package in named.packages if package not in offered and package not in host.packages]
+    problems = (*problems, *map(_describe_left_out, left_out))
     return ActiveSkills(tuple(chosen[name] for name in sorted(chosen)), tuple(dict.fromkeys(problems)))
+
+
+def _list_own_skills(packages: Iterable[SkillPackage]) -> tuple[SkillPackage, ...]:
+    """Those that lie in the folder."""
+    return tuple(package for package in packages if package.source not in OPT_IN)
+
+
+def _describe_left_out(package: SkillPackage) -> Problem:
+    name = package.definition.name
+    return Problem(
+        severity="warning",
+        code="skill_not_enabled",
+        message=f"Skill {name!r} is left out: an agent of this folder names it, and you have not trusted the folder",
+        file=str(package.folder),
+        hint=f"`agent trust` lets agents of this folder choose skills; `agent skill enable {name} --user` enables it",
+    )
 
 
 def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:

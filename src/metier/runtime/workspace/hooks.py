@@ -81,21 +81,30 @@ def list_withheld_hooks(place: Host) -> tuple[Problem, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     own: tuple[HookCommand, ...]
-    """Of the settings, which are judged on their own, and of the home folder."""
+    """Of the user's own settings and of the home folder."""
     shared: tuple[HookCommand, ...]
-    """Of files in the workspace."""
+    """Of the workspace: its settings file and its other files."""
 
 
 def _find_hooks(place: Host) -> _Found:
-    settings = read_hooks_text(place.settings.hooks, file=SETTINGS)
-    files = [_read_yaml(place, name) for name in FILES]
-    own, shared = [settings], files
-    if "claude" in {settings.imports, *(file.imports for file in files)}:
+    trust = place.trust
+    settings = read_hooks_text(place.settings.hooks if trust.are_hooks_own else "", file=SETTINGS)
+    own, shared = [settings], [read_hooks_text(trust.settings_hooks, file=SETTINGS)]
+    shared += [_read_yaml(place, name) for name in FILES]
+    is_asked_by_user, is_asked_by_folder = (_imports(readings) for readings in (own, shared))
+    if is_asked_by_user or is_asked_by_folder:
+        shared += [_read_claude(place.workspace / name, within=place.workspace) for name in CLAUDE_FILES]
+    # What runs from the home folder is the user's word alone. A folder that came from elsewhere does not ask for it,
+    # also not when it is trusted: `agent trust` is about what lies in the folder.
+    if is_asked_by_user or (is_asked_by_folder and not trust.origin):
         own.append(_read_claude(place.home / CLAUDE_FILES[0], within=place.home))
-        shared = [*files, *(_read_claude(place.workspace / name, within=place.workspace) for name in CLAUDE_FILES)]
     if problems := [problem for reading in (*own, *shared) for problem in reading.problems]:
         raise ConfigError("The hooks cannot be used", hint="Correct the lines above", problems=problems)
     return _Found(own=_collect(own, place.workspace), shared=_collect(shared, place.workspace))
+
+
+def _imports(readings: Iterable[HookReading]) -> bool:
+    return any(reading.imports == "claude" for reading in readings)
 
 
 def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookCommand, ...]:

@@ -69,6 +69,10 @@ class WorkspaceTrust:
     """What it holds for an agent, as paths."""
     is_directory_named: bool = False
     """The person named the folder of skills, by a flag or in the environment."""
+    settings_hooks: str = ""
+    """`hooks` of the settings file that lies in the folder, in force or not: text of the folder's author."""
+    are_hooks_own: bool = True
+    """The `hooks` in force are not those: the user gave them in their own settings, the environment or a flag."""
 
     @property
     def is_trusted(self) -> bool:
