@@ -3,12 +3,19 @@
 import json
 import re
 import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import anyio
+import psycopg
 import pytest
 
 from metier.cli.main import run
 from metier.runtime.doctor.store_health import examine_difference
+from metier.store.postgres.address import read_address
+from metier.store.postgres.store import open_postgres_store
+from metier.testing.store_case import build_entries, build_run
 
 PASSWORD = "-".join(["hidden", "word"])
 
@@ -76,3 +83,43 @@ def test_a_server_that_is_not_there_is_named_without_its_password(
     told = capsys.readouterr()
     assert "The run store 'postgresql://me@127.0.0.1:1/db' does not answer" in told.err
     assert PASSWORD not in told.out + told.err
+
+
+async def leave_runs(url: str, *run_ids: str, waiting: str) -> None:
+    """Runs that ended long ago, each with a journal, and one that still waits."""
+    store = await open_postgres_store(read_address("DATABASE_URL", {"DATABASE_URL": url}))
+    for run_id in (*run_ids, waiting):
+        row = build_run(run_id)
+        status = "paused" if run_id == waiting else "completed"
+        await store.create_run(replace(row, status=status), build_entries(1, 3))
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE agent_runs SET updated_at = '2020-02-01' WHERE run_id LIKE '2020%'")
+
+
+def find_days(url: str) -> list[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE tablename ~ '^agent_journal_[0-9]+$'")
+        return sorted(str(name).removeprefix("agent_journal_") for (name,) in rows)
+
+
+def test_old_runs_are_deleted_by_dropping_the_tables_of_their_days(
+    workspace: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = ("20200101-000000-aa", "20200101-000001-bb", "20200103-000000-cc", "20200104-000000-dd")
+    waiting = "20200104-000000-ee"
+    anyio.run(partial(leave_runs, waiting=waiting), postgres_url, *old)
+    assert run(["run", "--provider", "offline", "inventory the workspace", "-q"]) == 0
+    (today,) = (workspace / "runs").glob("2*")
+    assert find_days(postgres_url) == ["20200101", "20200103", "20200104", today.name[:8]]
+    capsys.readouterr()
+
+    assert run(["runs", "gc", "--older-than", "30", "--json"]) == 0
+
+    assert sorted(json.loads(capsys.readouterr().out)["deleted"]) == sorted(old)
+    # The day of a run that waits keeps its table, with the entries of that run alone.
+    assert find_days(postgres_url) == ["20200104", today.name[:8]]
+    with psycopg.connect(postgres_url) as connection:
+        left = connection.execute("SELECT DISTINCT run_id FROM agent_journal ORDER BY run_id").fetchall()
+    assert left == [(waiting,), (today.name,)]
+    assert run(["replay", "latest"]) == 0

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import LiteralString
 
@@ -15,17 +14,15 @@ from psycopg_pool import PoolTimeout
 from metier.errors import StoreError
 from metier.store.contexts import ContextChange, ContextState
 from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
-from metier.store.marks import checksum_of
 from metier.store.opening import open_store
 from metier.store.options import StoreOptions
 from metier.store.postgres.address import Address, read_address
 from metier.store.postgres.errors import build_failure, is_lost
 from metier.store.postgres.schema import MIGRATIONS, migrate
-from metier.store.postgres.store import PostgresStore, open_postgres_store
+from metier.store.postgres.store import open_postgres_store
 from metier.store.postgres.text import decode, encode
 from metier.store.state import StateOptions, open_state_store
 from metier.telemetry.redaction import build_redactor
-from metier.testing.store_case import build_entries, build_run
 
 SECRET = "-".join(["hunter", "22"])
 STEPS: tuple[LiteralString, ...] = (*MIGRATIONS, "CREATE TABLE agent_more (a TEXT); CREATE TABLE agent_most (b TEXT)")
@@ -188,69 +185,3 @@ def test_the_state_of_a_conversation_lives_on_the_server(postgres_url: str, tmp_
         store.commit(ContextChange(state=ContextState(context_id="ctx", version=2)))
 
     assert not (tmp_path / "runs" / "state.db").exists()
-
-
-async def _end_runs(store: PostgresStore, *run_ids: str) -> None:
-    for run_id in run_ids:
-        await store.create_run(build_run(run_id))
-        lease = await store.take_lease(run_id, owner="ann", seconds=15)
-        await store.append(lease, 1, build_entries(1, 2))
-        await store.update_run(lease, {"status": "completed"})
-        await store.release_lease(lease)
-
-
-@pytest.mark.anyio
-async def test_the_journal_of_a_day_is_a_table_that_goes_with_the_last_of_its_runs(
-    postgres_address: Address, postgres_url: str
-) -> None:
-    store = await open_postgres_store(postgres_address)
-    first, second, later = "20200101-000000-aa", "20200101-000001-bb", "20200102-000000-cc"
-    await _end_runs(store, first, second, later, "child-00")
-    before = datetime(2020, 1, 3, tzinfo=UTC)
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("UPDATE agent_runs SET updated_at = '2020-01-02' WHERE run_id <> %s", (later,))
-
-    assert {"agent_journal_20200101", "agent_journal_20200102"} <= find_tables(postgres_url)
-    assert await store.delete_runs([first], updated_before=before) == [first]
-    await store.reclaim(updated_before=before)
-    assert "agent_journal_20200101" in find_tables(postgres_url)
-    assert len(await store.read_journal(second)) == 2
-
-    assert await store.delete_runs([second], updated_before=before) == [second]
-    await store.reclaim(updated_before=before)
-
-    assert {"agent_journal_20200102"} == {name for name in find_tables(postgres_url) if "_journal_2" in name}
-    assert len(await store.read_journal(later)) == 2
-    assert len(await store.read_journal("child-00")) == 2
-    await _end_runs(store, "20200101-000002-dd")  # a day whose table was dropped
-    assert len(await store.read_journal("20200101-000002-dd")) == 2
-    await store.close()
-
-
-@pytest.mark.anyio
-async def test_a_journal_from_before_days_had_tables_stays_whole(postgres_address: Address, postgres_url: str) -> None:
-    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
-        await migrate(connection, "here", steps=MIGRATIONS[:3])
-        await connection.execute(
-            "INSERT INTO agent_runs (run_id, context_id, status, task, agent, model, parent_run_id, created_at,"
-            " updated_at, turns, cost_usd, reason, queue) VALUES ('20200101-000000-aa', 'c', 'paused', 't', '', '', '',"
-            " now(), now(), 0, 0, '', '')"
-        )
-        await connection.execute(
-            "INSERT INTO agent_leases (run_id, owner, token, boot_id, process)"
-            " VALUES ('20200101-000000-aa', '', 0, '', '')"
-        )
-        entry = build_entries(1)[0]
-        await connection.execute(
-            "INSERT INTO agent_journal VALUES ('20200101-000000-aa', 1, %s, %s, %s)",
-            (entry.kind, entry.data, checksum_of("20200101-000000-aa", entry)),
-        )
-
-    store = await open_postgres_store(postgres_address)
-    lease = await store.take_lease("20200101-000000-aa", owner="ann", seconds=15)
-    await store.append(lease, 2, build_entries(2))
-    await _end_runs(store, "20200101-000001-bb")  # of the same day, which cannot have a table any more
-
-    assert [entry.seq for entry in await store.read_journal("20200101-000000-aa")] == [1, 2]
-    assert [entry.seq for entry in await store.read_journal("20200101-000001-bb")] == [1, 2]
-    await store.close()

@@ -13,6 +13,7 @@ import pytest
 from psycopg.rows import TupleRow
 
 from metier.store.base import Store
+from metier.store.postgres import journal as postgres_journal
 from metier.store.postgres import leases as postgres_leases
 from metier.store.postgres import retention as postgres_retention
 from metier.store.postgres import rows as postgres_rows
@@ -21,7 +22,7 @@ from metier.store.postgres.store import open_postgres_store
 from metier.store.search import RunSearch
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
-from metier.testing.store_case import build_run
+from metier.testing.store_case import build_entries, build_run
 
 pytestmark = pytest.mark.anyio
 
@@ -193,6 +194,33 @@ async def test_every_read_of_postgres_uses_an_index(
     ]
     assert walked == []
     assert [plan for plan in connection.plans if '"Sort"' in plan and "agent_leases" not in plan] == []
+
+
+async def test_a_journal_is_read_and_deleted_by_the_index_of_its_day(
+    postgres_address: Address, postgres_url: str, machine: FakeMachine
+) -> None:
+    store = await open_postgres_store(postgres_address)
+    run_ids = [f"{day}-{number:06}-aa" for day in ("20200101", "20200102", "child") for number in range(20)]
+    for run_id in run_ids:
+        await store.create_run(build_run(run_id), build_entries(1, 60))
+    await store.close()
+    connection = await RecordingConnection.connect(postgres_url, autocommit=True)
+    await psycopg.AsyncConnection.execute(connection, "VACUUM ANALYZE")
+    tables = {run_id: f"agent_journal_{run_id.partition('-')[0]}" for run_id in run_ids[::20]}
+    others: list[str] = []
+
+    for run_id, table in tables.items():
+        connection.plans = []
+        assert len(await postgres_journal.find_entries(connection, run_id, after=0, limit=50)) == 50
+        assert await postgres_journal.find_last(connection, run_id) == 60
+        assert await postgres_retention.delete_runs(connection, [run_id], machine=machine) == [run_id]
+        read = [plan for plan in connection.plans if table in plan]
+        assert len(read) == 3
+        others += [plan for plan in read for other in {*tables.values()} - {table} if other in plan]
+        assert [plan for plan in read if "Seq Scan" in plan] == []
+    await connection.close()
+
+    assert others == []
 
 
 async def test_a_word_of_the_run_list_is_looked_up_in_postgres_and_found_without_the_extension_too(

@@ -1,6 +1,7 @@
 """The journal in one table a day, by the day that run ids begin with, so that old days are dropped and not deleted.
 
-What has no day in its id, and what came before the table of its day, is in `agent_journal_rest`.
+Runs whose ids tell no day are in `agent_journal_child` and `agent_journal_a2a`; what came before its table is in
+`agent_journal_rest`.
 """
 
 from datetime import UTC, date, datetime, timedelta

@@ -286,6 +286,29 @@ _TOKENS: LiteralString = """
 ALTER TABLE agent_runs ADD COLUMN tokens BIGINT NOT NULL DEFAULT 0;
 """
 
+# Ids that are a hash tell no day. In the rest these runs would make it grow past the size up to which days get tables.
+_HASHED: LiteralString = """
+DO $$
+DECLARE
+    kind TEXT;
+BEGIN
+    IF pg_relation_size('agent_journal_rest') > 1000000000 THEN
+        RETURN;
+    END IF;
+    FOREACH kind IN ARRAY ARRAY['child', 'a2a'] LOOP
+        EXECUTE format('CREATE TABLE agent_journal_%s (LIKE agent_journal INCLUDING ALL)', kind);
+        EXECUTE format(
+            'WITH moved AS (DELETE FROM agent_journal_rest WHERE run_id >= %L AND run_id < %L RETURNING *)'
+            ' INSERT INTO agent_journal_%s SELECT * FROM moved', kind || '-', kind || '.', kind
+        );
+        EXECUTE format(
+            'ALTER TABLE agent_journal ATTACH PARTITION agent_journal_%s FOR VALUES FROM (%L) TO (%L)',
+            kind, kind || '-', kind || '.'
+        );
+    END LOOP;
+END $$;
+"""
+
 MIGRATIONS: tuple[LiteralString, ...] = (
     _FIRST,
     _SECOND,
@@ -297,6 +320,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     _RECEIVERS,
     _WORDS,
     _TOKENS,
+    _HASHED,
 )
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 
