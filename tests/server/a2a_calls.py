@@ -16,7 +16,7 @@ BINDINGS = ("JSONRPC", "HTTP+JSON")
 @asynccontextmanager
 async def calling(server: RunningServer, agent: str = "", binding: str = "JSONRPC") -> AsyncGenerator[Client]:
     headers = {"authorization": f"Bearer {server.token}"}
-    async with httpx.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
+    async with httpx.AsyncClient(headers=headers, timeout=120, trust_env=False) as http:
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
         base = f"{server.url}/a2a/{agent}" if agent else server.url
         async with await create_client(base, config) as client:
@@ -35,12 +35,12 @@ def tell(text: str, *, message_id: str = "", task_id: str = "", context_id: str 
 
 
 async def send(client: Client, request: SendMessageRequest) -> list[StreamResponse]:
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         return [event async for event in client.send_message(request)]
 
 
 async def wait_for(client: Client, task_id: str, state: TaskState) -> Task:
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         while True:
             task = await client.get_task(GetTaskRequest(id=task_id))
             if task.status.state == state:
