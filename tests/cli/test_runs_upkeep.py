@@ -81,6 +81,27 @@ def test_old_runs_go_however_many_there_are_and_it_is_said_how_far_it_is(
     assert listed(workspace, capsys) == {"first", "second", "third"}
 
 
+@pytest.mark.parametrize("name", ["../../other", "..", "", "/other"])
+def test_a_run_whose_id_leads_to_another_folder_takes_nothing_with_it(
+    name: str, runs: list[str], workspace: Workspace, tmp_path: Path, capsys: Capture
+) -> None:
+    """As a run store may hold that came with a clone."""
+    name = f"{tmp_path}/other" if name == "/other" else name
+    (tmp_path / "other").mkdir()
+    with sqlite3.connect(workspace.folder / "runs" / "state.db") as connection:
+        connection.execute("UPDATE runs SET run_id = ? WHERE run_id = ?", (name, runs[0]))
+    connection.close()
+
+    assert workspace.agent("resume", name or "latest", "-q") in (1, 2, 4)
+    assert workspace.agent("runs", "show", name or "latest") in (0, 1, 2)
+    assert workspace.agent("runs", "gc", "--keep", "0") == 0
+
+    assert (tmp_path / "other").is_dir()
+    assert list((tmp_path / "other").iterdir()) == []
+    assert workspace.folder.joinpath("runs", runs[2]).is_dir()
+    assert listed(workspace, capsys) == {"third"}
+
+
 def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
     runs: list[str], workspace: Workspace, capsys: Capture
 ) -> None:

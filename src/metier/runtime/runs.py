@@ -384,7 +384,6 @@ class Runtime:
         ):
             with stopper.holding(keeper):
                 await self._work(log, services, watch, stopper=stopper, answer=answer)
-        await remove_ended(self.place, log.state)
 
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
@@ -459,6 +458,7 @@ class Runtime:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
         with anyio.CancelScope(shield=True):
             await self._write_summary(log)
+            await remove_ended(self.place, self.store, log.state, folder=self.folder(log.state.run_id))
 
     async def _write_summary(self, log: RunLog) -> None:
         await log.update_index()

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 from metier.definitions.files.whole_file import replace_file
 from metier.engine.services import Services
@@ -22,9 +23,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
         return _add(result, f"[Its changes cannot be shown: {why}. They are in {tree.path}]")
     if not diff:
         return _add(result, "[It changed no files]")
-    file = services.run_folder / ARTIFACTS / f"{child.run_id}.diff"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, diff)
+    file = keep_changes(services.run_folder, child.run_id, diff)
     path = file.relative_to(services.workspace) if file.is_relative_to(services.workspace) else file
     note = (
         "[What it changed is not in the workspace. To have it there, make the same changes, or run"
@@ -32,6 +31,14 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
     )
     kept = {"path": str(file), "sha256": hashlib.sha256(diff).hexdigest(), "bytes": len(diff)}
     return replace(_add(result, note), meta={**result.meta, "artifacts": [kept]})
+
+
+def keep_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:
+    """Where the diff is, among the artifacts of the run that asked for the work."""
+    file = folder / ARTIFACTS / f"{child_run_id}.diff"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, diff)
+    return file
 
 
 def _add(result: ToolResult, note: str) -> ToolResult:

@@ -7,9 +7,14 @@ from anyio.to_thread import run_sync
 
 from metier.dataclass import dataclass
 from metier.engine.entries import RunWorktree
-from metier.engine.state import RunState
+from metier.engine.execution.offering import keep_changes
+from metier.engine.journal import read_entries
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState, fold
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
+from metier.runtime.records.run_folders import is_folder_name
+from metier.store.base import ENDED, Store
 from metier.tools.files.snapshots import Unavailable
 from metier.tools.files.worktrees import Worktree
 
@@ -68,13 +73,45 @@ class PlaceWorktrees:
             raise
 
 
-async def remove_ended(place: Host, state: RunState) -> None:
-    """Remove the worktrees of runs whose changes are on record in the run above; also what a kill left of them."""
+async def remove_ended(place: Host, store: Store, state: RunState, *, folder: Path) -> None:
+    """Remove the worktrees of runs whose changes are on record in the run above; also what a kill left of them.
+
+    Once the run above has ended itself, also of runs that it did not hear of: their changes become artifacts.
+    """
     for child in state.children:
         worktree = locate_worktree(place, child.run_id)
-        is_due = child.ended is not None and worktree.folder.exists() and not (worktree.folder / _KEPT).exists()
-        if is_due:
+        if not is_folder_name(child.run_id) or not worktree.folder.exists() or (worktree.folder / _KEPT).exists():
+            continue
+        if child.ended is not None or (
+            state.phase in FINAL and await _keep_unheard(place, store, child.run_id, folder=folder)
+        ):
             await run_sync(worktree.remove, _find_source(place, state))
+
+
+def remove_deleted(place: Host, run_id: str) -> None:
+    """Remove the worktree of a run that is deleted, also one that was kept. Blocks."""
+    if is_folder_name(run_id):
+        locate_worktree(place, run_id).remove(place.workspace)
+
+
+async def _keep_unheard(place: Host, store: Store, run_id: str, *, folder: Path) -> bool:
+    """May its worktree go? Not as long as the run goes on, nor where its changes cannot be read."""
+    row = await store.find_run(run_id)
+    if row is None:
+        return True  # it was killed before it began
+    if row.status not in ENDED or row.driver:
+        return False
+    state = fold(run_id, await read_entries(store, run_id))
+    tree = state.started.worktree if state.started is not None else None
+    if tree is None:
+        return True
+    try:
+        diff = await PlaceWorktrees(place).read(run_id, tree)
+        if diff:
+            keep_changes(folder, run_id, diff)
+    except (Unavailable, OSError):
+        return False
+    return True
 
 
 def _find_source(place: Host, state: RunState) -> Path:

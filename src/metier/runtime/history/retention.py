@@ -13,6 +13,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from metier.dataclass import dataclass
+from metier.runtime.delegation.worktrees import remove_deleted
+from metier.runtime.host import Host
 from metier.runtime.records.run_folders import DELETING, find_folder, iterate_folders, read_deletions, remove_folder
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow, Store
@@ -46,7 +48,7 @@ async def find_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[l
 
 async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable[[Sequence[str]], None]) -> int:
     """Delete them in batches; `tell` gets the ids of each batch that is gone. Returns how many went."""
-    await anyio.to_thread.run_sync(_remove_noted, runtime.place.runs, await _find_noted(runtime))
+    await anyio.to_thread.run_sync(_remove_noted, runtime.place, await _find_noted(runtime))
     before = _find_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
     count = 0
     async for page in find_old_runs(runtime, wanted):
@@ -95,7 +97,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
     except StoreFull:
         note.unlink(missing_ok=True)
         return await _delete_on_full_disk(runtime, run_ids, before)
-    await anyio.to_thread.run_sync(_remove_noted, runtime.place.runs, {note: deleted})
+    await anyio.to_thread.run_sync(_remove_noted, runtime.place, {note: deleted})
     return deleted
 
 
@@ -132,10 +134,11 @@ async def _find_noted(runtime: Runtime) -> dict[Path, list[str]]:
     }
 
 
-def _remove_noted(runs: Path, noted: dict[Path, list[str]]) -> None:
+def _remove_noted(place: Host, noted: dict[Path, list[str]]) -> None:
     for note, run_ids in noted.items():
         for run_id in run_ids:
-            remove_folder(runs, run_id)
+            remove_folder(place.runs, run_id)
+            remove_deleted(place, run_id)
         note.unlink(missing_ok=True)
 
 

@@ -1,6 +1,7 @@
 """Where the folder of a run is: `runs/<run_id>`, or under the day of its start with `logging.shard: day`."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from metier.lazy_regex import lazy_regex
+from metier.store.failures import StoreDamaged
 
 type Shard = Literal["off", "day"]
 
@@ -21,7 +23,15 @@ _CHILD = lazy_regex(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
 
 
 def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
-    """The folder of a run: the one that exists, else the one that the setting asks for."""
+    """The folder of a run: the one that exists, else the one that the setting asks for.
+
+    Raises `StoreDamaged` where the id leads elsewhere: a run store that came with a clone may hold any.
+    """
+    if not is_folder_name(run_id):
+        raise StoreDamaged(
+            f"The run store has a run with the id {run_id!r}, which is not the name of a folder",
+            hint="Metier did not write it: delete the run store, or restore it from a backup",
+        )
     flat, sharded = runs / run_id, _build_sharded(runs, run_id)
     wanted, other = (sharded, flat) if shard == "day" else (flat, sharded)
     # A run keeps the folder that it began with when the setting changes.
@@ -42,8 +52,15 @@ def is_run_id(name: str) -> bool:
     return _STARTED.fullmatch(name) is not None or _CHILD.fullmatch(name) is not None
 
 
+def is_folder_name(run_id: str) -> bool:
+    """Is it the name of a folder, not a way to another place?"""
+    return run_id not in ("", ".", "..") and not {"/", os.sep, "\0"}.intersection(run_id)
+
+
 def remove_folder(runs: Path, run_id: str) -> None:
     """Remove the folder of a run, and the folders of its day where they are empty then."""
+    if not is_folder_name(run_id):
+        return  # the folder of no run
     shutil.rmtree(runs / run_id, ignore_errors=True)
     sharded = _build_sharded(runs, run_id)
     if sharded == runs / run_id or not sharded.parent.exists():
