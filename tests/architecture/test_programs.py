@@ -1,7 +1,10 @@
 """Every program that Metier starts for itself is known, and found in a way that no confined program can influence."""
 
 import ast
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +80,12 @@ def test_the_security_page_says_how_each_program_is_found() -> None:
     rows = set(re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE))
 
     assert {program for programs in STARTERS.values() for program in programs} <= rows
+
+
+def test_program_that_is_handed_to_an_interpreter_as_text_imports_the_standard_library_alone() -> None:
+    text = (SOURCE / "tools/shell/line_runner.py").read_text(encoding="utf-8")
+    order = json.dumps([["", [[["echo", "read"], []]]]])
+
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text, order], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("read\n", "")

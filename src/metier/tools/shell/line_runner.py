@@ -6,13 +6,12 @@ Its one argument is JSON: `[[connector, [[argv, redirects], …]], …]`. Names 
 
 import json
 import os
+import re
 import signal
 import sys
 
-from metier.lazy_regex import lazy_regex
-
 NOT_FOUND, NOT_RUN, FAILED = 127, 126, 1
-VARIABLE = lazy_regex("\ue010([A-Z]+)\ue011")
+VARIABLE = re.compile("\ue010([A-Z]+)\ue011")
 
 
 def main(text: str) -> int:
