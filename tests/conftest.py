@@ -16,7 +16,7 @@ from metier.errors import MetierError
 from services.postgres_keeper import shared_server
 from services.postgres_server import PostgresServer
 
-pytest_plugins = ["suite_costs"]
+pytest_plugins = ["measured_processes", "suite_costs"]
 
 NUMBERS = itertools.count()
 
