@@ -19,7 +19,6 @@ from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Runtime, Watch
 from metier.store.base import RUNNABLE
-from metier.store.failures import LeaseHeld
 from metier.telemetry.sinks import Sink
 from metier.views.fold import fold
 from metier.views.run_view import RunView, StepView
@@ -196,8 +195,3 @@ class DrivenRuns:
 def list_steps(view: RunView) -> list[StepView]:
     """Those of the run and of the runs below it."""
     return [*view.steps, *(step for child in view.children for step in list_steps(child))]
-
-
-def is_held_elsewhere(drive: Drive) -> bool:
-    """Another process drives the run."""
-    return isinstance(drive.failure, LeaseHeld)

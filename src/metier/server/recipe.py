@@ -6,7 +6,6 @@ from pathlib import Path
 
 from metier.dataclass import dataclass
 from metier.ids import find_user
-from metier.runtime.host import Host
 from metier.runtime.opening import OpenedHost, open_host
 
 
@@ -31,8 +30,3 @@ class Recipe:
     def open(self) -> OpenedHost:
         """Raises `UsageError`, `ConfigError`."""
         return open_host(self.folder, environ=self.environ, home=self.home, flags=self.flags, config=self.config)
-
-
-def get_base_path(host: Host) -> str:
-    """What links of pages begin with: empty, or the path under which a proxy offers the server."""
-    return host.settings.server.root_path

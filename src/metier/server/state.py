@@ -13,7 +13,7 @@ from metier.server.problems import HttpProblem
 from metier.server.recipe import Recipe
 from metier.server.security.guard import Access
 from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import Role, User
+from metier.server.security.users import User
 from metier.settings.server_options import ServerOptions
 from metier.telemetry.redaction import Redactor
 
@@ -94,12 +94,6 @@ def get_csrf_token(request: Request) -> str:
     """For the hidden field `csrf_token` of forms, or the header `X-CSRF-Token` of scripts."""
     user: User | None = request.state.user
     return get_state(request).access.sessions.csrf_token(user) if user is not None else ""
-
-
-def check_role(user: User, role: Role) -> None:
-    """Raises `HttpProblem`."""
-    if not user.may(role):
-        raise HttpProblem(403, "role_too_low", f"User {user.name!r} may not do this; it needs the role {role!r}")
 
 
 type State = Annotated[ServerState, Depends(get_state)]

@@ -6,7 +6,6 @@ is closed and opened again, other text is cut between words. So the part that mu
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from metier.lazy_regex import lazy_regex
 
@@ -18,12 +17,6 @@ MAX_TABLE_ROWS = 60
 _FENCE = lazy_regex(r" {0,3}(`{3,}|~{3,})(.*)")
 _ITEM = lazy_regex(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
 _ROW = lazy_regex(r"[ \t]*\|")
-
-
-class Block(NamedTuple):
-    """One block of Markdown, complete."""
-
-    text: str
 
 
 class BlockSplitter:

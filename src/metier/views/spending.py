@@ -39,10 +39,6 @@ class Total:
     calls: int
     usage: Usage
 
-    @property
-    def cached_share(self) -> float:
-        return self.usage.cached_tokens / self.usage.input_tokens if self.usage.input_tokens else 0.0
-
 
 def list_spent(records: Iterable[EventRecord]) -> Iterator[Spent]:
     """The replies of one run, in order."""
