@@ -1,9 +1,10 @@
 """Runs that hand work on, to be killed wherever they leave a trace. Loaded by file in the processes that live them."""
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from teams import Call, Cast, write, write_agents
+from teams import Call, Cast, Line, write, write_agents
 
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart
@@ -108,7 +109,7 @@ def build_delegation(folder: Path, reach: Reach) -> Scenario:
     )
 
 
-TOGETHER: dict[str, list[Call]] = {
+TOGETHER: dict[str, list[Line]] = {
     "boss": [
         ("delegate", {"tasks": [{"agent": name, "task": f"Look for {name}"} for name in ("asker", "quick", "reader")]}),
         ("post", {}),
@@ -120,7 +121,17 @@ TOGETHER: dict[str, list[Call]] = {
 }
 
 
-def build_together(folder: Path, reach: Reach) -> Scenario:
+SIDE_BY_SIDE: dict[str, list[Line]] = {
+    **TOGETHER,
+    "boss": [
+        [("delegate", {"agent": name, "task": f"Look for {name}"}) for name in ("asker", "quick", "reader")],
+        *TOGETHER["boss"][1:],
+    ],
+}
+"""The same by three calls in one reply."""
+
+
+def build_together(folder: Path, reach: Reach, *, lines: Mapping[str, Sequence[Line]] = TOGETHER) -> Scenario:
     """Three children at once: one asks, one ends at once, one has a call that is asked about. Then an effect."""
     effects = folder / "effects.jsonl"
     if not (folder / ".agent").exists():
@@ -128,12 +139,16 @@ def build_together(folder: Path, reach: Reach) -> Scenario:
         write_agents(folder, "reader", more="tool_approvals:\n  rules:\n    - {tool: look, verdict: ask}\n")
     tools = (RecordedEffect("look", "read", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     return Scenario(
-        place=build_place(folder, Cast(TOGETHER), *tools),
+        place=build_place(folder, Cast(lines), *tools),
         task="See to it",
         effects=effects,
         settle=build_settle(effects),
         answer=lambda _question: {"answer": "here"},
     )
+
+
+def build_side_by_side(folder: Path, reach: Reach) -> Scenario:
+    return build_together(folder, reach, lines=SIDE_BY_SIDE)
 
 
 APART: dict[str, list[Call]] = {

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -29,6 +30,8 @@ You are the {name}.
 """
 
 type Call = tuple[str, Mapping[str, JsonValue]]
+type Line = Call | Sequence[Call]
+"""What a model says in one turn: a call, or several."""
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -48,7 +51,7 @@ class Cast:
     """Answers each run by its role: the first word of the system prompt's role, else `boss`. Its lines are taken by
     how many turns of the run are in the request, so that another process gets the same ones."""
 
-    lines: Mapping[str, Sequence[Call]]
+    lines: Mapping[str, Sequence[Line]]
     requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
     name: str = "cast"
     price: Usage = field(default_factory=lambda: Usage(input_tokens=100, output_tokens=10))
@@ -58,10 +61,12 @@ class Cast:
         self.requests.append(request)
         role = find_role(request)
         turn = sum(message.role == "assistant" for message in request.messages)
-        name, arguments = self.lines[role][turn]
-        part = ToolCallPart(id=f"{role}-{turn}", name=name, arguments=dict(arguments))
+        parts = tuple(
+            ToolCallPart(id=f"{role}-{turn}-{number}" if number else f"{role}-{turn}", name=name, arguments=dict(given))
+            for number, (name, given) in enumerate(list_calls(self.lines[role][turn]))
+        )
         return ModelReply(
-            parts=(part,), stop_reason="tool_calls", usage=self.price, provider=self.name, model=request.model
+            parts=parts, stop_reason="tool_calls", usage=self.price, provider=self.name, model=request.model
         )
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
@@ -70,6 +75,14 @@ class Cast:
 
     async def close(self) -> None:
         return None
+
+
+def list_calls(line: Line) -> list[Call]:
+    match line:
+        case (str() as name, arguments):
+            return [(name, cast("Mapping[str, JsonValue]", arguments))]
+        case _:
+            return [cast("Call", call) for call in line]
 
 
 def find_role(request: ModelRequest) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from crash_scenarios import STEPS, build_apart, build_delegation, build_task, build_together
+from crash_scenarios import STEPS, build_apart, build_delegation, build_side_by_side, build_task, build_together
 
 from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
 from metier.testing.crash_points import CrashPoint
@@ -159,6 +159,20 @@ def test_recovery_of_children_that_work_together_may_be_killed_too(
     )
 
     assert len(points) >= 2
+    assert report.ok, report.render()
+
+
+def test_children_of_calls_side_by_side_are_there_once_each_wherever_the_process_is_killed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with CrashKit(build_side_by_side, tmp_path_factory.mktemp("side-by-side")) as kit:
+        baseline = kit.survey()
+        chosen = choose(baseline.points, HANDS)
+        points = [point for n, point in enumerate(chosen) if IS_WHOLE or n % 7 == 0 or is_one_of(point, BOUNDARIES)]
+
+        report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+
+    assert (baseline.outcome.runs, baseline.effects) == (4, {"post": 1})
     assert report.ok, report.render()
 
 

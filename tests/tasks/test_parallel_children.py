@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from pydantic import JsonValue
-from teams import Call, Cast, Deed, find_told, open_team, write_agents
+from teams import Call, Cast, Deed, Line, find_told, open_team, write_agents
 
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
@@ -55,7 +55,7 @@ class Meeting:
         return ToolResult(ok=True, output="met")
 
 
-def build_cast(**lines: Sequence[Call]) -> Cast:
+def build_cast(**lines: Sequence[Line]) -> Cast:
     return Cast(lines)
 
 

@@ -1,4 +1,7 @@
-"""A call of `delegate` that names several tasks is as many actions, each judged, bounded and run for itself. Pure."""
+"""A call of `delegate` that names several tasks is as many actions, each judged, bounded and run for itself. Pure.
+
+Calls with one task each that stand side by side in a reply begin together too; each keeps its own result.
+"""
 
 from collections.abc import Sequence
 
@@ -42,6 +45,11 @@ def count_siblings(action: ActionStep) -> int:
     """How many runs its call asks for, this one among them."""
     count = action.params.get(OF) if action.type == "delegate" else None
     return count if isinstance(count, int) else 1
+
+
+def is_single(action: ActionStep) -> bool:
+    """A call of `delegate` with one agent and one task."""
+    return action.type == "delegate" and OF not in action.params
 
 
 def is_same_call(action: ActionStep, other: ActionStep) -> bool:

@@ -1,10 +1,11 @@
 """Choose what a run does next, from its state and nothing else. Pure: no I/O, no clock, no randomness."""
 
+from itertools import takewhile
 from typing import Protocol, assert_never, runtime_checkable
 
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
-from metier.context.batches import is_same_call
+from metier.context.batches import is_same_call, is_single
 from metier.decisions import ActionStep, describe_failure, find_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
@@ -138,13 +139,29 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
 
 
 def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
-    """Runs that one call asks for begin together, when nothing more is to be said or asked about any of them."""
-    first = pending[0]
-    siblings = [step for step in pending if step is first or is_same_call(first.action, step.action)]
+    """Runs that one call asks for, or calls side by side, begin when nothing is to be said or asked about any."""
+    siblings = _find_siblings(state, pending)
     for number in range(1, len(siblings)):
         if (before := _find_before_start(state, siblings[number:], policy)) is not None:
             return before
-    return a.Delegate(first.step_id, tuple(step.step_id for step in siblings[1:]))
+    return a.Delegate(siblings[0].step_id, tuple(step.step_id for step in siblings[1:]))
+
+
+def _find_siblings(state: RunState, pending: list[Step]) -> list[Step]:
+    """The first step and those that are handed on with it."""
+    first, limits = pending[0], get_run_limits(state)
+    if not is_single(first.action):
+        return [step for step in pending if step is first or is_same_call(first.action, step.action)]
+    beside = list(takewhile(lambda step: _is_beside(state, first, step), pending))
+    # As many as one call may start, and each with a turn: the others follow.
+    left = limits.max_turns - state.turn - state.delegated_turns
+    return beside[: max(1, min(limits.max_children_per_call, left))] or [first]
+
+
+def _is_beside(state: RunState, first: Step, step: Step) -> bool:
+    """Both are calls with one task each, in a run that lets such calls begin together."""
+    is_pair = is_single(first.action) and is_single(step.action)
+    return is_pair and get_run_limits(state).delegates_together
 
 
 def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | None:
@@ -200,7 +217,7 @@ def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
 def _can_be_asked_early(state: RunState, step: Step, first: Step) -> bool:
     is_open = step.phase == "pending" and not step.denied and name_call(step.action)[0] not in state.disabled
     is_call = step.action.type in ("call_tool", "run_command") and not is_delegation(step.action)
-    if not is_open or not (is_call or is_same_call(first.action, step.action)):
+    if not is_open or not (is_call or is_same_call(first.action, step.action) or _is_beside(state, first, step)):
         return False
     is_repeated = build_identity(step.action) in state.repeated
     return not is_repeated and find_before(state, step) is None

@@ -44,6 +44,8 @@ class Limits(Value):
     max_children_per_call: int = Field(default=8, exclude_if=lambda number: number == 8)
     """How many children one call may start."""
     on_limit: OnLimit = Field(default="fail", exclude_if=lambda word: word == "fail")
+    delegates_together: bool = Field(default=False, exclude_if=lambda together: not together)
+    """Calls of `delegate` that stand side by side in a reply begin together. Runs of older versions have it off."""
 
 
 class ChildRequest(Value):

@@ -5,6 +5,7 @@ do what waits for it, and the depth of delegation is bounded.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
@@ -83,21 +84,27 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def order_agent(state: RunState, action: ActionStep) -> e.ChildRequest:
+def order_agent(state: RunState, action: ActionStep, *, beside: Sequence[ActionStep] = ()) -> e.ChildRequest:
     """Another agent gets a task in words. One of several has its part of the budget, and only reads.
 
-    In a worktree of its own it may also write: nothing that it changes is in the way of the others.
+    In a worktree of its own it may also write: nothing that it changes is in the way of the others. `beside` are the
+    actions that begin together with it.
     """
-    has_worktree = action.params.get("isolation") == WORKTREE
+    has_worktree = _has_worktree(action)
+    shares_folder = is_one_of_many(action) or any(not _has_worktree(other) for other in beside)
     return e.ChildRequest(
         task=str(action.params.get("task", "")),
         agent=str(action.params.get("agent", "")),
-        limits=share(state, among=count_siblings(action)),
+        limits=share(state, among=max(count_siblings(action), len(beside) + 1)),
         lineage=build_lineage(state),
         under_skill=state.skill,
-        reads_only=is_one_of_many(action) and not has_worktree,
+        reads_only=shares_folder and not has_worktree,
         worktree=has_worktree,
     )
+
+
+def _has_worktree(action: ActionStep) -> bool:
+    return action.params.get("isolation") == WORKTREE
 
 
 def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> e.ChildRequest:

@@ -54,9 +54,11 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
     """Intents, orders and pause are one write: a kill finds all of them or none."""
     entries: list[e.Entry] = []
     children: list[str] = []
-    for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
+    steps = [log.state.step(step_id) for step_id in (action.step_id, *action.also)]
+    for step in steps:
         intent = build_intent(step, log, services)
-        order = _build_order(step, log.state, services)
+        beside = [other for other in steps if other is not step]
+        order = _build_order(step, log.state, services, beside=beside)
         if isinstance(order, str):
             refused = e.StepFinished(
                 step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
@@ -128,8 +130,8 @@ def find_open_delegations(state: RunState) -> list[tuple[Step, e.ChildRequested]
     return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 
 
-def _build_order(step: Step, state: RunState, services: Services) -> e.ChildRequest | str:
-    """What is ordered, or why it cannot be."""
+def _build_order(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> e.ChildRequest | str:
+    """What is ordered, or why it cannot be. `beside` are the steps that are handed on with it."""
     if state.plan:
         assert services.task is not None
         return order_step(state, step, services.task)
@@ -138,7 +140,8 @@ def _build_order(step: Step, state: RunState, services: Services) -> e.ChildRequ
         agent = services.partners.find_agent(wanted)
         if agent is None:
             return f"There is no agent {wanted!r}. {hint_nearest(wanted, [a.id for a in services.partners.agents])}"
-        return order_agent(state, step.action).model_copy(update={"agent": agent.id})
+        order = order_agent(state, step.action, beside=[other.action for other in beside])
+        return order.model_copy(update={"agent": agent.id})
     return _order_task(step, state, services)
 
 

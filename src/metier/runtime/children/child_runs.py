@@ -87,6 +87,7 @@ def build_limits(runtime: RuntimeOptions) -> Limits:
         delegation_share=runtime.delegation_share,
         max_children_per_call=runtime.max_children_per_call,
         on_limit=runtime.on_limit,
+        delegates_together=True,
     )
 
 

@@ -1,0 +1,109 @@
+"""Calls of `delegate` side by side in one reply: they begin together, each with its own result."""
+
+from pathlib import Path
+
+import pytest
+from teams import Call, Cast, Deed, Line, find_told, open_team, write_agents
+from test_parallel_children import Meeting, Most
+
+from metier.engine import entries as e
+from metier.engine.journal import read_entries
+from metier.runtime.history.replays import replay_run
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Watch
+
+pytestmark = pytest.mark.anyio
+
+DONE: Call = ("finish", {"result": "done"})
+MEET: list[Line] = [("meet", {}), ("finish", {"result": "met them"})]
+
+
+def ask(agent: str, **more: str) -> Call:
+    return ("delegate", {"agent": agent, "task": f"Look at {agent}", **more})
+
+
+async def test_calls_side_by_side_work_at_the_same_time_and_each_has_its_result(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two", "three")
+    cast = Cast({"boss": [[ask("three"), ask("one"), ask("two")], DONE], "one": MEET, "two": MEET, "three": MEET})
+
+    async with open_team(tmp_path, cast, tools=[Meeting(3)], max_turns=30) as runtime:
+        state = await runtime.start(RunRequest(task="Look"))
+        entries = await read_entries(runtime.store, state.run_id)
+        reports = [await replay_run(runtime, run) for run in (state.run_id, *(c.run_id for c in state.children))]
+
+    assert (state.status, [child.agent for child in state.children]) == ("completed", ["three", "one", "two"])
+    assert sum(isinstance(entry, e.RunPaused) for entry in entries) == 1
+    assert [entry.order.reads_only for entry in entries if isinstance(entry, e.ChildRequested)] == [True] * 3
+    results = [part for message in cast.requests[-1].messages for part in message.parts if part.kind == "tool_result"]
+    assert [(part.call_id, part.text) for part in results] == [
+        ("boss-0", "met them"),
+        ("boss-0-1", "met them"),
+        ("boss-0-2", "met them"),
+    ]
+    assert [report.outcome.divergence for report in reports] == [None] * 4
+
+
+async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    write_agents(tmp_path, *names)
+    cast = Cast({"boss": [[ask(name) for name in names], DONE], **{name: [DONE] for name in names}})
+    most = Most()
+
+    async with open_team(tmp_path, cast, max_children_per_call=3, max_parallel_children=2, max_turns=40) as runtime:
+        state = await runtime.start(RunRequest(task="Look"), Watch(sinks=[most]))
+        entries = await read_entries(runtime.store, state.run_id)
+
+    assert (state.status, len(state.children), most.seen) == ("completed", 5, 2)
+    # Three, then the two that are left: each group waits once, and divides what is left among its children.
+    assert sum(isinstance(entry, e.RunPaused) for entry in entries) == 2
+    turns = [entry.order.limits.max_turns for entry in entries if isinstance(entry, e.ChildRequested)]
+    assert turns == [9, 9, 9, 13, 13]
+
+
+async def test_a_call_between_two_others_keeps_the_order_of_the_reply(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two")
+    look = Deed("look", "read")
+    pay = Deed("pay")
+    lines: list[Line] = [("pay", {}), ("finish", {"result": "paid"})]
+    cast = Cast({"boss": [[ask("one"), ("look", {}), ask("two")], DONE], "one": lines, "two": lines})
+
+    async with open_team(tmp_path, cast, tools=[look, pay], max_turns=30) as runtime:
+        state = await runtime.start(RunRequest(task="Look"))
+        entries = await read_entries(runtime.store, state.run_id)
+
+    steps = [entry.step_id for entry in entries if isinstance(entry, e.StepFinished)]
+    assert (state.status, steps) == ("completed", ["1.1", "1.2", "1.3"])
+    assert len(pay.ran) == 2  # alone, each has the authority that it had
+
+
+async def test_two_calls_that_share_the_folder_only_read_and_one_beside_a_worktree_may_write(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two")
+    lines: list[Line] = [("pay", {}), ("finish", {"result": "tried"})]
+    orders: list[list[tuple[bool, bool]]] = []
+    for calls in ([ask("one"), ask("two")], [ask("one"), ask("two", isolation="worktree")]):
+        cast = Cast({"boss": [calls, DONE], "one": lines, "two": lines})
+        async with open_team(tmp_path, cast, tools=[Deed("pay")], max_turns=30) as runtime:
+            state = await runtime.start(RunRequest(task="Look"))
+            entries = await read_entries(runtime.store, state.run_id)
+        asked = [entry.order for entry in entries if isinstance(entry, e.ChildRequested)]
+        orders.append([(order.reads_only, order.worktree) for order in asked])
+
+    assert orders == [[(True, False), (True, False)], [(False, False), (False, True)]]
+
+
+async def test_calls_side_by_side_are_asked_about_in_one_pause(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two")
+    rules = tmp_path / ".agent" / "policy.yaml"
+    rules.write_text("tool_approvals:\n  rules:\n    - {tool: delegate, verdict: ask}\n")
+    cast = Cast({"boss": [[ask("one"), ask("two")], DONE], "one": [("finish", {"result": "a"})], "two": [DONE]})
+
+    async with open_team(tmp_path, cast, max_turns=30) as runtime:
+        state = await runtime.start(RunRequest(task="Look"))
+        questions = await runtime.approvals.find_all(status="open")
+        for question in questions:
+            await runtime.store.decide_approval(question.row.approval_id, status="approved", decided_by="kim")
+        ended = await runtime.resume(state.run_id)
+
+    assert len(questions) == 2
+    assert ended.status == "completed"
+    assert "a" in find_told(cast.requests[-1])
