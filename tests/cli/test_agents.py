@@ -1,5 +1,6 @@
 """Agents in force: what an `AGENT.md` decides in a run, and how `agent agents` shows it."""
 
+import io
 import json
 from typing import Any
 
@@ -101,6 +102,26 @@ def test_the_built_in_agent_can_be_named_beside_a_default_one(
     capsys.readouterr()
     assert workspace.agent("agents", "show", "built-in") == 0
     assert "agent:    built-in\n" in capsys.readouterr().out
+
+
+def test_a_chat_and_a_task_name_the_built_in_agent_as_a_run_does(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_agent(workspace.folder, "checker", "tools: []")
+    add_task(workspace.folder, "tidy")
+    workspace.configure(model=use_model(model), runtime={**QUICK, "agent": "checker"})
+    model.follow(*[says("Done.")] * 6)
+
+    def chat(lines: str, *words: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        assert workspace.agent("chat", "-q", "--context", "talk", *words) == 0
+
+    assert workspace.agent("task", "run", "tidy", "-q", "--agent", "built-in") == 0
+    chat("Hello\n", "--agent", "built-in")
+    chat("And again\n")
+    chat("/agent checker\nWho are you?\n/agent built-in\nAnd now?\n")
+
+    assert ["Write" in offered(body) for body in model.received] == [True, True, True, False, True]
 
 
 def test_an_agent_of_the_workspace_called_built_in_is_the_one_that_is_meant(

@@ -12,7 +12,7 @@ from agent_files import add_agent
 from mcp_workspace import accept
 from model_server import ModelServer, calls, says
 from pictures import PDF, build_png
-from run_workspace import Workspace
+from run_workspace import Workspace, use_model
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -235,7 +235,10 @@ def test_a_mention_follows_the_rules_of_the_agent_that_is_named(workspace: Works
     add_agent(workspace.folder, "careful", "tool_approvals:", "  rules:", rule)
 
     assert workspace.agent("run", "Look at @private/plan.md", "--agent", "careful") == 2
-    assert workspace.agent("run", "Look at @private/plan.md") == 0
+    workspace.configure(model=use_model(model), runtime={"agent": "careful", "profile": "permissive"})
+    assert workspace.agent("run", "Look at @private/plan.md") == 2
+    assert model.received == []
+    assert workspace.agent("run", "Look at @private/plan.md", "--agent", "built-in") == 0
 
     assert len(model.received) == 1
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from pydantic import JsonValue
 
@@ -80,9 +79,9 @@ class Cast:
 def list_calls(line: Line) -> list[Call]:
     match line:
         case (str() as name, arguments):
-            return [(name, cast("Mapping[str, JsonValue]", arguments))]
+            return [(name, arguments)]
         case _:
-            return [cast("Call", call) for call in line]
+            return list(line)
 
 
 def find_role(request: ModelRequest) -> str:

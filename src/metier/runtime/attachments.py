@@ -64,7 +64,8 @@ class TaskWords:
     """The text of a task, who works on it, and where it comes from."""
 
     text: str
-    agent: str = ""
+    agent: str
+    """The ID of the agent in force: its rules count."""
     is_typed: bool = True
     """A user typed it at this machine: a picture's path in it may lead anywhere, and no question about reading is
     left open, since the user named the file."""

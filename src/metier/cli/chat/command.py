@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -92,6 +93,7 @@ def talk(
         given[PROFILE] = "guarded"
     is_open = not (request.model or request.agent or request.is_continued or request.context_id)
     place = open_place(config, given, is_new_run=is_open)
+    request = replace(request, may_name_built_in=True)
     return anyio.run(_converse, place, request, Manner(quiet=quiet, as_json=as_json, first=first))
 
 

@@ -17,7 +17,7 @@ from metier.runtime.output_schema import read_output_schema
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
-from metier.runtime.workspace.agents import choose_built_in
+from metier.runtime.workspace.agents import BUILT_IN, choose_built_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,8 @@ def with_files(
     place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
 ) -> RunRequest:
     """The request with the files that options name and the task mentions. Raises `UsageError`."""
-    words = TaskWords(text=request.task, agent=request.agent, is_typed=is_typed)
+    agent = request.agent or place.settings.runtime.agent or BUILT_IN
+    words = TaskWords(text=request.task, agent=agent, is_typed=is_typed)
     attached = attach_files(place, words, images=images, files=files)
     for name in attached.missing:
         warn_line(f"warning: '@{name}' is no file of this workspace, and stays text")

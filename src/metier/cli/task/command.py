@@ -39,6 +39,7 @@ from metier.runtime.children.child_runs import request_task
 from metier.runtime.documents import task_as_json
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
+from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
 
 app = typer.Typer(
@@ -120,7 +121,7 @@ def run(
         "runtime.max_cost_usd": max_cost_usd,
     }
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
-    place = open_place(config, given_flags, is_new_run=not model)
+    place, agent = choose_built_in(open_place(config, given_flags, is_new_run=not model), agent)
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
     commission = request_task(place, task, given, agent=agent, model=model or "")
     mode = "dry_run" if dry_run else "live"

@@ -44,7 +44,7 @@ from metier.runtime.questions.reopening import build_raise, can_reopen
 from metier.runtime.records.known_cost import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, Runtime, Watch
-from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, resolve_agent
+from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, is_built_in, resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
 from metier.store.contexts import (
@@ -76,6 +76,8 @@ class ChatRequest:
     """Take the conversation that was used last."""
     agent: str = ""
     model: str = ""
+    may_name_built_in: bool = False
+    """A user opens it at this machine: they get past the default agent of the settings, as with `agent run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +101,26 @@ class OpenTurn:
 class Chat:
     """One conversation. Made by `open_chat`."""
 
-    def __init__(self, runtime: Runtime, conversation: Conversation, *, agent: str, model: str) -> None:
+    def __init__(
+        self, runtime: Runtime, conversation: Conversation, *, agent: str, model: str, may_name_built_in: bool = False
+    ) -> None:
         self.runtime = runtime
         self.context_id = conversation.state.context_id
         self.is_new = conversation.state.version == 0 and not conversation.turns
         self.agent_id = agent
         self.model = model
         """The one that was chosen; empty for the agent's own."""
+        self._may_name_built_in = may_name_built_in
         self._clean = build_place_cleaner(runtime.place).text
 
     def resolve(self) -> AgentInForce:
         """The agent as its files stand now. Raises `UsageError`, `ConfigError`."""
-        return resolve_agent(self.runtime.place, self.agent_id or BUILT_IN, model=self.model)
+        return resolve_agent(self.runtime.place, self._find_id(self.agent_id), model=self.model)
+
+    def _find_id(self, agent_id: str) -> str:
+        """As agents are resolved by it. Only a user at this machine may mean the built-in one by its name."""
+        is_named = self._may_name_built_in and is_built_in(self.runtime.place, agent_id)
+        return BUILT_IN if is_named else agent_id or BUILT_IN
 
     def list_models(self) -> tuple[str, ...]:
         """Those that may be chosen, the one in force first; none where any may. The offline backbone has no models."""
@@ -129,7 +139,7 @@ class Chat:
         """From the next turn on. Raises `UsageError` for one that the agent may not use."""
         if self.answered_by == OFFLINE:
             raise UsageError("The offline backbone has no models to choose from", hint="Choose a provider: --provider")
-        resolve_agent(self.runtime.place, self.agent_id or BUILT_IN, model=name)
+        resolve_agent(self.runtime.place, self._find_id(self.agent_id), model=name)
         self.model = name
         await self._commit(ContextChange(facts=self._build_choices()))
 
@@ -141,7 +151,7 @@ class Chat:
 
     async def use_agent(self, agent_id: str) -> None:
         """From the next turn on, with its own model. Raises `UsageError` for one that is not there."""
-        resolve_agent(self.runtime.place, agent_id or BUILT_IN)
+        resolve_agent(self.runtime.place, self._find_id(agent_id))
         self.agent_id, self.model = agent_id, ""
         await self._commit(ContextChange(facts=self._build_choices()))
 
@@ -204,7 +214,7 @@ class Chat:
         agent = self.resolve()
         check_budget(agent.place)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
-        words = TaskWords(text=message, agent=self.agent_id or BUILT_IN, is_typed=is_typed and not watch.shift.queue)
+        words = TaskWords(text=message, agent=agent.id, is_typed=is_typed and not watch.shift.queue)
         attached = await run_sync(attach_files, self.runtime.place, words)
         brought = await run_sync(attach_given, given)
         await self.close_open_turn()
@@ -417,10 +427,13 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
     check_names(context_id=context_id)
     conversation = await read_conversation(runtime.store, context_id)
     had = conversation.choices
-    agent = request.agent or had.get("agent", "") or runtime.place.settings.runtime.agent or BUILT_IN
+    kept = had.get("agent", "")
+    if not request.may_name_built_in and is_built_in(runtime.place, kept):
+        kept = ""
+    agent = request.agent or kept or runtime.place.settings.runtime.agent or BUILT_IN
     is_same = not request.agent or request.agent == had.get("agent")
     model = request.model or (had.get("model", "") if is_same else "")
-    chat = Chat(runtime, conversation, agent=agent, model=model)
+    chat = Chat(runtime, conversation, agent=agent, model=model, may_name_built_in=request.may_name_built_in)
     chat.resolve()
     return chat
 

@@ -137,10 +137,15 @@ def choose_built_in(place: Host, agent_id: str) -> tuple[Host, str]:
     An agent of the workspace with this name is the one that is meant: the built-in one may do more. This is for
     commands that a person types; a caller of a server does not get past the default agent of the settings.
     """
-    if agent_id != BUILT_IN_NAME or agent_id in list_definitions(place.workspace, "agents", FILE_NAME):
+    if not is_built_in(place, agent_id):
         return place, agent_id
     runtime = place.settings.runtime.model_copy(update={"agent": None})
     return replace(place, settings=place.settings.model_copy(update={"runtime": runtime})), BUILT_IN
+
+
+def is_built_in(place: Host, agent_id: str) -> bool:
+    """The name means the built-in agent, because no agent of the workspace has it."""
+    return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(place.workspace, "agents", FILE_NAME)
 
 
 def check_model(place: Host, agent_id: str, *, model: str) -> None:
