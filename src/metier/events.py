@@ -10,11 +10,7 @@ from pydantic import AwareDatetime, Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus
 from metier.messages import Value
-
-type TaskState = Literal[
-    "pending", "in_progress", "completed", "failed", "timeout", "blocked", "escalated", "input_required", "delegating",
-    "paused", "canceled"
-]  # fmt: skip
+from metier.task_state import TaskState
 
 
 class Payload(Value):

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from metier.events import Payload, TaskState
+from metier.events import Payload
+from metier.task_state import TaskState
 
 type TaskStepState = Literal["pending", "running", "succeeded", "failed", "skipped"]
 

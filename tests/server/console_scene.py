@@ -14,11 +14,11 @@ from run_workspace import GREET, QUICK, Workspace
 from metier.evals.history import keep_result
 from metier.evals.results import EvalResult, GradeRow
 from metier.evals.results import RunRow as EvalRow
-from metier.events import TaskState
 from metier.ids import format_run_id
 from metier.runtime.opening import open_host
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
+from metier.task_state import TaskState
 
 ANSWER = """# Notes of this week
 

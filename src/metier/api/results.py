@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from metier.errors import RunFailed
-from metier.events import TaskState
+from metier.task_state import TaskState
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from metier.dataclass import dataclass
 from metier.engine.entry_types.limits import Limit
-from metier.events import TaskState
+from metier.task_state import TaskState
 from metier.tools.hooks.definition import HookEvent
 
 

@@ -16,8 +16,8 @@ from metier.engine.entries import Limits
 from metier.engine.hooks.due import find_before, find_due, find_ending, find_permission, find_question
 from metier.engine.state import RunState
 from metier.engine.steps import Step
-from metier.events import TaskState
 from metier.providers.options import OFFLINE
+from metier.task_state import TaskState
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300

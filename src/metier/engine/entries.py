@@ -22,8 +22,9 @@ from metier.engine.entry_types.steps import (
 )
 from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.entry_types.undo import UndoFinished, UndoStarted
-from metier.events import Candidate, DisclosedFile, TaskState
-from metier.messages import MediaPart, ModelReply, Spent, Value
+from metier.events import Candidate, DisclosedFile
+from metier.messages import WHEN_USED, MediaPart, ModelReply, Spent, Value
+from metier.task_state import TaskState
 from metier.tools.hooks.definition import HookCommand
 
 
@@ -452,7 +453,7 @@ type Entry = Annotated[
     Field(discriminator="kind"),
 ]
 
-_ADAPTER: TypeAdapter[Entry] = TypeAdapter(Entry)
+_ADAPTER: TypeAdapter[Entry] = TypeAdapter(Entry, config=WHEN_USED)
 
 
 def parse_entry(data: bytes) -> Entry:

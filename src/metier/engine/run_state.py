@@ -10,8 +10,9 @@ from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.state_parts.child import Child
 from metier.engine.state_parts.hook_memory import HookMemory
 from metier.engine.steps import Step
-from metier.events import Candidate, PlanStep, TaskState
+from metier.events import Candidate, PlanStep
 from metier.messages import ModelReply
+from metier.task_state import TaskState
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from metier.engine.phases import IllegalTransition
 from metier.engine.run_state import RunState, adopt, reopen
 from metier.engine.state_parts.child import Child
 from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
-from metier.events import TaskState
 from metier.messages import Spent
+from metier.task_state import TaskState
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from metier.dataclass import dataclass
 from metier.engine.state import RunState
-from metier.events import TaskState
 from metier.ids import CHILD
 from metier.runtime.children.causes import get_cause
 from metier.runtime.questions.approvals import ApprovalQuestion
@@ -14,6 +13,7 @@ from metier.runtime.questions.reopening import Limit, can_reopen, find_limit, su
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged
+from metier.task_state import TaskState
 
 LOOK_BACK = timedelta(days=7)
 """How long a run that reached a limit is shown as waiting: it has ended, and may never go on."""

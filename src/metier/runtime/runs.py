@@ -22,7 +22,7 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ConfigError, UsageError
-from metier.events import PinnedDefinitionUsed, TaskState
+from metier.events import PinnedDefinitionUsed
 from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
@@ -63,6 +63,7 @@ from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agen
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
+from metier.task_state import TaskState
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
 

@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from metier.dataclass import dataclass
-from metier.events import TaskState
 from metier.store.contexts import ContextStore
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.search import RunSearch
+from metier.task_state import TaskState
 
 
 @dataclass(frozen=True, slots=True)

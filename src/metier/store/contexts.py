@@ -18,8 +18,8 @@ from pydantic import JsonValue
 
 from metier.dataclass import dataclass
 from metier.errors import UsageError
-from metier.events import TaskState
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError
+from metier.task_state import TaskState
 
 MAX_EVENTS_PER_CONTEXT = 100
 MAX_POCKET_FACTS_PER_BUCKET = 50

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from metier.dataclass import dataclass
-from metier.events import TaskState
+from metier.task_state import TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.contexts import ContextStore
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.search import RunSearch
+from metier.task_state import TaskState
 
 
 class StoreWrapper:

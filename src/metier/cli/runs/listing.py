@@ -10,12 +10,12 @@ from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import JsonList, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import UsageError
-from metier.events import TaskState
 from metier.ids import CHILD
 from metier.runtime.reading import open_runs
 from metier.runtime.records.known_cost import render_cost
 from metier.runtime.records.row_documents import find_row_cost, find_shown_status, row_as_json
 from metier.store.base import RunRow
+from metier.task_state import TaskState
 from metier.telemetry.excerpt import one_line
 
 MOST_RUNS = 1_000_000_000

@@ -7,8 +7,8 @@ from pydantic import Field, JsonValue
 from metier.decisions import ActionStep, StepStatus
 from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.entry_types.undo import FileChange
-from metier.events import TaskState
 from metier.messages import MediaPart, Spent, Value
+from metier.task_state import TaskState
 from metier.tools.effects import Effect
 
 

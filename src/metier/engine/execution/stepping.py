@@ -34,10 +34,11 @@ from metier.engine.nearby import add_nearby
 from metier.engine.services import Services
 from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
-from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted, TaskState
+from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.messages import Spent
 from metier.routing.prefilter import rank_skills
 from metier.store.failures import StoreFull
+from metier.task_state import TaskState
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 from metier.tools.effects import REPEATABLE

@@ -1,6 +1,5 @@
 """The conversations of a replay: what is read comes from the real store, what is written is forgotten."""
 
-from metier.events import TaskState
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,
     Claim,
@@ -12,6 +11,7 @@ from metier.store.contexts import (
     Redemption,
     StoredMessage,
 )
+from metier.task_state import TaskState
 
 
 class RecordedContexts:

@@ -8,11 +8,11 @@ from typing import Literal
 from metier.engine.entries import parse_entry
 from metier.engine.replaying.recorded_contexts import RecordedContexts
 from metier.engine.replaying.recording import Recording
-from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.search import RunSearch
+from metier.task_state import TaskState
 
 
 class RecordedStore:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from metier.engine.entries import ChildEnded, ChildRequested
-from metier.events import TaskState
+from metier.task_state import TaskState
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
-from metier.events import TaskState
 from metier.ids import find_user
 from metier.providers.options import OFFLINE
 from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see
@@ -56,6 +55,7 @@ from metier.store.contexts import (
     check_names,
 )
 from metier.store.failures import LeaseHeld, VersionConflictError
+from metier.task_state import TaskState
 
 CHAT = "chat"
 """The detail in the state of a context that is a chat."""

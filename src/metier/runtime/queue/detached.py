@@ -11,7 +11,6 @@ from metier.dataclass import dataclass
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
-from metier.events import TaskState
 from metier.ids import CHILD
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
@@ -21,6 +20,7 @@ from metier.runtime.runs import Runtime, Watch
 from metier.settings.worker_options import WorkerOptions
 from metier.store.base import RUNNABLE, Lease, RunRow
 from metier.store.failures import LeaseHeld
+from metier.task_state import TaskState
 
 _MOST_LOOKED_AT = 1000
 """Runs that one sweep looks at, oldest first."""

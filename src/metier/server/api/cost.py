@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query
 from pydantic import JsonValue
 from starlette.responses import PlainTextResponse, Response
 
-from metier.events import TaskState
 from metier.runtime.history.spending import parse_since, read_spent
 from metier.server.api.answers import answer
 from metier.server.idempotency import Document
 from metier.server.state import ServerState, State
+from metier.task_state import TaskState
 from metier.version import __version__
 from metier.views.spending import Grouping, Total, sum_up
 

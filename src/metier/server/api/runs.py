@@ -13,7 +13,6 @@ from starlette.responses import Response
 from metier.definitions.files.contained_file import read_contained
 from metier.engine.phases import FINAL
 from metier.errors import UsageError
-from metier.events import TaskState
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.entries import read_history
@@ -36,6 +35,7 @@ from metier.server.problems import HttpProblem
 from metier.server.state import CurrentUser, ServerState, State
 from metier.store.base import ENDED, RunRow
 from metier.store.search import RunSearch
+from metier.task_state import TaskState
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 

@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 from metier.dataclass import dataclass
 from metier.errors import UsageError
-from metier.events import TaskState
 from metier.lazy_regex import lazy_regex
 from metier.runtime.history.spending import parse_since
 from metier.runtime.records.row_documents import find_shown_status
 from metier.store.base import RUNNABLE, RunRow
 from metier.store.search import RunSearch
+from metier.task_state import TaskState
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")

@@ -2,7 +2,6 @@
 
 import secrets
 
-from metier.events import TaskState
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,
     Claim,
@@ -21,6 +20,7 @@ from metier.store.machine import Machine
 from metier.store.postgres import contexts, messages
 from metier.store.postgres.database import Database
 from metier.store.postgres.schema import Connection
+from metier.task_state import TaskState
 
 
 class PostgresContexts:

@@ -5,7 +5,6 @@ from typing import LiteralString, cast
 
 from pydantic import JsonValue
 
-from metier.events import TaskState
 from metier.store.contexts import (
     ENDED,
     MAX_EVENTS_PER_CONTEXT,
@@ -26,6 +25,7 @@ from metier.store.postgres.database import fetch_all, fetch_one
 from metier.store.postgres.messages import complete
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.text import decode, encode
+from metier.task_state import TaskState
 
 _SELECT_STATE: LiteralString = (
     "SELECT context_id, version, current_turn, task_state, agent_state_detail, input_request_payload::text, summary,"

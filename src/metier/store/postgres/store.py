@@ -10,7 +10,6 @@ from typing import Literal
 
 import anyio
 
-from metier.events import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown, SeqTaken
 from metier.store.machine import Machine, SystemMachine
@@ -25,6 +24,7 @@ from metier.store.postgres.schedules import PostgresSchedules
 from metier.store.postgres.schema import Connection
 from metier.store.postgres.watch import Watcher
 from metier.store.search import RunSearch
+from metier.task_state import TaskState
 
 _PAGE = 1000
 """Journal entries read in one go."""

@@ -3,7 +3,6 @@
 import sqlite3
 from functools import partial
 
-from metier.events import TaskState
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,
     Claim,
@@ -19,6 +18,7 @@ from metier.store.contexts import (
 from metier.store.sqlite import contexts, messages
 from metier.store.sqlite.contexts import Times
 from metier.store.sqlite.database import Database
+from metier.task_state import TaskState
 
 
 class SqliteContexts:

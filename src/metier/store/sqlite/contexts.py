@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import cast
 
 from metier.dataclass import dataclass
-from metier.events import TaskState
 from metier.ids import Clock
 from metier.store.contexts import (
     ENDED,
@@ -27,6 +26,7 @@ from metier.store.contexts import (
 from metier.store.machine import Machine
 from metier.store.sqlite.messages import complete
 from metier.store.sqlite.rows import render_time
+from metier.task_state import TaskState
 
 _STATE = (
     "context_id, version, current_turn, task_state, agent_state_detail, input_request_payload, summary, summarized_to,"

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, cast
 
-from metier.events import TaskState
 from metier.store.base import CHANGEABLE, ApprovalAttempt, ApprovalRow, RunRow
 from metier.store.failures import ApprovalUnknown, RunExists, RunUnknown, StoreDamaged
 from metier.store.machine import Machine
 from metier.store.marks import make_printable
 from metier.store.search import FIELDS, RunSearch, quote_like
 from metier.store.sqlite.leases import build_holding
+from metier.task_state import TaskState
 
 type ApprovalStatus = Literal["open", "approved", "denied", "expired"]
 

@@ -15,7 +15,6 @@ from typing import Literal
 import anyio
 from anyio.lowlevel import checkpoint
 
-from metier.events import TaskState
 from metier.ids import Clock, SystemClock
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown
@@ -31,6 +30,7 @@ from metier.store.sqlite.database import Database, open_database
 from metier.store.sqlite.journal import find_entries, has_entries, insert_entries, name_blobs
 from metier.store.sqlite.outbox import SqliteOutbox
 from metier.store.sqlite.schedules import SqliteSchedules
+from metier.task_state import TaskState
 
 _PAGE = 256
 """Journal entries read in one go, between which other tasks have their turn."""

@@ -1,0 +1,8 @@
+"""How a run can stand. A word, without the events that tell of it: lists of runs need no more."""
+
+from typing import Literal
+
+type TaskState = Literal[
+    "pending", "in_progress", "completed", "failed", "timeout", "blocked", "escalated", "input_required", "delegating",
+    "paused", "canceled"
+]  # fmt: skip
