@@ -10,6 +10,10 @@ type StopReason = Literal["end", "tool_calls", "max_tokens", "refusal", "stop_se
 """Why a model stopped, whatever its vendor calls it."""
 
 
+WHEN_USED = ConfigDict(defer_build=True)
+"""For a `TypeAdapter` of a module: build it when it is first used, not when the module is imported."""
+
+
 class Value(BaseModel):
     """A frozen value that crosses a boundary; an unknown field is an error."""
 

@@ -69,10 +69,13 @@ class ProvidersOptions(Value):
     """How each provider is reached."""
 
     a2a: A2aOptions = Field(default=A2aOptions(), description="Which remote agents there are.")
-    anthropic: AnthropicOptions = Field(default=AnthropicOptions(), description="How Anthropic is reached.")
-    gemini: GeminiOptions = Field(default=GeminiOptions(), description="How Gemini is reached.")
+    anthropic: AnthropicOptions = Field(
+        default=AnthropicOptions.model_construct(), description="How Anthropic is reached."
+    )
+    gemini: GeminiOptions = Field(default=GeminiOptions.model_construct(), description="How Gemini is reached.")
     openai: OpenAIOptions = Field(
-        default=OpenAIOptions(), description="How OpenAI, or any server that speaks its protocol, is reached."
+        default=OpenAIOptions.model_construct(),
+        description="How OpenAI, or any server that speaks its protocol, is reached.",
     )
 
 
@@ -123,7 +126,9 @@ class ModelOptions(Value):
         min_length=1,
         description="A YAML file with windows and prices of models, over those that come with the package.",
     )
-    providers: ProvidersOptions = Field(default=ProvidersOptions(), description="How each provider is reached.")
+    providers: ProvidersOptions = Field(
+        default=ProvidersOptions.model_construct(), description="How each provider is reached."
+    )
 
     @field_validator("response_headroom_tokens")
     @classmethod

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from metier.messages import Value
+from metier.messages import WHEN_USED, Value
 
 STRUCTURED = "structured"
 """As `settings.model.STRUCTURED`: files write it as a mapping, and it is read as the JSON of that."""
@@ -19,7 +19,7 @@ class RemoteAgentOptions(Value):
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
 
 
-_AGENTS: TypeAdapter[dict[str, RemoteAgentOptions]] = TypeAdapter(dict[str, RemoteAgentOptions])
+_AGENTS: TypeAdapter[dict[str, RemoteAgentOptions]] = TypeAdapter(dict[str, RemoteAgentOptions], config=WHEN_USED)
 
 
 class A2aOptions(Value):

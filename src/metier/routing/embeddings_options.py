@@ -35,5 +35,5 @@ class RoutingOptions(Value):
     """What ranks skills beside their words."""
 
     embeddings: EmbeddingsOptions = Field(
-        default=EmbeddingsOptions(), description="Who turns texts into vectors; off without an address."
+        default=EmbeddingsOptions.model_construct(), description="Who turns texts into vectors; off without an address."
     )

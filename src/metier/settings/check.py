@@ -6,7 +6,7 @@ from pydantic_core import ErrorDetails
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.lazy_regex import lazy_regex
-from metier.settings.fields import Leaf, all_leaves
+from metier.settings.fields import Leaf, all_leaves, find_section
 from metier.settings.model import Settings
 from metier.settings.origin import Given, Layer
 from metier.settings.secrecy import quote
@@ -66,7 +66,9 @@ def check_together(layer: Layer) -> list[Problem]:
 
 def build_settings(layer: Layer) -> Settings:
     """The settings of layers that were checked."""
-    return Settings.model_validate(_tree(layer))
+    found = _validate(layer)
+    assert isinstance(found, Settings), found
+    return found
 
 
 def build_problem(key: str, given: Given, phrase: str, *, hint: str = "") -> Problem:
@@ -96,11 +98,25 @@ def _refuse_text(leaf: Leaf, given: Given) -> str:
 
 
 def _errors_of(layer: Layer) -> list[ErrorDetails]:
-    try:
-        Settings.model_validate(_tree(layer))
-    except ValidationError as error:
-        return error.errors(include_url=False)
-    return []
+    found = _validate(layer)
+    return [] if isinstance(found, Settings) else found
+
+
+def _validate(layer: Layer) -> Settings | list[ErrorDetails]:
+    """The settings, or what is wrong with them. Builds the models of sections that something is said about only."""
+    sections: dict[str, object] = {}
+    errors: list[ErrorDetails] = []
+    for name, said in _tree(layer).items():
+        section = find_section(Settings.model_fields[name])
+        try:
+            if section is None:
+                sections[name] = getattr(Settings.model_validate({name: said}), name)
+            else:
+                sections[name] = section.model_validate(said)
+        except ValidationError as error:
+            inside = () if section is None else (name,)
+            errors += [{**each, "loc": (*inside, *each["loc"])} for each in error.errors(include_url=False)]
+    return errors or Settings.model_construct(_fields_set=set(sections), **sections)
 
 
 def _tree(layer: Layer) -> Tree:

@@ -31,26 +31,33 @@ class Settings(Value):
     """Everything that `agent.yaml`, the environment and flags can say."""
 
     model: ModelOptions = Field(
-        default=ModelOptions(), description="Who answers, with which model, within which limits."
+        default=ModelOptions.model_construct(), description="Who answers, with which model, within which limits."
     )
     runtime: RuntimeOptions = Field(
-        default=RuntimeOptions(), description="How freely a run acts, how long, how often it tries again."
+        default=RuntimeOptions.model_construct(),
+        description="How freely a run acts, how long, how often it tries again.",
     )
     skills: SkillsOptions = Field(
-        default=SkillsOptions(), description="Where skills lie, which are enabled, how much of them is shown."
+        default=SkillsOptions.model_construct(),
+        description="Where skills lie, which are enabled, how much of them is shown.",
     )
     routing: RoutingOptions = Field(
-        default=RoutingOptions(), description="What ranks skills for a request beside their words."
+        default=RoutingOptions.model_construct(), description="What ranks skills for a request beside their words."
     )
-    shell: ShellOptions = Field(default=ShellOptions(), description="Whether and how the shell tool runs commands.")
+    shell: ShellOptions = Field(
+        default=ShellOptions.model_construct(), description="Whether and how the shell tool runs commands."
+    )
     sandbox: SandboxOptions = Field(
-        default=SandboxOptions(), description="What encloses programs, and how much of the machine one may use."
+        default=SandboxOptions.model_construct(),
+        description="What encloses programs, and how much of the machine one may use.",
     )
     mcp: McpOptions = Field(
-        default=McpOptions(), description="Which external tool servers (MCP) are used, and within which limits."
+        default=McpOptions.model_construct(),
+        description="Which external tool servers (MCP) are used, and within which limits.",
     )
     web_search: WebSearchOptions = Field(
-        default=WebSearchOptions(), description="Which search engine the tool `WebSearch` asks; off without one."
+        default=WebSearchOptions.model_construct(),
+        description="Which search engine the tool `WebSearch` asks; off without one.",
     )
     hooks: Annotated[str, STRUCTURED] = Field(
         default="",
@@ -60,20 +67,26 @@ class Settings(Value):
         ),
         json_schema_extra={"type": ["object", "string"]},
     )
-    chat: ChatOptions = Field(default=ChatOptions(), description="When a long conversation is summed up, and by whom.")
-    store: StoreOptions = Field(default=StoreOptions(), description="Which database holds the runs.")
-    worker: WorkerOptions = Field(default=WorkerOptions(), description="How workers drive runs that were left to them.")
+    chat: ChatOptions = Field(
+        default=ChatOptions.model_construct(), description="When a long conversation is summed up, and by whom."
+    )
+    store: StoreOptions = Field(default=StoreOptions.model_construct(), description="Which database holds the runs.")
+    worker: WorkerOptions = Field(
+        default=WorkerOptions.model_construct(), description="How workers drive runs that were left to them."
+    )
     server: ServerOptions = Field(
-        default=ServerOptions(), description="Where the HTTP server listens, who may use it, within which limits."
+        default=ServerOptions.model_construct(),
+        description="Where the HTTP server listens, who may use it, within which limits.",
     )
     notify: NotifyOptions = Field(
-        default=NotifyOptions(), description="Who is told when a person is needed or a run has ended."
+        default=NotifyOptions.model_construct(), description="Who is told when a person is needed or a run has ended."
     )
     logging: LoggingOptions = Field(
-        default=LoggingOptions(), description="What is written down, where, and how much of it."
+        default=LoggingOptions.model_construct(), description="What is written down, where, and how much of it."
     )
     plugins: PluginsOptions = Field(
-        default=PluginsOptions(), description="Which installed plugins are used, and how long they may take."
+        default=PluginsOptions.model_construct(),
+        description="Which installed plugins are used, and how long they may take.",
     )
 
     @property

@@ -1,5 +1,6 @@
 """Whole requests and replies in `llm/` of the run folder, for debugging. Only where the settings ask for them."""
 
+import functools
 import json
 
 from pydantic import JsonValue, TypeAdapter
@@ -10,12 +11,16 @@ from metier.messages import ModelReply
 from metier.providers.base import ModelRequest
 
 FOLDER = "llm"
-_REQUEST: TypeAdapter[ModelRequest] = TypeAdapter(ModelRequest)
+
+
+@functools.cache
+def _adapt_requests() -> TypeAdapter[ModelRequest]:
+    return TypeAdapter(ModelRequest)
 
 
 def dump_request(request: ModelRequest) -> JsonValue:
     """Everything but the bytes of pictures, which its messages name by their hash."""
-    dumped: JsonValue = _REQUEST.dump_python(request, mode="json", exclude={"media"})
+    dumped: JsonValue = _adapt_requests().dump_python(request, mode="json", exclude={"media"})
     return dumped
 
 

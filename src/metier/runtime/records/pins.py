@@ -22,7 +22,7 @@ from metier.engine.delegation.partners import Partners
 from metier.engine.entries import RunStarted
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
-from metier.messages import MediaPart
+from metier.messages import WHEN_USED, MediaPart
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.catalog import find_skills
@@ -59,9 +59,9 @@ SKILL_IDS = "skill_ids"
 """Of the skills whose ID is not their name: name → ID."""
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
-_TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...])
-_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
-_IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
+_TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...], config=WHEN_USED)
+_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...], config=WHEN_USED)
+_IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str], config=WHEN_USED)
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
 """What a run does, and how freely; not `logging` and `store`."""
 
