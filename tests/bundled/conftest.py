@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from filelock import FileLock
 from uv import find_uv_bin
 
 import metier
+from metier.file_lock import FileLock
 
+_WAIT_SECONDS = 300.0
 BUNDLED = Path(metier.__file__).parent / "bundled"
 
 
@@ -67,7 +68,7 @@ def script_python(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
     folder = (base if worker_id == "master" else base.parent) / "script-python"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
-    with FileLock(f"{folder}.lock"):
+    with FileLock(folder.with_name(f"{folder.name}.lock"), wait_seconds=_WAIT_SECONDS):
         if not (folder / "ready").exists():
             uv = find_uv_bin()
             make = [uv, "venv", "--no-config", "--quiet", "--python", sys.executable, str(folder)]

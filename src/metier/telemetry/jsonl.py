@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NotRequired, Self, TypedDict, TypeGuard, cast
 
-from filelock import FileLock, Timeout
 from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
@@ -18,6 +17,7 @@ from metier.dataclass import dataclass
 from metier.errors import LogDamaged, LogError, LogLocked
 from metier.event_record import EventRecord
 from metier.events import LogRepaired
+from metier.file_lock import FileLock, LockHeld
 from metier.ids import Clock
 
 FILE_NAME = "events.jsonl"
@@ -267,9 +267,9 @@ def _is_frame(record: object) -> TypeGuard[_Frame]:
 def _take_lock(path: Path) -> FileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = FileLock(path.with_name(_LOCK_NAME), timeout=0, mode=0o600)
+        lock = FileLock(path.with_name(_LOCK_NAME), mode=0o600)
         lock.acquire()
-    except Timeout as error:
+    except LockHeld as error:
         raise LogLocked(
             f"The event log '{path}' is being written by another process",
             hint="Wait for it to end, or watch the run with `agent runs watch`",

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
+from metier.file_lock import FileLock, LockHeld
 from metier.runtime.host import Host
 
 LOG = "worker.log"
@@ -74,10 +73,11 @@ def alone(place: Host) -> Generator[bool]:
 
 @contextmanager
 def _try_lock(place: Host) -> Generator[bool]:
+    place.runs.mkdir(parents=True, exist_ok=True)
     lock = FileLock(place.runs / f".worker-{place.settings.worker.queue}.lock")
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
+        lock.acquire()
+    except LockHeld:
         yield False
         return
     try:

@@ -11,19 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.names import canonical_name
 from metier.errors import SkillError
-from metier.messages import Value
+from metier.file_lock import FileLock, LockHeld
+from metier.messages import WHEN_USED, Value
 
 VERSION = 2
 _FILE = "registry.json"
 _LOCK_SECONDS = 60.0
-_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue, config=WHEN_USED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +155,10 @@ def parse_registry(text: bytes, *, file: Path) -> Registry:
 def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Generator[None]:
     """Only one process, and one thread in it, changes the skills of a home at a time."""
     home.root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(home.root / ".registry.lock", timeout=wait_seconds, thread_local=False)
+    lock = FileLock(home.root / ".registry.lock", wait_seconds=wait_seconds)
     try:
         lock.acquire()
-    except Timeout as error:
+    except LockHeld as error:
         raise SkillError("Another process is changing the skills", hint="Try again when it has finished") from error
     try:
         yield

@@ -11,11 +11,10 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import sync_folder
 from metier.errors import SkillError, SkillRejected
+from metier.file_lock import FileLock, LockHeld
 from metier.skills.install.registry import SkillHome, lock_registry
 from metier.skills.layout import check_paths
 from metier.skills.limits import MEGABYTE, MORE_FILES, InstallLimits
@@ -55,7 +54,7 @@ def sweep_staging(home: SkillHome) -> None:
             lock = _owner_lock(folder)
             try:
                 lock.acquire()
-            except Timeout:
+            except LockHeld:
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             _lock_file(folder).unlink(missing_ok=True)
@@ -140,4 +139,4 @@ def _lock_file(folder: Path) -> Path:
 
 
 def _owner_lock(folder: Path) -> FileLock:
-    return FileLock(_lock_file(folder), timeout=0, thread_local=False)
+    return FileLock(_lock_file(folder))
