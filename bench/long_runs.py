@@ -12,7 +12,7 @@ import anyio
 
 from bench.engine import Echo, Talker
 from bench.table import Row
-from metier.cli.main import collect_less_often
+from metier.cli.shared.garbage import begin_collection, start_without_collection
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
@@ -28,7 +28,8 @@ WINDOW = 50
 
 
 def rows() -> list[Row]:
-    collect_less_often()  # as `agent run` does
+    start_without_collection()
+    begin_collection()  # as `agent run` does
     return anyio.run(_measure)
 
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from bench.engine import Echo, Talker
 from bench.table import Row
-from metier.cli.main import collect_less_often
+from metier.cli.shared.garbage import begin_collection, start_without_collection
 from metier.engine.options import RuntimeOptions
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
@@ -29,7 +29,8 @@ _ROUNDS = 7
 
 
 def rows() -> list[Row]:
-    collect_less_often()  # as `agent serve` does
+    start_without_collection()
+    begin_collection()  # as `agent serve` does
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run_id, entries = anyio.run(partial(_make_run, folder))

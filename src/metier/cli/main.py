@@ -1,22 +1,24 @@
 """The command `agent`: the fast way out for `--version`, and the one place where errors become words and exit codes."""
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+from metier.cli.shared.garbage import end_without_collection, start_without_collection
 from metier.version import __version__
 
 
 def main() -> None:
-    collect_less_often()
+    start_without_collection()
     _prepare_streams()
     if sys.argv[1:] != ["--version"]:
         from metier.cli.shared.secrecy import close_to_others
 
         close_to_others()
-    sys.exit(_flush(run(sys.argv[1:])))
+    exit_code = _flush(run(sys.argv[1:]))
+    end_without_collection()
+    sys.exit(exit_code)
 
 
 def run(args: Sequence[str]) -> int:
@@ -41,15 +43,6 @@ def run(args: Sequence[str]) -> int:
         from metier.cli.shared.failure import report
 
         return report(error, debug=debug)
-
-
-def collect_less_often() -> None:
-    """Look for cycles after 20,000 new objects instead of 700.
-
-    A start imports, and a run or a page builds, tens of thousands of objects that stay: looking at them again and again
-    took a third of the time of a long page and a twentieth of a start.
-    """
-    gc.set_threshold(20_000, 10, 10)
 
 
 def _prepare_streams() -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from metier.cli.shared.garbage import importing
 from metier.cli.shared.options import (
     Ci,
     Config,
@@ -73,9 +74,10 @@ def run(
     }  # fmt: skip
     settings = {key: str(value) for key, value in flags.items() if value is not None}
     # What drives runs is most of Metier: `agent run --help` does without.
-    from metier.cli.run.driving import View
-    from metier.cli.run.live import EVENTS
-    from metier.cli.run.starting import WantedRun, start_run
+    with importing():
+        from metier.cli.run.driving import View
+        from metier.cli.run.live import EVENTS
+        from metier.cli.run.starting import WantedRun, start_run
 
     verbosity = EVENTS if events else verbose
     view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
