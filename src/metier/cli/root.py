@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TextIO, override
 
 import typer
-from typer._click.shell_completion import CompletionItem
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from metier.cli.shared.garbage import begin_collection
 from metier.errors import UsageError
 from metier.version import __version__
 
@@ -99,18 +99,24 @@ ALIASES = {"skill": "skills"}
 class LazyGroup(TyperGroup):
     """Lists commands from the table and imports one only when it is called."""
 
+    _is_completing = False
+    """The names of commands are completed: each needs its summary, and not its module."""
+
     @override
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return [name for name in COMMANDS if name not in ALIASES]
 
     @override
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self._is_completing:
+            return TyperCommand(cmd_name, short_help=COMMANDS[cmd_name].summary)
         return load_command(cmd_name)
 
     @override
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         name = args[0]
         command = load_part(args) or self.get_command(ctx, name)
+        begin_collection()
         if command is None and not name.startswith("-") and not ctx.resilient_parsing:
             nearest = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
             raise UsageError(f"No such command {name!r}", hint=nearest or "`agent --help` lists the commands")
@@ -129,15 +135,9 @@ class LazyGroup(TyperGroup):
             return READER_LEFT
 
     @override
-    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[CompletionItem]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # Past the group's own completion, which would import every command to learn its summary.
-        options = super(TyperGroup, self).shell_complete(ctx, incomplete)
-        named = [
-            CompletionItem(name, help=lazy.summary)
-            for name, lazy in COMMANDS.items()
-            if name.startswith(incomplete) and name not in ALIASES
-        ]
-        return named + options
+    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._is_completing = True
+        return super().shell_complete(ctx, incomplete)
 
     @override
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -247,10 +247,12 @@ def invoke(args: Sequence[str]) -> int:
     """Run the command line; the exit code of the command, errors as exceptions."""
     if COMPLETION_VARIABLE in os.environ:
         # Typer registers its shells only for apps that offer to install completion themselves.
-        importlib.import_module("typer._completion_classes").completion_init()
+        importlib.import_module("typer.completion").completion_init()
     if not args and _is_terminal(sys.stdin) and _is_terminal(sys.stderr):
+        begin_collection()
         return importlib.import_module("metier.cli.first_run.start").start()
     if args and args[0].partition("=")[0] == "--server":
+        begin_collection()
         return _invoke_remote(args)
     words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
     result: object = get_command(app).main(

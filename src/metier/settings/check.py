@@ -114,8 +114,9 @@ def _validate(layer: Layer) -> Settings | list[ErrorDetails]:
             else:
                 sections[name] = section.model_validate(said)
         except ValidationError as error:
-            inside = () if section is None else (name,)
-            errors += [{**each, "loc": (*inside, *each["loc"])} for each in error.errors(include_url=False)]
+            for each in error.errors(include_url=False):
+                each["loc"] = each["loc"] if section is None else (name, *each["loc"])
+                errors.append(each)
     return errors or Settings.model_construct(_fields_set=set(sections), **sections)
 
 

@@ -6,15 +6,24 @@ import re
 import sys
 import traceback
 from pathlib import Path
+from typing import Protocol, cast, runtime_checkable
 
 import typer
-from typer._click.exceptions import BadParameter, ClickException, NoArgsIsHelpError, NoSuchOption
 
 from metier.definitions.nearest import hint_nearest
 from metier.errors import ConfigError, MetierError
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sanitize import sanitize, sanitize_line
+
+
+@runtime_checkable
+class _BadCall(Protocol):
+    """What Typer raises for a command line that it cannot read; of its classes it exports `BadParameter` alone."""
+
+    message: str
+
+    def format_message(self) -> str: ...
 
 
 def report(error: Exception, *, debug: bool) -> int:
@@ -32,6 +41,8 @@ def report(error: Exception, *, debug: bool) -> int:
 
 def describe(error: Exception) -> tuple[list[str], int]:
     """One line per fact, and the exit code. What a fact quotes is not yet made safe to show."""
+    if isinstance(error, _BadCall):
+        return _describe_usage(error), 2
     match error:
         case typer.Exit():
             return [], error.exit_code
@@ -41,10 +52,6 @@ def describe(error: Exception) -> tuple[list[str], int]:
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             hint = [f"hint: {error.hint}"] if error.hint else []
             return [*problems, f"error: {error.message}", *hint], error.exit_code
-        case NoArgsIsHelpError():
-            return error.format_message().splitlines(), 2
-        case ClickException():
-            return _describe_usage(error), 2
         case OSError():
             return _describe_system(error), 1
         case _:
@@ -52,8 +59,10 @@ def describe(error: Exception) -> tuple[list[str], int]:
             return [f"error: Unexpected {name}: {error}", "hint: Run it again with --debug and report what it shows"], 1
 
 
-def _describe_usage(error: ClickException) -> list[str]:
+def _describe_usage(error: _BadCall) -> list[str]:
     """The sentence of the library, and as the hint the word that was probably meant."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error.format_message().splitlines()
     message = error.format_message().rstrip(".").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "agent"
@@ -65,14 +74,16 @@ def _describe_usage(error: ClickException) -> list[str]:
     return [f"error: {message}", f"hint: {nearest or f'`{path} --help` shows how it is called'}"]
 
 
-def _find_wrong_word(error: ClickException) -> tuple[str, list[str]]:
+def _find_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
     """What was typed, and what there is instead: commands, options, or the values of an option."""
     context = getattr(error, "ctx", None)
     if context is None:
         return "", []
-    if isinstance(error, NoSuchOption):
-        return error.option_name, [name for each in context.command.params for name in each.opts]
-    if isinstance(error, BadParameter):
+    if type(error).__name__ == "NoSuchOption":
+        return cast("str", getattr(error, "option_name", "")), [
+            name for each in context.command.params for name in each.opts
+        ]
+    if isinstance(error, typer.BadParameter):
         refused = re.search(r"'([^']*)' is not one of (.*)", error.message)
         return (refused[1], re.findall(r"'([^']*)'", refused[2])) if refused else ("", [])
     quoted = re.search(r"No such command '([^']*)'", error.message)

@@ -5,6 +5,7 @@ and the resource are the SDK's, with its `OTEL_*` variables.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from threading import Thread
 from time import monotonic
@@ -12,13 +13,13 @@ from typing import override
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
-from opentelemetry.sdk.trace.sampling import _get_from_env_or_default as find_sampler  # pyright: ignore[reportPrivateUsage]
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation import set_span_in_context
@@ -52,6 +53,12 @@ class _Complaints(logging.Handler):
             self._report(f"Traces are not exported to {self._endpoint}: {why}")
 
 
+def _find_endpoint() -> str:
+    """As the specification of the exporter has it: the address of traces, or their path below the common one."""
+    common = os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or "http://localhost:4318"
+    return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or f"{common.removesuffix('/')}/v1/traces"
+
+
 class OtlpExporter:
     """Sends spans, and what they come to as metrics, to the endpoint that the environment names."""
 
@@ -60,9 +67,10 @@ class OtlpExporter:
         logger.propagate = False
         logger.addHandler(logging.NullHandler())  # what is said after the end goes nowhere
         self._resource = _build_resource()
-        self._sampler: Sampler = find_sampler()
-        self._exporter = OTLPSpanExporter()
-        self.endpoint = self._exporter._endpoint  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        # The provider reads the variables of the sampler; its spans are not used here.
+        self._sampler: Sampler = TracerProvider(shutdown_on_exit=False).sampler
+        self.endpoint = _find_endpoint()
+        self._exporter = OTLPSpanExporter(endpoint=self.endpoint)
         self._complaints = _Complaints(self.endpoint, report)
         logger.addHandler(self._complaints)
         self._spans = BatchSpanProcessor(self._exporter)

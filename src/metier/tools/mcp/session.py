@@ -14,7 +14,7 @@ import httpx2
 import mcp_types as types
 from anyio.to_thread import run_sync
 from mcp import Client, MCPError
-from mcp.client._transport import Transport
+from mcp.client import Transport
 from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
@@ -23,11 +22,13 @@ MAX_GARBAGE_LINES = 1_000
 """Some servers greet on the wrong stream; one that goes on like this is not speaking the protocol."""
 _WORDS_SECONDS = 2.0
 
+type Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
 
 @asynccontextmanager
 async def stdio_transport(
     command: Command, ending: Ending, *, log: ServerLog, max_message_bytes: int
-) -> AsyncGenerator[TransportStreams]:
+) -> AsyncGenerator[Streams]:
     """Streams of messages to and from a fresh process. Leaving the block kills all that it started."""
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
