@@ -8,13 +8,13 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-_NEW_OBJECTS = 20_000
-"""Look after so many instead of 700: a run or a page builds tens of thousands that stay."""
+_THRESHOLDS = (20_000, 10, 10)
+"""Look after so many new objects instead of 700: a run or a page builds tens of thousands that stay."""
 
 
 def start_without_collection() -> None:
     gc.disable()
-    gc.set_threshold(_NEW_OBJECTS, 10, 10)
+    gc.set_threshold(*_THRESHOLDS)
 
 
 def begin_collection() -> None:
@@ -30,7 +30,7 @@ def begin_collection() -> None:
 @contextmanager
 def importing() -> Generator[None]:
     """The block imports; what it brings stays too."""
-    if gc.get_freeze_count():
+    if gc.get_threshold() == _THRESHOLDS:
         gc.disable()
     try:
         yield
