@@ -16,6 +16,8 @@ import metier
 from metier.lazy_regex import lazy_regex
 
 SOURCES = Path(metier.__file__).parent
+PROGRAMS = frozenset({"line_runner.py"})
+"""Handed to an interpreter as text: they import the standard library only."""
 
 
 def test_a_lazy_pattern_answers_as_a_compiled_one_does() -> None:
@@ -61,10 +63,10 @@ def test_no_module_compiles_a_pattern_when_it_is_imported() -> None:
     eager = [
         f"{path.relative_to(SOURCES)}:{line}"
         for path in SOURCES.rglob("*.py")
-        if "bundled" not in path.parts
+        if "bundled" not in path.parts and path.name not in PROGRAMS
         for line in _find_eager_patterns(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert eager == []
+    assert eager == [], "write `lazy_regex(…)` of `metier.lazy_regex` there"
 
 
 def _find_eager_patterns(node: ast.AST) -> Iterator[int]:
