@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from metier.engine import entries as e
 from metier.engine.steps import Step
+from metier.tools.effects import REPEATABLE
 
 KEPT_PAUSES = frozenset({"input", "delegation", "step_failed"})
 """What an adopted run still waits for: an answer, a child, a decision about a step of its task."""
@@ -20,15 +21,17 @@ def find_authority(entries: Sequence[e.Entry]) -> e.RunStarted | None:
 
 def take_authority(started: e.RunStarted, adopted: e.RunAdopted) -> e.RunStarted:
     """How the run stands since it was adopted."""
-    update = adopted.model_dump(exclude={"kind", "limits", "nonce", "hooks"})
+    update = adopted.model_dump(exclude={"kind", "limits", "nonce", "hooks", "tells_begun"})
     return started.model_copy(update=update | {"limits": adopted.limits, "hooks": adopted.hooks})
 
 
-def put_back(steps: Iterable[Step], *, answering: str) -> None:
+def put_back(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
     """Nothing that was approved or under way elsewhere counts here: each step is asked about before it runs.
 
     `answering` is the step whose question a person has not answered.
     """
     for step in steps:
         if step.phase != "finished" and step.delegated is None and step.step_id != answering:
+            was_begun = step.started is not None and step.started.effect not in REPEATABLE
+            step.may_be_done = step.may_be_done or (was_begun and tells_begun)
             step.phase, step.started, step.is_foreign = "pending", None, True

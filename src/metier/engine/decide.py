@@ -22,6 +22,10 @@ from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300
 _FOREIGN = "It was planned before the run came to this store"
+_BEGUN = (
+    "It was begun before the run came to this store, and how it ended is not known here: look whether it was done,"
+    " because approving does it again"
+)
 
 
 class Policy(Protocol):
@@ -232,6 +236,8 @@ def _find_question(step: Step, verdict: Verdict) -> str | None:
     asks = verdict.decision == "ask" or step.is_foreign or bool(find_question(step))
     if step.phase != "asking" and not (step.phase == "pending" and asks):
         return None
+    if step.may_be_done:
+        return f"{_BEGUN}. {verdict.reason}" if verdict.reason else _BEGUN
     if step.is_foreign:
         return verdict.reason or _FOREIGN
     return verdict.reason if verdict.decision == "ask" else find_question(step)

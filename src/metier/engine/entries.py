@@ -151,6 +151,8 @@ class RunAdopted(Value):
     """Those of this host."""
     nonce: str = ""
     """Makes the ids of approvals that are asked from now on ones that could not be known, and answered, before."""
+    tells_begun: bool = Field(default=False, exclude_if=lambda tells: not tells)
+    """Who is asked about a step that had begun is told so; entries of older versions do not say it."""
     seal: str = ""
 
 

@@ -137,7 +137,8 @@ def adopt(state: RunState, entry: e.RunAdopted) -> None:
     state.limits = state.started.limits
     state.remembered.clear()
     state.is_foreign, state.nonce = True, entry.nonce
-    put_back(state.steps, answering=state.question.step_id if state.question else "")
+    answering = state.question.step_id if state.question else ""
+    put_back(state.steps, answering=answering, tells_begun=entry.tells_begun)
     if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
         state.pause, state.status = None, "in_progress"
 

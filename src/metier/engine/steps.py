@@ -39,6 +39,8 @@ class Step:
     """Why the approver denied it."""
     is_foreign: bool = False
     """It was planned before the run came to this store: a person is asked, whatever the rules say."""
+    may_be_done: bool = False
+    """It was begun before the run came to this store: the person who is asked is told so."""
     failed_once: bool = False
     asked: e.ApprovalAsked | None = None
     """What was put before a person last."""

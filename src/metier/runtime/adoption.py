@@ -67,6 +67,7 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
         pins=pins,
         hooks=choose_hooks(run),
         nonce=secrets.token_hex(8),
+        tells_begun=True,
     )
 
 
