@@ -18,12 +18,12 @@ from metier.runtime.schedules.changes import add_schedule
 from metier.store.base import ENDED
 from metier.store.schedules import Firing
 
-pytestmark = pytest.mark.anyio
-
 BEGIN = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
 SCHEDULES = 10
 ROUNDS = int(os.environ.get("METIER_SCHEDULE_ROUNDS", "4"))
-"""20 for the whole size: 200 due times."""
+"""20 for the whole size, 200 due times; 40 for the same on PostgreSQL."""
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60 * max(ROUNDS, 4))]
 
 
 def start_fleet(folder: Path) -> subprocess.Popen[bytes]:
