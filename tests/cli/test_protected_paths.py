@@ -185,3 +185,43 @@ def test_a_program_changes_no_instructions_of_the_next_run(
     held = read(workspace.folder, ["AGENTS.md", ".mcp.json", "notes.md"])
     assert held == {"AGENTS.md": "Be kind.", ".mcp.json": "{}", "notes.md": "obey me"}
     assert level in {"full", "kernel"}
+
+
+def test_a_program_makes_no_instructions_of_the_next_run(
+    workspace: Workspace, model: ModelServer, level: Level
+) -> None:
+    workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
+    names = ["AGENTS.md", "CLAUDE.md", "GEMINI.md", ".mcp.json"]
+    try_tricks(workspace, model, [("", name) for name in names])
+
+    assert workspace.agent("run", "Try it", "-q") == 0
+
+    assert [name for name in names if os.path.lexists(workspace.folder / name)] == []
+    assert level in {"full", "kernel"}
+
+
+def test_instructions_that_the_user_opened_may_be_made_on_level_full(
+    workspace: Workspace, model: ModelServer, level: Level
+) -> None:
+    workspace.add_skill("tricks", "Try tricks with a script.", tricks=TRICKS)
+    workspace.configure(model=use_model(model), runtime=QUICK, sandbox={"writable": ["AGENTS.md"]})
+    try_tricks(workspace, model, [("", "AGENTS.md"), ("", "CLAUDE.md")])
+
+    assert workspace.agent("run", "Try it", "-q") == 0
+
+    made = "obey me" if level == "full" else "missing"
+    assert read(workspace.folder, ["AGENTS.md", "CLAUDE.md"]) == {"AGENTS.md": made, "CLAUDE.md": "missing"}
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", ".mcp.json"])
+def test_folder_that_holds_the_place_of_instructions_is_none_for_a_second_run(
+    workspace: Workspace, model: ModelServer, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace.folder / name).mkdir()
+    workspace.write("CLAUDE.md", "Be kind.")
+    model.follow(says("Done."))
+
+    assert workspace.agent("run", "Look", "-q") == 0
+
+    assert "Be kind." in json.dumps(model.received)
+    assert name not in capsys.readouterr().err

@@ -77,7 +77,8 @@ def load_project_file(folder: Path, *, within: Path, clean: Clean, is_own: bool 
     """The instructions of one folder of a workspace; None where it has none."""
     for name in NAMES:
         file = folder / name
-        if os.path.lexists(file):
+        # An empty folder holds the place of a missing file while a program runs in a sandbox; see `tools.process`.
+        if os.path.lexists(file) and not file.is_dir():
             return _load(file, _Reading(root=within, shown=""), clean, is_own=is_own)
     return None
 

@@ -58,7 +58,7 @@ OWN_FILES = ("agent.yaml", "agent.yml", "context/system_prompt.md", "context/sou
 
 INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", ".mcp.json")
 """At the top of the workspace: what the next run is told and offered. The work may be to write one, which is asked
-about; a program in a sandbox changes none that is there."""
+about; a program in a sandbox changes none that is there and makes none that is not."""
 
 STANDING_FOLDERS = (".agent", ".agents", ".nanobot", ".claude", ".git")
 """At the top of the workspace; each means something as soon as it exists."""

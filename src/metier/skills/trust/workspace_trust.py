@@ -33,6 +33,7 @@ _OWN_FOLDERS = ("agents", "tasks", "skills", "hooks", "commands", "evals")
 _HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hooks")
 """Hooks of other programs, which `import: claude` reads: they are no reason to ask, and count when it is asked."""
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
+_FILES = frozenset({"agent.yaml", *_CONTEXT, *NAMES})
 
 _SEEN_LINES = 2
 """Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
@@ -208,7 +209,9 @@ def list_brought(workspace: Path) -> Iterator[str]:
     own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
     shared = [folder for folder in SKILL_FOLDERS if folder not in own]
     for name in ("agent.yaml", *own, *shared, *_CONTEXT, *NAMES):
-        if os.path.lexists(workspace / name):
+        # While a program runs in a sandbox, an empty folder holds the place of a file that must not be made.
+        is_held = name in _FILES and (workspace / name).is_dir()
+        if os.path.lexists(workspace / name) and not is_held:
             yield name
     if next(iter(Walk(workspace / "skills", "SKILL.md", within=workspace)), None) is not None:
         yield "skills"

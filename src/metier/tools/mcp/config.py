@@ -101,6 +101,8 @@ def _read_file(file: Path, *, workspace: Path) -> bytes | None:
         return read_contained(file, within=within, limit=MAX_BYTES)
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        return None  # it holds the place of a missing file while a program runs in a sandbox
     except OSError as error:
         raise ConfigError(f"The MCP servers '{file}' cannot be read: {error.strerror}") from error
 

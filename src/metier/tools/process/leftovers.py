@@ -18,7 +18,7 @@ from metier.lazy_regex import lazy_regex
 from metier.tools.process.run import find_marked
 from metier.tools.process.sandbox.confinement import SCRATCH
 from metier.tools.process.scratch import is_holder, list_places, release_places, remove_tree
-from metier.tools.protected import OWN_FILES, STANDING_FOLDERS
+from metier.tools.protected import INSTRUCTIONS, OWN_FILES, STANDING_FOLDERS
 
 _NAME = lazy_regex(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
 _YOUNG_SECONDS = 60
@@ -77,7 +77,7 @@ def _kill(mark: str) -> None:
 def _release_held(workspace: Path, own: Iterable[Path]) -> None:
     """Empty folders at places that must stay free, if no program relies on them."""
     inside = (path.relative_to(workspace).as_posix() for path in own if path.is_relative_to(workspace))
-    held = [*STANDING_FOLDERS, *OWN_FILES, *(name for name in inside if name != ".")]
+    held = [*STANDING_FOLDERS, *OWN_FILES, *INSTRUCTIONS, *(name for name in inside if name != ".")]
     if any(is_holder(str(workspace / name)) for name in list_places(held)):
         with suppress(OSError):
             release_places(os.open(workspace, os.O_RDONLY | os.O_DIRECTORY), str(workspace), held)

@@ -24,6 +24,7 @@ from metier.tools.process.sandbox.surroundings import (
     Closed,
     find_closed,
     list_instructions,
+    list_missing_instructions,
     list_own,
     list_system,
 )
@@ -122,6 +123,9 @@ class Confinement:
         writable = tuple(path for path in self.writable if path.exists() and not self._holds_records(path))
         closed = find_closed(self.workspace, own)
         told = list_instructions(self.workspace)
+        missing = [
+            name for name in list_missing_instructions(self.workspace) if self.workspace / name not in self.writable
+        ]
         reach = Reach(
             workspace=self.workspace,
             readable=readable,
@@ -129,7 +133,7 @@ class Confinement:
             closed=Closed(
                 read_only=tuple(path for path in dict.fromkeys((*closed.read_only, *told)) if path not in writable),
                 hidden=tuple(path for path in closed.hidden if path not in {*readable, *writable}),
-                absent=closed.absent,
+                absent=(*closed.absent, *missing),
             ),
             network=self.network,
         )

@@ -83,6 +83,11 @@ def list_instructions(workspace: Path) -> tuple[Path, ...]:
     return tuple(path for path in found if path.parent == workspace and path.is_file())
 
 
+def list_missing_instructions(workspace: Path) -> tuple[str, ...]:
+    """Those of the same names that are not there: a program that makes one would instruct the next run."""
+    return tuple(name for name in INSTRUCTIONS if _is_free(workspace / name))
+
+
 def _follow(workspace: Path, paths: Iterable[Path]) -> list[Path]:
     """Where those lead that are links, or lie beneath one; what is outside of the workspace is not written anyway."""
     led = ((path, path.resolve()) for path in paths if path.exists())
