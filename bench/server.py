@@ -199,7 +199,7 @@ class _Watching:
         """All runs at once, 20 events a second each."""
         for number in range(1, EVENTS + 1):
             for run_id in self.ids:
-                record = _build(run_id, number)
+                record = build_event(run_id, number)
                 with (self.runtime.folder(run_id) / FILE_NAME).open("ab") as log:
                     log.write(record.model_dump_json().encode() + b"\n")
                 self.written[run_id, number] = time.perf_counter()
@@ -207,7 +207,8 @@ class _Watching:
             await anyio.sleep(0.05)
 
 
-def _build(run_id: str, number: int) -> EventRecord:
+def build_event(run_id: str, number: int) -> EventRecord:
+    """One that is read and shown, and that no page waits for."""
     return EventRecord(
         run_id=run_id,
         trace_id="0" * 32,

@@ -25,9 +25,8 @@ import anyio
 import anyio.abc
 import uvicorn
 
+from bench.server import build_event
 from bench.table import Row
-from metier.event_record import EventRecord
-from metier.events import PromptLayerCut
 from metier.server.processes import build_config
 from metier.server.recipe import Recipe
 from metier.server.state import ServerState
@@ -137,23 +136,10 @@ def _write_all(state: ServerState, first: int) -> None:
     """All runs at once, five events a second each, as a worker writes them: into the log, which the server looks at."""
     for number in range(first, first + EVENTS):
         for run_id in _IDS:
-            record = _build(run_id, number)
+            record = build_event(run_id, number)
             with (state.runtime.folder(run_id) / FILE_NAME).open("ab") as log:
                 log.write(record.model_dump_json().encode() + b"\n")
         time.sleep(_EVERY_SECONDS)
-
-
-def _build(run_id: str, number: int) -> EventRecord:
-    return EventRecord(
-        run_id=run_id,
-        trace_id="0" * 32,
-        span_id="0" * 16,
-        timestamp=datetime.now(UTC),
-        seq=number,
-        event_type=PromptLayerCut.event_type,
-        payload=PromptLayerCut(layer="project", source="AGENTS.md", left_out_characters=number),
-        entry=0,
-    )
 
 
 def _resident_kilobytes() -> float:

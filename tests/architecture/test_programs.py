@@ -28,7 +28,6 @@ STARTERS = {
     "tools/process/run.py": ("the supervisor",),
     "tools/files/ripgrep.py": ("ripgrep",),
     "tools/files/snapshots.py": ("git",),
-    "tools/files/worktrees.py": ("git",),
     "tools/process/sandbox/attempts.py": ("the interpreter",),
     "tools/process/sandbox/ladder.py": ("bubblewrap",),
     "tools/process/sandbox/shim.py": ("commands",),

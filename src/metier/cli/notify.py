@@ -71,7 +71,7 @@ async def _read(place: Host, *, only_open: bool, limit: int) -> list[OutboxRow]:
 
 async def _send(place: Host) -> tuple[int, list[OutboxRow]]:
     async with open_runtime(place) as runtime:
-        sent = await deliver_due(place, runtime.store)
+        sent = await deliver_due(runtime.place, runtime.store)
         return sent, await runtime.store.outbox.list(place.settings.worker.queue, only_open=True)
 
 

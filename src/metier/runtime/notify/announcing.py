@@ -1,7 +1,5 @@
 """Put a message into the outbox for what a person should hear of, before the entry that it is about is written."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -14,6 +12,7 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify.push import build_pushes
 from metier.runtime.notify.remote_cancel import build_cancel
+from metier.runtime.notify.rows import Subject, build_row
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 
@@ -60,22 +59,13 @@ class Announcer:
         notify = self._place.settings.notify
         if not word or word not in notify.events:
             return
-        seq, now = log.state.seq + number, self._place.clock.now()
-        message = {**self._describe(log, entry, word), "approvals": list(asked)}
-        name = f"{log.state.run_id}:budget:{log.state.limits.max_cost_usd}" if word == "budget" else ""
+        subject = Subject(log.state.run_id, log.state.seq + number)
+        message: dict[str, JsonValue] = {**self._describe(log, entry, word), "approvals": [*asked]}
+        # One word about a budget, however many replies come after it.
+        budget = f"{subject.run_id}:budget:{log.state.limits.max_cost_usd}" if word == "budget" else ""
         for channel in notify.channels:
-            words = name or f"{log.state.run_id}:{seq}"
-            key = hashlib.sha256(f"{words}:{channel}".encode()).hexdigest()[:32]
-            yield OutboxRow(
-                key=key,
-                queue=self._place.settings.worker.queue,
-                channel=channel,
-                run_id=log.state.run_id,
-                seq=seq,
-                payload=json.dumps({"id": key, **message}, ensure_ascii=False),
-                created_at=now,
-                due_at=now,
-            )
+            name = f"{budget}:{channel}" if budget else ""
+            yield build_row(self._place, subject, message, channel=channel, name=name)
 
     def _describe(self, log: RunLog, entry: e.Entry, word: str) -> dict[str, JsonValue]:
         state = log.state

@@ -18,6 +18,7 @@ from anyio.to_thread import run_sync
 
 from metier.errors import StoreError, ToolFailed
 from metier.runtime.host import Host
+from metier.runtime.notify.clients import using_clients
 from metier.runtime.notify.links import add_links
 from metier.runtime.notify.push import PUSH, find_target, post_push
 from metier.runtime.notify.remote_cancel import cancel_remote
@@ -165,12 +166,10 @@ async def _post(row: OutboxRow, place: Host) -> str:
         "webhook-timestamp": stamp,
         "webhook-signature": sign(secret, row.key, stamp, body=body),
     }
-    import httpx2
-
     with anyio.fail_after(ATTEMPT_SECONDS):
         async with (
-            httpx2.AsyncClient(timeout=ATTEMPT_SECONDS, follow_redirects=False) as client,
-            client.stream("POST", notify.webhook_url, content=body, headers=headers) as response,
+            using_clients(place) as clients,
+            clients.open_plain().stream("POST", notify.webhook_url, content=body, headers=headers) as response,
         ):
             # Its body is not read: a receiver that sends slowly would hold the command that ends.
             return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"

@@ -3,13 +3,12 @@
 What a receiver knows the sender by stays in the row of the receiver, and is neither in a message nor in a journal.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 import anyio
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
@@ -17,6 +16,8 @@ from metier.errors import ToolFailed
 from metier.messages import Value
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
+from metier.runtime.notify.clients import using_clients
+from metier.runtime.notify.rows import Subject, build_row
 from metier.runtime.notify.task_json import RESTING, Standing, build_task, find_open_approval
 from metier.store.base import RunRow, Store
 from metier.store.outbox import OutboxRow, Receiver
@@ -65,8 +66,8 @@ async def build_pushes(log: RunLog, entries: Sequence[e.Entry], *, place: Host, 
     standing = _find_standing(log, entries, entry=entry, place=place, number=number)
     if standing.state not in RESTING:
         return []
-    seq = log.state.seq + number
-    return [_build(each, row, standing, place=place, run_id=log.state.run_id, seq=seq) for each in receivers]
+    subject = Subject(log.state.run_id, log.state.seq + number)
+    return [_build(each, row, standing, place=place, subject=subject) for each in receivers]
 
 
 async def find_target(row: OutboxRow, store: Store) -> Target | None:
@@ -91,25 +92,23 @@ async def post_push(row: OutboxRow, place: Host, store: Store, *, seconds: float
 
         for address in await _find_addresses(url, place):
             try:
-                return await _post(pin_url(url, address), target, body, key=row.key)
+                return await _post(pin_url(url, address), target, body, key=row.key, place=place)
             except httpx2.ConnectError as error:
                 problem = f"{type(error).__name__}: {error}"[:200]
         return problem
 
 
-async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str) -> str:
+async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, place: Host) -> str:
     headers = {**pinned.headers, "content-type": MEDIA_TYPE, "user-agent": "metier", "webhook-id": key}
     if target.token:
         headers["x-a2a-notification-token"] = target.token
     if target.scheme and target.credentials:
         headers["authorization"] = f"{target.scheme} {target.credentials}"
-    import httpx2
-
-    verify = httpx2.create_ssl_context() if pinned.url.startswith("https:") else False
     async with (
-        # Proxies of the environment would resolve the name again, and elsewhere.
-        httpx2.AsyncClient(verify=verify, trust_env=False, follow_redirects=False) as client,
-        client.stream("POST", pinned.url, content=body, headers=headers, extensions=pinned.extensions) as response,
+        using_clients(place) as clients,
+        clients.open_pinned().stream(
+            "POST", pinned.url, content=body, headers=headers, extensions=pinned.extensions
+        ) as response,
     ):
         return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
 
@@ -157,27 +156,17 @@ def _find_standing(log: RunLog, entries: Sequence[e.Entry], *, entry: e.Entry, p
             return standing
 
 
-def _build(receiver: Receiver, row: RunRow, standing: Standing, *, place: Host, run_id: str, seq: int) -> OutboxRow:
+def _build(receiver: Receiver, row: RunRow, standing: Standing, *, place: Host, subject: Subject) -> OutboxRow:
     target = Target.model_validate_json(receiver.data)
     task = build_task(row, standing, base_url=target.base_url, clean=build_place_cleaner(place).text)
     del task["history"]  # the caller said it
     if len(standing.result) > _MOST_RESULT_CHARACTERS:
         del task["artifacts"]
-    key = hashlib.sha256(f"{run_id}:{seq}:{PUSH}:{receiver.name}".encode()).hexdigest()[:32]
-    message = {
-        "id": key,
+    message: dict[str, JsonValue] = {
         "type": f"task.{standing.state.lower()}",
         "task_id": row.run_id,
         "receiver": receiver.name,
         "body": {"task": task},
     }
-    return OutboxRow(
-        key=key,
-        queue=place.settings.worker.queue,
-        channel=PUSH,
-        run_id=run_id,
-        seq=seq,
-        payload=json.dumps(message, ensure_ascii=False),
-        created_at=standing.at,
-        due_at=standing.at,
-    )
+    name = f"{subject.run_id}:{subject.seq}:{PUSH}:{receiver.name}"
+    return build_row(place, subject, message, channel=PUSH, name=name)

@@ -1,6 +1,5 @@
 """Tell a remote agent that a run which it works for was canceled: through the outbox, so that a kill loses nothing."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from metier.providers.offline.progress import find_task
 from metier.providers.registry import REMOTE
 from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
+from metier.runtime.notify.rows import Subject, build_row
 from metier.store.outbox import OutboxRow
 
 CANCEL = "a2a-cancel"
@@ -27,21 +27,8 @@ def build_cancel(log: RunLog, entries: Sequence[e.Entry], *, place: Host) -> lis
     number = next((n for n, entry in enumerate(entries, start=1) if _is_cancellation(entry)), 0)
     if not number or started is None or started.provider != REMOTE:
         return []
-    run_id, seq, now = log.state.run_id, log.state.seq + number, place.clock.now()
-    key = hashlib.sha256(f"{run_id}:{seq}:{CANCEL}".encode()).hexdigest()[:32]
-    message = {"id": key, "type": "remote.cancel", "agent": started.model}
-    return [
-        OutboxRow(
-            key=key,
-            queue=place.settings.worker.queue,
-            channel=CANCEL,
-            run_id=run_id,
-            seq=seq,
-            payload=json.dumps(message, ensure_ascii=False),
-            created_at=now,
-            due_at=now,
-        )
-    ]
+    subject = Subject(log.state.run_id, log.state.seq + number)
+    return [build_row(place, subject, {"type": "remote.cancel", "agent": started.model}, channel=CANCEL)]
 
 
 async def cancel_remote(row: OutboxRow, place: Host, *, seconds: float) -> str:

@@ -244,37 +244,53 @@ class Snapshots:
         return any(_CONVERTING_ATTRIBUTES.search(_read_text(file)) for file in files)
 
     def _run(self, *args: str, given: str = "", allowed: tuple[int, ...] = (0,)) -> bytes:
-        environment = {
-            **build_trusted_environment(
-                os.environ, writable=(self._workspace,), names=("TMPDIR", "SYSTEMROOT", "TEMP")
-            ),
-            "HOME": os.devnull,
+        variables = {
             "GIT_ATTR_NOSYSTEM": "1",
-            "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_DIR": str(self._git),
             "GIT_WORK_TREE": str(self._workspace),
             "GIT_INDEX_FILE": str(self._git / "index"),
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "LC_ALL": "C",
         }
-        settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", "core.compression=1",
-                    "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
+        settings = ("core.compression=1", "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
                     "core.splitIndex=false", "core.untrackedCache=false")  # fmt: skip
-        command = [find_git(self._workspace), *(word for setting in settings for word in ("-c", setting)), *args]
-        try:
-            done = subprocess.run(
-                command, cwd=self._workspace, env=environment, input=given.encode(), capture_output=True,
-                timeout=MAX_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"it took longer than {MAX_SECONDS:g} s") from error
-        except OSError as error:
-            raise Unavailable(f"git cannot be run: {error.strerror}") from error
-        if done.returncode not in allowed:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise Unavailable(f"git failed: {said[0] if said else done.returncode}")
-        return done.stdout
+        words = (*(word for setting in settings for word in ("-c", setting)), *args)
+        return run_git(self._workspace, words, variables=variables, given=given, allowed=allowed)
+
+
+def run_git(
+    folder: Path,
+    words: Sequence[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    given: str = "",
+    allowed: tuple[int, ...] = (0,),
+) -> bytes:
+    """What git prints, run in `folder` with no setting, hook or filter of the user. Raises `Unavailable`."""
+    environment = {
+        **build_trusted_environment(os.environ, writable=(folder,), names=("TMPDIR", "SYSTEMROOT", "TEMP")),
+        "HOME": os.devnull,
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "LC_ALL": "C",
+        **(variables or {}),
+    }
+    settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", f"safe.directory={folder}")
+    command = [find_git(folder), *(word for setting in settings for word in ("-c", setting)), *words]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, input=given.encode(), capture_output=True,
+            timeout=MAX_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"it took longer than {MAX_SECONDS:g} s") from error
+    except OSError as error:
+        raise Unavailable(f"git cannot be run: {error.strerror}") from error
+    if done.returncode not in allowed:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        # What it was doing comes before what went wrong.
+        wrong = next((line for line in said if line.startswith(("fatal:", "error:"))), said[0] if said else "")
+        raise Unavailable(f"git failed: {wrong or done.returncode}")
+    return done.stdout
 
 
 def find_git(workspace: Path) -> str:

@@ -5,15 +5,12 @@ line-end conversions do not run; a worktree holds the bytes that the workspace h
 Ignored files are left out.
 """
 
-import os
 import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 from metier.dataclass import dataclass
-from metier.skills.trusted_programs import build_trusted_environment
-from metier.tools.files.snapshots import MAX_SECONDS, Snapshots, Unavailable, find_git, find_repository
+from metier.tools.files.snapshots import Snapshots, Unavailable, find_repository, run_git
 
 TREE, SNAPSHOTS, SOURCE = "tree", "snapshots", "source"
 
@@ -39,10 +36,10 @@ class Worktree:
         self.folder.mkdir(parents=True)
         source = Snapshots(workspace, self.folder / SOURCE, excluded=excluded)
         held = source.take()
-        _run_git(workspace, "worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD")
+        run_git(workspace, ("worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD"))
         source.write_out(held, self.tree)
         # The index of a new worktree is empty; with this one git shows in it what it shows in the workspace.
-        _run_git(self.tree, "read-tree", "HEAD")
+        run_git(self.tree, ("read-tree", "HEAD"))
         return self._open().take()
 
     def diff(self, base: str) -> bytes:
@@ -55,32 +52,8 @@ class Worktree:
         if not self.folder.exists():
             return
         with suppress(Unavailable):  # it was never registered, or the repository is gone
-            _run_git(workspace, "worktree", "remove", "--force", str(self.tree))
+            run_git(workspace, ("worktree", "remove", "--force", str(self.tree)))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _open(self) -> Snapshots:
         return Snapshots(self.tree, self.folder / SNAPSHOTS)
-
-
-def _run_git(folder: Path, *args: str) -> None:
-    environment = {
-        **build_trusted_environment(os.environ, writable=(folder,), names=("TMPDIR", "SYSTEMROOT", "TEMP")),
-        "HOME": os.devnull,
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "LC_ALL": "C",
-    }
-    settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", f"safe.directory={folder}")
-    command = [find_git(folder), *(word for setting in settings for word in ("-c", setting)), *args]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, timeout=MAX_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"it took longer than {MAX_SECONDS:g} s") from error
-    except OSError as error:
-        raise Unavailable(f"git cannot be run: {error.strerror}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Unavailable(f"git failed: {said[-1] if said else done.returncode}")

@@ -1,0 +1,63 @@
+"""The HTTP clients that messages leave by: those of the host, so that a message costs no TLS context of its own."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from metier.runtime.host import Host
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+class NoticeClients:
+    """Made at first use. Belongs to the event loop that first used it."""
+
+    def __init__(self) -> None:
+        self._plain: httpx2.AsyncClient | None = None
+        self._pinned: httpx2.AsyncClient | None = None
+
+    def open_plain(self) -> "httpx2.AsyncClient":
+        """For the address that the user's settings name, by the proxies of the environment."""
+        import httpx2
+
+        if self._plain is None:
+            self._plain = httpx2.AsyncClient(follow_redirects=False, timeout=None)
+        return self._plain
+
+    def open_pinned(self) -> "httpx2.AsyncClient":
+        """For addresses that callers named and that were checked.
+
+        Proxies of the environment would resolve the name again, and elsewhere. No connection is kept: the pool knows
+        one by its address alone, and the certificate of one host would answer for another at the same address.
+        """
+        import httpx2
+
+        if self._pinned is None:
+            limits = httpx2.Limits(max_keepalive_connections=0)
+            self._pinned = httpx2.AsyncClient(
+                trust_env=False,
+                follow_redirects=False,
+                timeout=None,
+                limits=limits,
+            )
+        return self._pinned
+
+    async def aclose(self) -> None:
+        for client in (self._plain, self._pinned):
+            if client is not None:
+                await client.aclose()
+        self._plain = self._pinned = None
+
+
+@asynccontextmanager
+async def using_clients(place: Host) -> AsyncGenerator[NoticeClients]:
+    """Those of the host where it has some, else clients for this block."""
+    if place.clients is not None:
+        yield place.clients.get(NoticeClients, NoticeClients)
+        return
+    clients = NoticeClients()
+    try:
+        yield clients
+    finally:
+        await clients.aclose()

@@ -1,0 +1,40 @@
+"""Messages for the outbox: one place that gives them their key."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from metier.runtime.host import Host
+from metier.store.outbox import OutboxRow
+
+
+class Subject(NamedTuple):
+    """The entry that a message is about. The message leaves when the entry is in the journal."""
+
+    run_id: str
+    seq: int
+
+
+def build_row(
+    place: Host, subject: Subject, message: Mapping[str, JsonValue], *, channel: str, name: str = ""
+) -> OutboxRow:
+    """A message that is due now. Its key follows from `name`, else from the entry and the channel.
+
+    An entry that is written again after a kill gives the same key, so its message is there once.
+    """
+    words = name or f"{subject.run_id}:{subject.seq}:{channel}"
+    key = hashlib.sha256(words.encode()).hexdigest()[:32]
+    now = place.clock.now()
+    return OutboxRow(
+        key=key,
+        queue=place.settings.worker.queue,
+        channel=channel,
+        run_id=subject.run_id,
+        seq=subject.seq,
+        payload=json.dumps({"id": key, **message}, ensure_ascii=False),
+        created_at=now,
+        due_at=now,
+    )
