@@ -1,6 +1,7 @@
 """The tools by which a model steers the run itself. Their texts are in `prompts/tools`."""
 
 from collections.abc import Iterable
+from functools import cache
 
 from pydantic import JsonValue
 
@@ -21,6 +22,7 @@ ACTION_OF_TOOL: dict[str, ActionType] = {
 """Calls that mean an action of their own; every other call is `call_tool`."""
 
 
+@cache  # each run is pinned to them, and they are texts of the package
 def build_control_specs() -> tuple[ToolSpec, ...]:
     """All of them, in a fixed order. A run offers those that can do something in it, and is pinned to their texts."""
     return tuple(

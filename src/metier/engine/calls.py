@@ -11,6 +11,7 @@ from metier.decisions import ActionStep
 from metier.errors import ToolFailed
 from metier.tools.web.url import parse_url
 
+_BESIDE = {"call_id", "expected_output"}
 _FETCH = "WebFetch"
 _ONE_OF_MANY = {
     "script_run": ("skill_name", "script_name"),
@@ -22,7 +23,7 @@ _ONE_OF_MANY = {
 
 def build_identity(action: ActionStep) -> str:
     """The same for calls that ask for the same, whatever the model expects of them."""
-    return action.model_copy(update={"expected_output": ""}).model_dump_json(exclude={"call_id"})
+    return action.model_dump_json(exclude=_BESIDE)
 
 
 def build_memory_key(action: ActionStep) -> str:

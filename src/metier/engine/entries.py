@@ -460,8 +460,8 @@ _ADAPTER: TypeAdapter[Entry] = TypeAdapter(Entry, config=WHEN_USED)
 
 def parse_entry(data: bytes) -> Entry:
     """Raises pydantic's `ValidationError` on bytes that no version of Metier wrote."""
-    return _ADAPTER.validate_json(data)
+    return _ADAPTER.validator.validate_json(data)
 
 
 def render_entry(entry: Entry) -> bytes:
-    return entry.model_dump_json(exclude_defaults=False).encode()
+    return entry.__pydantic_serializer__.to_json(entry)

@@ -41,20 +41,21 @@ def apply(state: RunState, entry: e.Entry) -> None:
     if not isinstance(entry, _NO_PROGRESS):
         state.attempts = 0
     match entry:
-        case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
-            _apply_run(state, entry)
-        case e.RunAdopted():
-            adopt(state, entry)
-        case e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted() | e.UndoStarted() | e.UndoFinished():
-            reopen(state, entry)
-        case e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff() | e.ProgressVerified():
-            _apply_planning(state, entry)
+        # Those of every turn first: they are looked for in this order.
         case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade() | e.DecodeFailed():
             _apply_model(state, entry)
         case (
             e.StepStarted() | e.StepFinished() | e.StepRetried() | e.FailureTold() | e.StepInDoubt() | e.DoubtResolved()
         ):
             _apply_step(state, entry)
+        case e.ProgressVerified() | e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff():
+            _apply_planning(state, entry)
+        case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
+            _apply_run(state, entry)
+        case e.RunAdopted():
+            adopt(state, entry)
+        case e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted() | e.UndoStarted() | e.UndoFinished():
+            reopen(state, entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
         case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked() | e.HooksRan():
@@ -408,6 +409,7 @@ def _close_turn(state: RunState) -> None:
         return
     state.closed += 1
     exchange = build_exchange(state.reply, state.steps, state.rejected, number=state.closed, skill=state.skill)
-    state.run.append(replace(exchange, is_kept=not state.lost.isdisjoint(exchange.asked)))
+    is_kept = not state.lost.isdisjoint(exchange.asked)
+    state.run.append(replace(exchange, is_kept=True) if is_kept else exchange)
     state.new_pieces = frozenset()
     state.reply, state.decision, state.rejected, state.steps = None, None, (), []

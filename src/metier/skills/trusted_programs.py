@@ -22,7 +22,7 @@ def find_trusted_program(name: str, environ: Mapping[str, str], *, writable: Col
     through a link that leads into them.
     """
     found = shutil.which(name, path=build_trusted_path(environ, writable=writable))
-    if not found or _lies_in(Path(found), writable):
+    if not found or _lies_in(Path(found), _find_roots(writable)):
         return ""
     return found
 
@@ -38,12 +38,13 @@ def build_trusted_environment(
 def build_trusted_path(environ: Mapping[str, str], *, writable: Collection[Path]) -> str:
     """The folders of PATH that may be searched: system folders first, then the others in their order."""
     folders = environ["PATH"].split(os.pathsep) if environ.get("PATH") else list(SYSTEM)
-    kept = [folder for folder in dict.fromkeys(folders) if _is_trusted(Path(folder), writable)]
+    roots = _find_roots(writable)
+    kept = [folder for folder in dict.fromkeys(folders) if _is_trusted(Path(folder), roots)]
     return os.pathsep.join(sorted(kept, key=lambda folder: folder not in SYSTEM))
 
 
-def _is_trusted(folder: Path, writable: Collection[Path]) -> bool:
-    if not folder.is_absolute() or _lies_in(folder, writable):
+def _is_trusted(folder: Path, roots: Collection[Path]) -> bool:
+    if not folder.is_absolute() or _lies_in(folder, roots):
         return False
     # The programs of a virtual environment belong to a project, and a run in that project may write them.
     if (folder.parent / "pyvenv.cfg").exists():
@@ -55,8 +56,12 @@ def _is_trusted(folder: Path, writable: Collection[Path]) -> bool:
     return stat.S_ISDIR(mode) and (os.name == "nt" or not mode & stat.S_IWOTH)
 
 
-def _lies_in(path: Path, places: Collection[Path]) -> bool:
+def _find_roots(places: Collection[Path]) -> set[Path]:
+    """Places as they are written, and where their links lead."""
+    return {root for place in places for root in (place.absolute(), place.resolve())}
+
+
+def _lies_in(path: Path, roots: Collection[Path]) -> bool:
     """As it is written, or where its links lead."""
     spellings = {path, path.resolve()}
-    roots = {root for place in places for root in (place.absolute(), place.resolve())}
     return any(spelling.is_relative_to(root) for spelling in spellings for root in roots)

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +29,9 @@ class MachineIdentity:
     """Empty where the system does not tell."""
 
 
+@cache
 def identify_machine() -> MachineIdentity:
+    """The same while this process lasts, for all its runs."""
     # Hashed: the machine id is not for files that are passed on (machine-id(5)).
     named = f"{_read(_MACHINE_ID).strip()}/{socket.gethostname()}"
     boot = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""

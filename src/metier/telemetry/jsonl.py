@@ -259,9 +259,10 @@ def _is_frame(record: object) -> TypeGuard[_Frame]:
     if not isinstance(record, dict):
         return False
     found = cast("dict[str, object]", record)
-    texts = isinstance(found.get("run_id"), str) and isinstance(found.get("event_type"), str)
-    numbers = isinstance(found.get("seq"), int) and isinstance(found.get("entry", 0), int)
-    return texts and numbers and isinstance(found.get("payload"), dict)
+    get = found.get
+    texts = isinstance(get("run_id"), str) and isinstance(get("event_type"), str)
+    numbers = isinstance(get("seq"), int) and isinstance(get("entry", 0), int)
+    return texts and numbers and isinstance(get("payload"), dict)
 
 
 def _take_lock(path: Path) -> FileLock:

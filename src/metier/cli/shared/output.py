@@ -62,9 +62,10 @@ class JsonList:
         self._opening, self._closing = opening, closing
         self._indent = "  " if opening else ""
         self._is_empty = True
+        self._redactor = build_output_redactor()  # looking through the environment takes longer than an item
 
     def add(self, value: object) -> None:
-        text = render_json(value, indent=2)
+        text = render_json(value, indent=2, redactor=self._redactor)
         start = f"{self._opening}[\n" if self._is_empty else ",\n"
         self._is_empty = False
         sys.stdout.write(start + textwrap.indent(text, self._indent + "  "))

@@ -66,7 +66,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
     before = await note_before([log.state.step(step_id) for step_id in action.step_ids], services)
     steps = await record_intents(action, log, services, identify=identify_spool, before=before)
     # A step that was begun before entries were lost stays without a result: what became of it is settled next.
-    if ready := [step for step in steps if not is_lost(get_spool_path(step, services))]:
+    if ready := [step for step in steps if not is_lost(name_spool(step, services.run_folder))]:
         await finish_steps(ready, log, services)
 
 
@@ -306,8 +306,14 @@ def build_context(
 
 
 def get_spool_path(step: Step, services: Services) -> Path:
+    """Where an effect leaves its notes; the folder is made when it is missing."""
+    _get_spool_folder(services)
+    return name_spool(step, services.run_folder)
+
+
+def name_spool(step: Step, run_folder: Path) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
-    return _get_spool_folder(services) / f"{step.step_id}-{step.attempts}"
+    return run_folder / SPOOL / f"{step.step_id}-{step.attempts}"
 
 
 def identify_spool(services: Services) -> SpoolIdentity:

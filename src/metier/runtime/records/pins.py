@@ -112,7 +112,8 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         data = package.definition.data
         keep = len(packages) <= MOST_KEPT
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
-    return {**run.inherited, **pins, **await run_sync(digest_code, packages)}
+    code = await run_sync(digest_code, packages) if packages else {}
+    return {**run.inherited, **pins, **code}
 
 
 def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

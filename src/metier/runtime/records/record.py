@@ -1,12 +1,12 @@
 """`run.json`: the record of a run for people and programs, written from its journal whenever the run comes to rest."""
 
-import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 from pydantic import JsonValue
+from pydantic_core import from_json, to_json
 
 from metier.engine import entries as e
 from metier.engine.journal import measure
@@ -30,7 +30,7 @@ def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, n
     record |= {name: clean(record[name]) for name in _WORDS}
     # One name for all: the next driver of the run replaces what a kill left.
     temporary = folder / f".{FILE_NAME}.part"
-    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.write_bytes(to_json(record, indent=2) + b"\n")
     temporary.replace(folder / FILE_NAME)
 
 
@@ -39,7 +39,7 @@ def is_current(folder: Path, state: RunState) -> bool:
     if state.phase not in FINAL:
         return False
     try:
-        record = json.loads((folder / FILE_NAME).read_bytes())
+        record: object = from_json((folder / FILE_NAME).read_bytes())  # a long run has a long record
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and cast("dict[str, object]", record).get("journal_entries") == state.seq

@@ -7,10 +7,13 @@ from metier.store.base import StoredEntry
 from metier.store.marks import build_damaged, build_misplaced, checksum_of, find_digests
 
 
-def insert_entries(connection: sqlite3.Connection, run_id: str, entries: Sequence[StoredEntry]) -> None:
-    """Raises `SeqTaken` when the journal already has an entry there, `StoreDamaged` when one before it is missing."""
-    if entries:
-        _check_place(connection, run_id, entries[0].seq)
+def insert_entries(connection: sqlite3.Connection, run_id: str, entries: Sequence[StoredEntry], *, last: int) -> None:
+    """Behind the entry `last`, with which the journal ends.
+
+    Raises `SeqTaken` when the journal already has an entry there, `StoreDamaged` when one before it is missing.
+    """
+    if entries and entries[0].seq != last + 1:
+        raise build_misplaced(run_id, entries[0].seq, last=last)
     for entry in entries:
         connection.execute(
             "INSERT INTO journal (run_id, seq, kind, data, checksum) VALUES (?, ?, ?, ?, ?)",
@@ -53,8 +56,7 @@ def name_blobs(connection: sqlite3.Connection, run_id: str, data: bytes) -> None
         )
 
 
-def _check_place(connection: sqlite3.Connection, run_id: str, first_seq: int) -> None:
+def find_last(connection: sqlite3.Connection, run_id: str) -> int:
+    """The number of the last entry; 0 where there is none."""
     query = "SELECT coalesce(max(seq), 0) FROM journal WHERE run_id = ?"
-    last = int(connection.execute(query, (run_id,)).fetchone()[0])
-    if first_seq != last + 1:
-        raise build_misplaced(run_id, first_seq, last=last)
+    return int(connection.execute(query, (run_id,)).fetchone()[0])

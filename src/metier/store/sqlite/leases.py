@@ -12,6 +12,11 @@ from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown
 from metier.store.machine import Machine
 
+_SELECT_FENCE_AND_END = (
+    "SELECT owner, token, (SELECT coalesce(max(seq), 0) FROM journal WHERE journal.run_id = leases.run_id)"
+    " FROM leases WHERE run_id = ?"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
@@ -69,10 +74,21 @@ def release(connection: sqlite3.Connection, lease: Lease) -> None:
 def check_fence(connection: sqlite3.Connection, lease: Lease) -> None:
     """Raises `LeaseLost`. An expired lease is still valid while no other process took it: there is no second writer."""
     row = connection.execute("SELECT owner, token FROM leases WHERE run_id = ?", (lease.run_id,)).fetchone()
-    if row == (lease.owner, lease.token):
-        return
+    if row != (lease.owner, lease.token):
+        raise _build_lost(lease, row)
+
+
+def check_fence_and_end(connection: sqlite3.Connection, lease: Lease) -> int:
+    """The same, and where the journal of the run ends: one statement of the two that every append would need."""
+    row = connection.execute(_SELECT_FENCE_AND_END, (lease.run_id,)).fetchone()
+    if row is None or row[:2] != (lease.owner, lease.token):
+        raise _build_lost(lease, row)
+    return int(row[2])
+
+
+def _build_lost(lease: Lease, row: tuple[object, ...] | None) -> LeaseLost:
     now = f"{row[0]!r} drives it now" if row is not None and row[0] else "no process drives it now"
-    raise LeaseLost(
+    return LeaseLost(
         f"{lease.owner!r} no longer drives run {lease.run_id!r}: {now}; nothing was written",
         hint=f"Follow it with `agent runs watch {lease.run_id}`",
     )

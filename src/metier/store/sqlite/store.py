@@ -27,7 +27,7 @@ from metier.store.sqlite.connection import Opening
 from metier.store.sqlite.context_store import SqliteContexts
 from metier.store.sqlite.contexts import Times
 from metier.store.sqlite.database import Database, open_database
-from metier.store.sqlite.journal import find_entries, has_entries, insert_entries, name_blobs
+from metier.store.sqlite.journal import find_entries, find_last, has_entries, insert_entries, name_blobs
 from metier.store.sqlite.outbox import SqliteOutbox
 from metier.store.sqlite.schedules import SqliteSchedules
 from metier.task_state import TaskState
@@ -104,8 +104,8 @@ class SqliteStore:
         check_order(entries, first_seq)
 
         def change(connection: sqlite3.Connection) -> None:
-            leases.check_fence(connection, lease)
-            insert_entries(connection, lease.run_id, entries)
+            last = leases.check_fence_and_end(connection, lease)
+            insert_entries(connection, lease.run_id, entries, last=last)
 
         def landed(connection: sqlite3.Connection) -> bool:
             return has_entries(connection, lease.run_id, entries)
@@ -291,4 +291,4 @@ class SqliteStore:
 def _insert_run(connection: sqlite3.Connection, row: RunRow, entries: Sequence[StoredEntry]) -> None:
     rows.insert_run(connection, row)
     name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
-    insert_entries(connection, row.run_id, entries)
+    insert_entries(connection, row.run_id, entries, last=find_last(connection, row.run_id))

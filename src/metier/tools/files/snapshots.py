@@ -59,6 +59,14 @@ class _Side:
     object: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    searched: str
+    """The PATH by which it was found."""
+    git: str
+    environment: Mapping[str, str]
+
+
 class Snapshots:
     """The snapshots of one run. Every method blocks, and raises `Unavailable`."""
 
@@ -67,6 +75,7 @@ class Snapshots:
         self._folder = folder
         self._git = folder / "git"
         self._excluded = tuple(excluded)
+        self._program: Program | None = None
 
     def take(self) -> str:
         """A name for what the workspace holds now. The same content and modes give the same name."""
@@ -253,20 +262,30 @@ class Snapshots:
         settings = ("core.compression=1", "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
                     "core.splitIndex=false", "core.untrackedCache=false")  # fmt: skip
         words = (*(word for setting in settings for word in ("-c", setting)), *args)
-        return run_git(self._workspace, words, variables=variables, given=given, allowed=allowed)
+        program = self.find_program()
+        return run_git(self._workspace, words, program=program, variables=variables, given=given, allowed=allowed)
+
+    def find_program(self) -> Program:
+        """Looked for once while PATH stays the same: a snapshot runs it three times, a step takes two."""
+        known = self._program
+        if known is None or known.searched != os.environ.get("PATH", "") or not os.access(known.git, os.X_OK):
+            known = self._program = find_program(self._workspace)
+        return known
 
 
 def run_git(
     folder: Path,
     words: Sequence[str],
     *,
+    program: Program | None = None,
     variables: Mapping[str, str] | None = None,
     given: str = "",
     allowed: tuple[int, ...] = (0,),
 ) -> bytes:
     """What git prints, run in `folder` with no setting, hook or filter of the user. Raises `Unavailable`."""
+    used = program or find_program(folder)
     environment = {
-        **build_trusted_environment(os.environ, writable=(folder,), names=("TMPDIR", "SYSTEMROOT", "TEMP")),
+        **used.environment,
         "HOME": os.devnull,
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -275,7 +294,7 @@ def run_git(
         **(variables or {}),
     }
     settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", f"safe.directory={folder}")
-    command = [find_git(folder), *(word for setting in settings for word in ("-c", setting)), *words]
+    command = [used.git, *(word for setting in settings for word in ("-c", setting)), *words]
     try:
         done = subprocess.run(
             command, cwd=folder, env=environment, input=given.encode(), capture_output=True,
@@ -291,6 +310,12 @@ def run_git(
         wrong = next((line for line in said if line.startswith(("fatal:", "error:"))), said[0] if said else "")
         raise Unavailable(f"git failed: {wrong or done.returncode}")
     return done.stdout
+
+
+def find_program(folder: Path) -> Program:
+    """The git for a folder, and what it is told of the environment. Raises `Unavailable`."""
+    environment = build_trusted_environment(os.environ, writable=(folder,), names=("TMPDIR", "SYSTEMROOT", "TEMP"))
+    return Program(searched=os.environ.get("PATH", ""), git=find_git(folder), environment=environment)
 
 
 def find_git(workspace: Path) -> str:

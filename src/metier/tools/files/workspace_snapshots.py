@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metier.tools.files.manifest import PREFIX, ManifestSnapshots
-from metier.tools.files.snapshots import Changed, Snapshots, Unavailable, find_git
+from metier.tools.files.snapshots import Changed, Snapshots, Unavailable
 
 
 class WorkspaceSnapshots:
     """Takes and compares them; two of different kinds cannot be compared. Every method raises `Unavailable`."""
 
     def __init__(self, workspace: Path, folder: Path, *, excluded: Sequence[str] = ()) -> None:
-        self._workspace = workspace
         self._by_git = Snapshots(workspace, folder, excluded=excluded)
         self._by_files = ManifestSnapshots(workspace, folder, excluded=excluded)
 
@@ -26,7 +25,7 @@ class WorkspaceSnapshots:
 
     def _has_git(self) -> bool:
         try:
-            find_git(self._workspace)
+            self._by_git.find_program()
         except Unavailable:
             return False
         return True

@@ -8,6 +8,7 @@ Reads and checks; starts nothing.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
@@ -96,6 +97,8 @@ def add_servers(own: McpConfig, shared: McpConfig) -> McpConfig:
 
 
 def _read_file(file: Path, *, workspace: Path) -> bytes | None:
+    if not os.path.lexists(file):  # most places have none, and each run asks
+        return None
     try:
         within = workspace if file.is_relative_to(workspace) else file.parent
         return read_contained(file, within=within, limit=MAX_BYTES)

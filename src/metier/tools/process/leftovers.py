@@ -38,7 +38,8 @@ def clear_leftovers(workspace: Path, own: Iterable[Path] = ()) -> int:
 
 def _list_scratch() -> list[str]:
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        return [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
+        names = [entry.name for entry in entries if entry.name.startswith(SCRATCH)]
+        return [name for name in names if _NAME.fullmatch(name)]
     return []
 
 

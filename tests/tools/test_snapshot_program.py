@@ -1,0 +1,46 @@
+"""The git of a run's snapshots is looked for once, and again when it is gone or PATH is another one."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from metier.tools.files.snapshots import Snapshots, Unavailable
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def _link_git(folder: Path) -> Path:
+    folder.mkdir()
+    program = folder / "git"
+    program.symlink_to(str(shutil.which("git")))
+    return program
+
+
+def test_a_git_that_was_removed_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = _link_git(tmp_path / "first"), _link_git(tmp_path / "second")
+    monkeypatch.setenv("PATH", f"{first.parent}:{second.parent}")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    snapshots = Snapshots(workspace, tmp_path / "kept")
+
+    assert snapshots.find_program().git == str(first)
+    first.unlink()
+    assert snapshots.find_program().git == str(second)
+    second.unlink()
+    with pytest.raises(Unavailable, match="not installed"):
+        snapshots.find_program()
+
+
+def test_another_path_is_searched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = _link_git(tmp_path / "first"), _link_git(tmp_path / "second")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    snapshots = Snapshots(workspace, tmp_path / "kept")
+    monkeypatch.setenv("PATH", str(first.parent))
+    before = snapshots.take()
+    monkeypatch.setenv("PATH", str(second.parent))
+
+    assert snapshots.find_program().git == str(second)
+    assert snapshots.find_program().environment["PATH"] == str(second.parent)
+    assert snapshots.take() == before
