@@ -37,8 +37,8 @@ BUDGETS = (
     Budget("runs list --json", 160),
     Budget("approvals list", 150),
     Budget("task list", 130),
-    Budget("skills list", 315, frozenset({"rapidfuzz", "re2", "tomllib"})),
-    Budget("run --provider offline hello", 580, frozenset({"rapidfuzz", "re2", "rich.console", "tomllib"})),
+    Budget("skills list", 315, frozenset({"re2", "tomllib"})),
+    Budget("run --provider offline hello", 580, frozenset({"re2", "rich.console", "tomllib"})),
 )
 
 

@@ -114,7 +114,7 @@ class Decoder:
 
     def _accept(self, call: ToolCallPart) -> ActionStep | RejectedCall:
         if call.name not in self._schemas:
-            near = list_nearest(call.name, list(self._schemas), at_least=60)
+            near = list_nearest(call.name, list(self._schemas), at_least=0.60)
             known = f"; did you mean {', '.join(near)}?" if near else f"; known are {', '.join(sorted(self._schemas))}"
             return _rejection(call, "unknown_tool", f"There is no tool {call.name!r}{known}")
         arguments: dict[str, JsonValue] | NotJson = call.arguments

@@ -190,7 +190,7 @@ def _decode(path: str, read: Read) -> str | _Refused:
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:
-    near = list_nearest(name, list(known), at_least=55)
+    near = list_nearest(name, list(known), at_least=0.55)
     return f"; the nearest are {', '.join(near)}" if near else ""
 
 

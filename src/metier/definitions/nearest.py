@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-_ALIKE = 60
-_WITHIN = 85
+from metier.definitions.spelling import Measure, measure_common, measure_name, measure_part, rank
+
+_ALIKE = 0.60
+_WITHIN = 0.85
 _LONG_ENOUGH = 4
 """Shorter words stand inside others by chance."""
 
@@ -13,21 +15,22 @@ def find_nearest(word: str, words: Iterable[str]) -> str | None:
 
     `-` and `_` are the same; of equals the first in the alphabet is taken.
     """
-    from rapidfuzz import fuzz, process
-
     choices = sorted(words)
-    best = process.extractOne(word, choices, scorer=fuzz.ratio, processor=_fold, score_cutoff=_ALIKE)
+    best = _find_best(word, choices, measure_common, at_least=_ALIKE)
     if best is None and len(word) >= _LONG_ENOUGH:
         longer = [choice for choice in choices if len(choice) >= _LONG_ENOUGH]
-        best = process.extractOne(word, longer, scorer=fuzz.partial_ratio, processor=_fold, score_cutoff=_WITHIN)
-    return best[0] if best else None
+        best = _find_best(word, longer, measure_part, at_least=_WITHIN)
+    return best
+
+
+def _find_best(word: str, choices: Sequence[str], measure: Measure, *, at_least: float) -> str | None:
+    found = rank(_fold(word), map(_fold, choices), measure, at_least=at_least, most=1)
+    return choices[found[0].place] if found else None
 
 
 def list_nearest(word: str, words: Sequence[str], *, at_least: float = 0.0, most: int = 3) -> list[str]:
-    """The words most alike, the best first; `at_least` is a similarity from 0 to 100."""
-    from rapidfuzz import process
-
-    return [found for found, *_ in process.extract(word, words, limit=most, score_cutoff=at_least)]
+    """The words most alike, the best first; `at_least` is a similarity from 0 to 1."""
+    return [found.text for found in rank(word, words, measure_name, at_least=at_least, most=most)]
 
 
 def hint_nearest(word: str, words: Iterable[str]) -> str:

@@ -6,9 +6,7 @@ Only words that no skill has are looked at, so a correctly written request costs
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rapidfuzz import process
-from rapidfuzz.distance import OSA, Prefix
-
+from metier.definitions.spelling import measure_beginning, measure_typing, rank
 from metier.routing.index import IndexTables
 
 SHORTEST_WORD = 4
@@ -52,21 +50,20 @@ def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     choices: list[str] = []
     # No spelling that differs more in length can be similar enough.
     reach = int((1 - MIN_SIMILARITY) * (len(word) + 2))
+    # A letter that is missing was typed wrong; comparing letters costs much less than comparing spellings.
+    letters, slips = set(word), int((1 - MIN_SIMILARITY) * (len(word) + reach))
     # The first letter stays: people rarely mistype it, and another one makes another word (`vstack`, `gstack`).
     for length in range(len(word) - reach, len(word) + reach + 1):
-        choices += index.forms_by_start.get(f"1{word[0]}{length}", ())
-    for form, similarity, _ in process.extract(
-        word, choices, scorer=OSA.normalized_similarity, limit=2 * MEANINGS, score_cutoff=MIN_SIMILARITY
-    ):
+        forms = index.forms_by_start.get(f"1{word[0]}{length}", ())
+        choices += [form for form in forms if len(letters.difference(form)) <= slips]
+    for form, similarity, _ in rank(word, choices, measure_typing, at_least=MIN_SIMILARITY, most=2 * MEANINGS):
         yield form, similarity
 
 
 def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
     choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
-    for form, similarity, _ in process.extract(
-        word, choices, scorer=Prefix.normalized_similarity, limit=MEANINGS, score_cutoff=MIN_PREFIX
-    ):
+    for form, similarity, _ in rank(word, choices, measure_beginning, at_least=MIN_PREFIX, most=MEANINGS):
         yield form, similarity
 
 

@@ -11,7 +11,7 @@ from metier.messages import ToolSpec
 from metier.tools.base import Locating, Preview, Previewing, Refusing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.schemas import SchemaCheck
 
-_MIN_SIMILARITY = 50
+_MIN_SIMILARITY = 0.5
 
 
 def list_names(tools: Iterable[Tool]) -> frozenset[str]:

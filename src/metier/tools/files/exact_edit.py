@@ -3,13 +3,14 @@
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
+from metier.definitions.spelling import measure_common, rank
 from metier.errors import ToolFailed
 from metier.tools.files.text import decode, name_kind
 
 _SHOWN_LINES = 5
 _SHOWN_CHARACTERS = 160
 _SEARCHED_LINES = 20_000
-_MIN_SIMILARITY = 55
+_MIN_SIMILARITY = 0.55
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,8 @@ def _describe_nearest(text: str, old: str) -> str:
     if wanted in lines:
         number = lines.index(wanted) + 1
         return f"; line {number} has its first line, so the white space or what follows differs"
-    from rapidfuzz import fuzz, process
-
-    nearest = process.extractOne(wanted, lines, scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
-    return f"; the nearest is line {nearest[2] + 1}: {nearest[0][:_SHOWN_CHARACTERS]!r}" if nearest else ""
+    nearest = rank(wanted, lines, measure_common, at_least=_MIN_SIMILARITY, most=1)
+    return f"; the nearest is line {nearest[0].place + 1}: {nearest[0].text[:_SHOWN_CHARACTERS]!r}" if nearest else ""
 
 
 def edit_bytes(before: bytes, arguments: dict[str, JsonValue]) -> tuple[bytes, tuple[int, ...]]:
