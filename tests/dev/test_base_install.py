@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent
 MOST_MEGABYTES = 70
-MOST_PACKAGES = 29
+MOST_PACKAGES = 26
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -71,6 +71,26 @@ def test_what_is_not_there_is_named_with_the_command_that_installs_it(base: Path
     (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
     assert uv["state"] == "off", doctor.stderr
     assert uv["hint"].endswith("Install it: pip install 'metier[scripts]'")
+
+
+def test_a_script_that_names_packages_is_answered_with_the_extra_that_prepares_them(base: Path, tmp_path: Path) -> None:
+    program = """
+from metier.errors import ToolFailed
+from metier.tools.scripts.metadata import parse_script_metadata
+header = "# /// script\\n# requires-python = '>=3.12,<4'\\n{}# ///\\n"
+print(parse_script_metadata(header.format("")).requires_python)
+try:
+    parse_script_metadata(header.format("# dependencies = ['rich']\\n"))
+except ToolFailed as error:
+    print(error.hint)
+"""
+    said = subprocess.run([base / "bin" / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+
+    assert said.stdout.splitlines() == [">=3.12,<4", "Install it: pip install 'metier[scripts]'"], said.stderr
+
+
+def test_the_nearest_command_is_named_without_an_extra(base: Path, tmp_path: Path) -> None:
+    assert "Did you mean 'runs'?" in run_agent(base, "rnus", cwd=tmp_path).stderr
 
 
 def test_a_run_needs_no_extra(base: Path, tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
-from packaging.requirements import Requirement
 
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import write_json, write_line
+from metier.lazy_regex import lazy_regex
 from metier.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _ALL = "all"
+_OF_AN_EXTRA = lazy_regex(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[^'\"]+)")
+"""A line of what a package requires, for those who ask for one of its extras."""
 
 
 @app.command()
@@ -52,17 +54,11 @@ def _find_extras() -> dict[str, dict[str, str | None]]:
         installed = metadata.distribution("metier")
     except metadata.PackageNotFoundError:
         return {}
-    needed = [Requirement(line) for line in installed.requires or ()]
+    needed = [found for line in installed.requires or () if (found := _OF_AN_EXTRA.match(line))]
     names = sorted(name for name in installed.metadata.get_all("Provides-Extra") or () if name != _ALL)
     return {
-        name: {each.name: _find_version(each.name) for each in needed if each.marker and _is_for(each, name)}
-        for name in names
+        name: {each["name"]: _find_version(each["name"]) for each in needed if each["extra"] == name} for name in names
     }
-
-
-def _is_for(requirement: Requirement, extra: str) -> bool:
-    marker = requirement.marker
-    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
 
 
 def _find_version(package: str) -> str | None:

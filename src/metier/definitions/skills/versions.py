@@ -1,5 +1,6 @@
 """Which versions of Metier a skill asks for, and whether this is one of them. Pure."""
 
+from metier.definitions.releases import BadVersion, parse_release
 from metier.definitions.skills.skill import SkillDefinition
 from metier.version import __version__
 
@@ -10,11 +11,9 @@ def find_version_fault(skill: SkillDefinition) -> str:
     for bound, is_minimum in bounds:
         if not bound:
             continue
-        from packaging.version import InvalidVersion, Version
-
         try:
-            wanted, own = Version(bound), Version(__version__)
-        except InvalidVersion:
+            wanted, own = parse_release(bound).rank, parse_release(__version__).rank
+        except BadVersion:
             return f"Skill {skill.name!r} asks for version {bound!r}, which is none"
         if (own < wanted) if is_minimum else (own > wanted):
             word = "at least" if is_minimum else "at most"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from metier.dataclass import dataclass
+from metier.definitions.releases import is_allowed
 from metier.errors import ToolFailed
 from metier.extras import hint_extra
 from metier.skills.trusted_programs import build_trusted_path
@@ -153,8 +154,8 @@ def find_uv() -> list[str]:
 
 def check_python(metadata: ScriptMetadata) -> None:
     version = platform.python_version()
-    if metadata.requires_python is not None and not metadata.requires_python.contains(version, prereleases=True):
-        raise ToolFailed(f"The script needs Python {str(metadata.requires_python)!r}, and this is {version}")
+    if not is_allowed(version.removesuffix("+"), metadata.requires_python):
+        raise ToolFailed(f"The script needs Python {metadata.requires_python!r}, and this is {version}")
 
 
 def _build_key(owner: str, metadata: ScriptMetadata, lock: bytes) -> str:

@@ -1,17 +1,19 @@
 """What a script says about itself in its inline metadata (PEP 723). Reads text; runs and fetches nothing."""
 
+import importlib.util
 import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from metier.dataclass import dataclass
+from metier.definitions.releases import BadVersion, is_allowed
 from metier.errors import ToolFailed
+from metier.extras import hint_extra
 from metier.lazy_regex import lazy_regex
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
 
 _BLOCK = lazy_regex(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 """The expression that the specification gives."""
@@ -20,7 +22,8 @@ _BLOCK = lazy_regex(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptMetadata:
     dependencies: "tuple[Requirement, ...]" = ()
-    requires_python: "SpecifierSet | None" = None
+    requires_python: str = ""
+    """Clauses that the version of the interpreter must satisfy."""
 
 
 def read_script(path: Path) -> bytes:
@@ -47,7 +50,7 @@ def parse_script_metadata(text: str) -> ScriptMetadata:
         )
     return ScriptMetadata(
         dependencies=tuple(_parse_requirement(item) for item in _read_list(document, "dependencies")),
-        requires_python=_parse_specifier(document["requires-python"]) if "requires-python" in document else None,
+        requires_python=_check_clauses(str(document.get("requires-python", ""))),
     )
 
 
@@ -76,6 +79,10 @@ def _read_list(document: dict[str, object], key: str) -> list[str]:
 
 
 def _parse_requirement(text: str) -> "Requirement":
+    if importlib.util.find_spec("packaging") is None:
+        raise ToolFailed(
+            "The script names packages, and uv, which prepares them, is not installed", hint=hint_extra("scripts")
+        )
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -91,10 +98,9 @@ def _parse_requirement(text: str) -> "Requirement":
     return requirement
 
 
-def _parse_specifier(value: object) -> "SpecifierSet":
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
+def _check_clauses(clauses: str) -> str:
     try:
-        return SpecifierSet(str(value))
-    except InvalidSpecifier as error:
-        raise ToolFailed(f"The script's 'requires-python' is not valid: {value!r}") from error
+        is_allowed("3", clauses)
+    except BadVersion as error:
+        raise ToolFailed(f"The script's 'requires-python' is not valid: {clauses!r}") from error
+    return clauses
