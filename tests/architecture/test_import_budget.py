@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 HEAVY = frozenset(
-    {"celery", "cronsim", "fastapi", "httpx2", "jsonschema", "mcp", "opentelemetry", "packaging", "PIL",
-     "prompt_toolkit", "psycopg", "rapidfuzz", "re2", "rich.console", "tomllib"}
+    {"celery", "cronsim", "fastapi", "httpx2", "jsonschema", "mcp", "metier.events", "opentelemetry", "packaging",
+     "PIL", "prompt_toolkit", "psycopg", "re2", "rich.console", "tomllib"}
 )  # fmt: skip
 SOURCE = """
 import io, json, sys
@@ -31,14 +31,14 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("--help", 12),
-    Budget("run --help", 20),
-    Budget("runs list", 160),
-    Budget("runs list --json", 160),
-    Budget("approvals list", 150),
+    Budget("--help", 10),
+    Budget("run --help", 18),
+    Budget("runs list", 155),
+    Budget("runs list --json", 155),
+    Budget("approvals list", 152),
     Budget("task list", 130),
-    Budget("skills list", 315, frozenset({"re2", "tomllib"})),
-    Budget("run --provider offline hello", 580, frozenset({"re2", "rich.console", "tomllib"})),
+    Budget("skills list", 308, frozenset({"metier.events", "re2", "tomllib"})),
+    Budget("run --provider offline hello", 568, frozenset({"metier.events", "re2", "rich.console", "tomllib"})),
 )
 
 
