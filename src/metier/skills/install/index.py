@@ -57,4 +57,7 @@ def _build_offer(row: _Row, file: Path, *, allow_file: bool) -> Offer:
     source = parse_source(text, allow_file=allow_file)
     if not isinstance(source, GitSource):
         raise ConfigError(f"Index {str(file)!r}: {row.source!r} of skill {row.name!r} is not a git address")
+    # An address with a ref or a folder of its own would name a branch that moves instead of the commit.
+    if (source.ref, source.subdir) != (row.commit, row.subdir.strip("/")):
+        raise ConfigError(f"Index {str(file)!r}: {row.source!r} of skill {row.name!r} holds a ref or a folder")
     return Offer(name=row.name, description=row.description, folder=row.subdir, source=source)

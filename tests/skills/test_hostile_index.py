@@ -1,0 +1,76 @@
+"""An index of skills that a stranger wrote: it names git repositories elsewhere, at a commit, and nothing more."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from metier.errors import MetierError
+from metier.skills.install.index import read_index
+from metier.skills.source import GitSource
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+GOOD = {"name": "notes", "description": "Notes.", "source": "https://git.example/notes.git", "commit": COMMIT}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"source": "file:///home/kim/private"},
+        {"source": "/home/kim/private"},
+        {"source": "../private"},
+        {"source": "~/private"},
+        {"source": "ext::sh -c touch% made"},
+        {"source": "fd::17"},
+        {"source": "git://git.example/notes.git"},
+        {"source": "-u./made"},
+        {"source": "--upload-pack=touch made"},
+        {"source": "ssh://-oProxyCommand=touch/x.git"},
+        {"source": "git@-oProxyCommand=touch:x.git"},
+        {"source": "https://git.example/notes.git@main"},
+        {"source": "https://git.example/notes.git#../.."},
+        {"source": "https://git.example/notes.git\n--upload-pack=x"},
+        {"source": ""},
+        {"source": "mcp:server/skill"},
+        {"subdir": "../other"},
+        {"subdir": "/etc"},
+        {"subdir": "a/../../b"},
+        {"subdir": "a\x00b"},
+        {"commit": "main"},
+        {"commit": COMMIT[:12]},
+        {"commit": f"{COMMIT}\n"},
+        {"commit": "--help"},
+        {"name": "../notes"},
+        {"name": "notes\x1b[2J"},
+        {"name": "n" * 65},
+        {"description": "x" * 5_000},
+        {"extra": "x"},
+    ],
+)
+def test_row_that_leads_elsewhere_is_refused(tmp_path: Path, changed: dict[str, str]) -> None:
+    file = tmp_path / "skills-index.json"
+    file.write_text(json.dumps({"skills": [{**GOOD, **changed}]}))
+
+    with pytest.raises(MetierError):
+        read_index(file, allow_file=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "null", "[]", '{"skills": {}}', '{"skills": [[]]}', "\x00", '{"skills":']
+)
+def test_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "skills-index.json"
+    file.write_text(text)
+
+    with pytest.raises(MetierError):
+        read_index(file, allow_file=False)
+
+
+def test_row_that_is_right_is_pinned_to_its_commit(tmp_path: Path) -> None:
+    file = tmp_path / "skills-index.json"
+    file.write_text(json.dumps({"skills": [GOOD]}))
+
+    (offer,) = read_index(file, allow_file=False)
+
+    assert isinstance(offer.source, GitSource)
+    assert (offer.source.url, offer.source.ref) == (GOOD["source"], COMMIT)
