@@ -16,6 +16,10 @@ from metier.store.base import Store
 
 LOOK_SECONDS = 0.5
 """How often a driver looks for a request to end the run: one row by its key."""
+MOST_LOOKS = 400
+"""That a process takes in a second for all its runs; 2,000 runs that wait would else keep half a core busy."""
+_driven: set[object] = set()
+"""One mark for each run that this process drives now."""
 
 
 @asynccontextmanager
@@ -54,14 +58,24 @@ def build_timeout(seconds: float) -> RunFailed:
     return RunFailed(reason="run_timeout", message=f"The run took longer than {seconds:g} s", status="timeout")
 
 
+def find_pause(runs: int) -> float:
+    """Seconds between two looks for one run, where a process drives so many."""
+    return max(LOOK_SECONDS, runs / MOST_LOOKS)
+
+
 async def _obey(stopper: Stopper, store: Store, run_id: str) -> None:
-    while True:
-        # Where the store is away, the run itself finds out, and is told once.
-        with suppress(StoreError):
-            if (failure := await find_wanted_end(store, run_id)) is not None:
-                stopper.fail(failure)
-                return
-        await anyio.sleep(LOOK_SECONDS)
+    mark = object()
+    _driven.add(mark)
+    try:
+        while True:
+            # Where the store is away, the run itself finds out, and is told once.
+            with suppress(StoreError):
+                if (failure := await find_wanted_end(store, run_id)) is not None:
+                    stopper.fail(failure)
+                    return
+            await anyio.sleep(find_pause(len(_driven)))
+    finally:
+        _driven.discard(mark)
 
 
 async def _end_in_time(stopper: Stopper, seconds: float, parks: bool) -> None:  # noqa: FBT001 - a task has no names
