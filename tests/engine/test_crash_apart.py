@@ -20,7 +20,7 @@ from services.postgres_server import PostgresServer
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(3600 if os.environ.get("METIER_CRASH_ALL") else 600),
 ]
 
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from metier.testing.crash_kit import Baseline, CrashKit, read_effects, read_outc
 from metier.testing.crash_points import CrashPoint
 
 PROCESSES = 8
+STOPPED_SECONDS = 0.7
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -81,8 +83,11 @@ def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[
     frozen = Order(folder=str(case), name=point.name, occurrence=point.occurrence, action="stop", outcome="zombie")
     kit.begin(frozen)
     wait_until_stopped(case, "zombie")
+    stopped = time.monotonic()
     try:
         kit.live(Order(folder=str(case), ahead_seconds=60, outcome="successor"))
+        while time.monotonic() - stopped < STOPPED_SECONDS:
+            time.sleep(0.05)  # a lease lasts longer than that; the successor only believes that it is over
     finally:
         wake(case, "zombie")
     kit.wait()
@@ -95,6 +100,8 @@ def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[
     "point",
     [
         CrashPoint("journal:step_started:before", 3),
+        CrashPoint("journal:step_started:after", 3),
+        CrashPoint("journal:step_started:after", 4),
         CrashPoint("effect:launch:done"),
         CrashPoint("journal:step_finished:before", 2),
         CrashPoint("model:after", 2),

@@ -16,7 +16,11 @@ from metier.engine.state import RunState, apply
 from metier.events import Payload
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.failures import StoreDamaged, StoreFull
+from metier.store.machine import read_uptime
 from metier.telemetry.sinks import EventWriter
+
+_HELD_SECONDS = 0.5
+"""So long after a write the store need not be asked: far below the time of a lease."""
 
 
 class _Untold(NamedTuple):
@@ -59,6 +63,8 @@ class RunLog:
         """The inferred ones themselves."""
         self.tracer: Tracer | None = None
         """Set where spans of the run are exported."""
+        self._held_at = float("-inf")
+        """Up to when the store is known to have had this process as the driver."""
 
     @property
     def lease(self) -> Lease:
@@ -76,12 +82,14 @@ class RunLog:
             return
         if self.announce is not None:
             await self.announce(self, entries)
+        asked_at = read_uptime()
         try:
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
         except StoreFull:
             # The store gave up its reserve. A result that is known must not be lost for want of room.
             await self._store.append(self._lease, stored[0].seq, stored, durable=durable)
             self.is_short_of_room = True
+        self._held_at = asked_at
         self._inferred.clear()
         self._tell_inferred()
         self._follow(*self._unfollowed, *entries)
@@ -89,6 +97,15 @@ class RunLog:
             apply(self.state, entry)
             for payload in project(entry, self.state):
                 self._tell(self._note(payload, entry=self.state.seq))
+
+    async def check_lease(self) -> None:
+        """Before an effect that must not happen twice: is this process still the driver? Raises `LeaseLost`.
+
+        A process that was stopped, or whose machine slept, after its intent was written may have been replaced since.
+        The store is asked only where that write is some time ago.
+        """
+        if read_uptime() - self._held_at > _HELD_SECONDS:
+            await self._store.append(self._lease, self.state.seq + 1, ())
 
     def _follow(self, *entries: Entry) -> None:
         self._unfollowed.clear()

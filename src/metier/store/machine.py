@@ -68,9 +68,7 @@ class SystemMachine:
         return self._boot_id or "wall"
 
     def uptime(self) -> float:
-        if sys.platform == "linux" and self._boot_id:
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-        return time.time()
+        return read_uptime() if self._boot_id else time.time()
 
     def process(self) -> str:
         pid = os.getpid()
@@ -86,6 +84,11 @@ class SystemMachine:
         if not namespace or namespace != _pid_namespace() or not pid.isdecimal() or not started:
             return False  # another container, or a system without /proc: nothing is known
         return _started(int(pid)) != started
+
+
+def read_uptime() -> float:
+    """Seconds that go on while this process is stopped and while the machine is asleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 
 def _pid_namespace() -> str:

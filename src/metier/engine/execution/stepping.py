@@ -240,6 +240,8 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         result = await control[name](step, log, services)
     else:
         context = build_context(step, log, services, emit=told.append)
+        if step.started is not None and step.started.effect not in REPEATABLE:
+            await log.check_lease()
         result = await services.tools.call(name, arguments, context)
     if result.question is not None:
         return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
