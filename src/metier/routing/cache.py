@@ -85,7 +85,6 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
     # Written by `_pack`; the checksum says that nothing else is here.
     ids, names = cast("tuple[list[str], list[str]]", json.loads(bytes(sections[0])))
     words = _lines(sections[1])
-    numbers = list(range(len(ids)))
     return IndexTables(
         ids=tuple(ids),
         names=tuple(names),
@@ -95,8 +94,8 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         pair_seconds=_ints("I", sections[5]),
         name_words=tuple(tuple(keys) for keys in cast("list[list[int]]", json.loads(bytes(sections[6])))),
         name_rarities=_floats(sections[7]),
-        postings=_read_postings(sections[8:13], numbers),
-        pairs=_read_postings(sections[13:18], numbers),
+        postings=_read_postings(sections[8:13]),
+        pairs=_read_postings(sections[13:18]),
         by_name=build_name_table(names),
     )
 
@@ -109,11 +108,11 @@ def _columns(postings: Postings) -> Iterator[array[int] | array[float]]:
     yield postings.rarities
 
 
-def _read_postings(sections: list[memoryview], numbers: list[int]) -> Postings:
+def _read_postings(sections: list[memoryview]) -> Postings:
     starts, skills, impacts, fields, rarities = sections
     return Postings(
         _ints("I", starts),
-        [numbers[number] for number in _ints("I", skills)],
+        _ints("I", skills),
         _floats(impacts),
         _ints("B", fields),
         _floats(rarities),

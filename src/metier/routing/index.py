@@ -40,8 +40,9 @@ class Postings:
 
     starts: array[int] = field(default_factory=lambda: array("I", [0]))
     """Where the skills of a key begin; one more entry than keys."""
-    skills: list[int] = field(default_factory=list[int])
-    """A list, which is searched three times faster than an array; one object per skill, however often it stands."""
+    skills: list[int] | array[int] = field(default_factory=list[int])
+    """A list where the index was built, which is searched faster: one object per skill, however often it stands. An
+    array where it was read from disk: most commands rank one request, and a list takes longer to make."""
     impacts: array[float] = field(default_factory=lambda: array("f"))
     fields: array[int] = field(default_factory=lambda: array("B"))
     rarities: array[float] = field(default_factory=lambda: array("f"))
