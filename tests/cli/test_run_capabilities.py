@@ -1,10 +1,13 @@
 """Runs that call the code of skills: offline and by a model, with questions, rules, resumes and a kill."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from model_server import ModelServer, calls, says
@@ -194,6 +197,40 @@ def test_run_killed_while_a_skill_works_goes_on_or_asks(workspace: Workspace, ca
 
     assert capsys.readouterr().out.endswith("slow: ended\n")
     assert folder.is_dir()
+
+
+def test_step_that_may_be_repeated_waits_for_the_program_that_the_kill_left_behind(
+    workspace: Workspace, capsys: Capture
+) -> None:
+    add_capability(workspace, "slow", COUNTER.partition("input_schema")[0], SLOW)
+    pipe = workspace.folder / "pipe"
+    os.mkfifo(pipe)
+    process = workspace.start("run", "--provider", "offline", "use the skill slow")
+    writer = os.open(pipe, os.O_WRONLY)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    close_after_reader(writer)
+    pipe.unlink()
+    pipe.write_text("ended", encoding="utf-8")
+    (lock,) = workspace.folder.glob("runs/*/spool/*.lock")
+    ours = os.open(lock, os.O_RDWR)
+    fcntl.flock(ours, fcntl.LOCK_EX)  # like a wrapper that has not ended yet
+
+    with ThreadPoolExecutor(1) as beside:
+        released = beside.submit(_close_when_resumed, workspace, ours)
+        code = workspace.agent("resume", "latest")
+        released.result(timeout=60)
+
+    assert code == 0
+    assert capsys.readouterr().out.endswith("slow: ended\n")
+
+
+def _close_when_resumed(workspace: Workspace, descriptor: int) -> None:
+    for _ in range(1000):
+        if "run_resumed" in workspace.event_types():
+            break
+        Event().wait(0.03)
+    os.close(descriptor)
 
 
 def test_dry_run_lists_the_tool_and_calls_nothing(workspace: Workspace, capsys: Capture) -> None:

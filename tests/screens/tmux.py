@@ -56,7 +56,8 @@ def open_terminal(
     with tempfile.TemporaryDirectory() as scratch:
         socket = Path(scratch) / "s"
         terminal = Terminal(socket)
-        line = f"{shlex.join(command)}; exec tail -f /dev/null"
+        # Ctrl-C reaches the shell too, which must outlive it; a command that it starts does not inherit a trap.
+        line = f"trap : INT; {shlex.join(command)}; exec tail -f /dev/null"
         server = ["tmux", "-S", str(socket), "-f", "/dev/null", "new-session", "-d", "-s", "screen"]
         subprocess.run(
             [*server, "-x", str(size[0]), "-y", str(size[1]), "sh", "-c", line],

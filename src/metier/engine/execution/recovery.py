@@ -27,6 +27,7 @@ from metier.tools.process.spool import SpoolNote, find_identity, is_lost, read_s
 _OUT_OF_SIGHT = (
     "it was begun on another machine, in another folder or in one that is gone; its end cannot be seen from here"
 )
+_STILL_RUNNING = "it is still running, and cannot be ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,13 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
         await log.record(e.RunPaused(pause="in_doubt", reason=f"Step {step.step_id} is in doubt"))
         return
     assert step.started is not None
-    if step.started.effect in REPEATABLE:
-        await finish_steps([step], log, services)
-        return
-    found = await _find_out(step, log, services)
+    found = None if step.started.effect in REPEATABLE else await _find_out(step, log, services)
+    if found is None and not await _has_ended(step, services):
+        found = _Unknown(_STILL_RUNNING)
     if isinstance(found, e.StepFinished):
         await log.record(await add_changes(found, step, services))
     elif found is None:
-        # The intent is there, the effect never began: nothing can be repeated by running it now.
+        # It may be repeated, or its intent is there and the effect never began.
         await finish_steps([step], log, services)
     else:
         await _ask(step, found, log)
@@ -78,11 +78,17 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
     if sight == "other folder":
         return _Unknown(_OUT_OF_SIGHT)
     if not await wait_until_released(spool):
-        return _Unknown("it is still running, and cannot be ended")
+        return _Unknown(_STILL_RUNNING)
     finished = _judge_note(step, read_spool(spool), sight=sight)
     if isinstance(finished, e.StepFinished) and is_work_of_skill(name, services.tools):
         return finished.model_copy(update={"counts_as_failure": finished.is_error})
     return finished
+
+
+async def _has_ended(step: Step, services: Services) -> bool:
+    """The program that a killed process left behind: it ends soon after, and two at once get in each other's way."""
+    tool = services.tools.find(name_and_arguments(step)[0])
+    return tool is None or not tool.info.spools or await wait_until_released(get_spool_path(step, services))
 
 
 type Sight = Literal["whole", "notes only", "other folder"]
