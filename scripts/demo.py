@@ -21,6 +21,8 @@ TASK = (
 )
 WATCHED_SECONDS = 60.0
 STEPS_BEFORE_THE_KILL = 2
+WAITS = 4
+"""The exit code of `agent` where a run waits for an answer."""
 
 
 def main(options: list[str]) -> int:
@@ -36,13 +38,22 @@ def main(options: list[str]) -> int:
     if not _kill_in_the_middle(folder, environment):
         return 1
     _say("agent resume: what was done is not done again")
-    if code := _run(folder, environment, "resume", "latest", "--config", os.devnull, "--quiet"):
+    if code := _resume(folder, environment):
         return code
     _say("agent replay --execute: the same decisions again, with every effect blocked")
     if code := _run(folder, environment, "replay", "latest", "--execute", "--config", os.devnull):
         return code
     _tell_next(folder)
     return 0
+
+
+def _resume(folder: Path, environment: dict[str, str]) -> int:
+    arguments = ("resume", "latest", "--config", os.devnull, "--quiet")
+    code = _run(folder, environment, *arguments)
+    if code != WAITS:
+        return code
+    _say("The kill came while a script was at work, so the run asks what became of it. The answer here: retry")
+    return _run(folder, environment, *arguments, "--answer", "retry")
 
 
 def _copy_workspace() -> Path:
