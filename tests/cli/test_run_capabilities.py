@@ -174,9 +174,8 @@ def test_contract_that_cannot_be_used_leaves_the_skill_readable_and_its_code_unu
     assert "the tool 'counter.invoke' is not offered in this run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("repeat", ["keyed", "opaque"])
-def test_run_killed_while_a_skill_works_goes_on_or_asks(workspace: Workspace, capsys: Capture, repeat: str) -> None:
-    folder = add_capability(workspace, "slow", COUNTER.replace("keyed", repeat).partition("input_schema")[0], SLOW)
+def kill_while_it_works(workspace: Workspace) -> None:
+    """A run whose skill `slow` had begun; its next attempt ends."""
     pipe = workspace.folder / "pipe"
     os.mkfifo(pipe)
     process = workspace.start("run", "--provider", "offline", "use the skill slow")
@@ -186,6 +185,12 @@ def test_run_killed_while_a_skill_works_goes_on_or_asks(workspace: Workspace, ca
     close_after_reader(writer)
     pipe.unlink()
     pipe.write_text("ended", encoding="utf-8")
+
+
+@pytest.mark.parametrize("repeat", ["keyed", "opaque"])
+def test_run_killed_while_a_skill_works_goes_on_or_asks(workspace: Workspace, capsys: Capture, repeat: str) -> None:
+    folder = add_capability(workspace, "slow", COUNTER.replace("keyed", repeat).partition("input_schema")[0], SLOW)
+    kill_while_it_works(workspace)
 
     if repeat == "opaque":
         assert workspace.agent("resume", "latest") == 4
@@ -203,15 +208,7 @@ def test_step_that_may_be_repeated_waits_for_the_program_that_the_kill_left_behi
     workspace: Workspace, capsys: Capture
 ) -> None:
     add_capability(workspace, "slow", COUNTER.partition("input_schema")[0], SLOW)
-    pipe = workspace.folder / "pipe"
-    os.mkfifo(pipe)
-    process = workspace.start("run", "--provider", "offline", "use the skill slow")
-    writer = os.open(pipe, os.O_WRONLY)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    close_after_reader(writer)
-    pipe.unlink()
-    pipe.write_text("ended", encoding="utf-8")
+    kill_while_it_works(workspace)
     (lock,) = workspace.folder.glob("runs/*/spool/*.lock")
     ours = os.open(lock, os.O_RDWR)
     fcntl.flock(ours, fcntl.LOCK_EX)  # like a wrapper that has not ended yet
