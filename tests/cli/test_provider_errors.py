@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from model_server import ModelServer, says
 from run_workspace import QUICK, Workspace
 
 MODEL = {"provider": "openai", "name": "m"}
@@ -94,3 +95,16 @@ def test_prompt_that_is_too_large_names_the_setting(workspace: Workspace, capsys
     workspace.agent("run", "x" * 3_000)
 
     assert "model.max_context_tokens" in capsys.readouterr().err
+
+
+def test_certificates_are_read_only_for_a_connection_that_is_secured(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "absent.pem")
+    model.follow(says("Hello."))
+    use(workspace, model.url)
+
+    assert workspace.agent("run", "Say hello") == 0
+    use(workspace, model.url.replace("http:", "https:"))
+    assert workspace.agent("run", "Say hello") != 0
+    assert "the trusted certificates absent.pem cannot be read: No such file" in capsys.readouterr().err

@@ -305,13 +305,31 @@ def certificate(tmp_path: Path) -> Path:
         pytest.skip("openssl is not installed")
 
 
-async def test_certificate_is_checked_against_the_name_though_an_address_is_connected(
-    server: Server, certificate: Path
-) -> None:
+def serve_securely(server: Server, certificate: Path) -> None:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate)
     server.http.socket = serving.wrap_socket(server.http.socket, server_side=True)
     server.text("/", "hello")
+
+
+async def test_certificates_that_the_environment_names_are_trusted_and_no_others(
+    server: Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_securely(server, certificate)
+    opened = WebAccess(open_addresses={("127.0.0.1", server.port)})
+    tool = WebFetch(opened, resolve=Names(site_example=["127.0.0.1"]), timeout_seconds=5)
+
+    assert "CERTIFICATE_VERIFY_FAILED" in (await fetch(tool, f"https://site.example:{server.port}/")).error
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert (await fetch(tool, f"https://site.example:{server.port}/")).ok
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert not (await fetch(tool, f"https://site.example:{server.port}/")).ok
+
+
+async def test_certificate_is_checked_against_the_name_though_an_address_is_connected(
+    server: Server, certificate: Path
+) -> None:
+    serve_securely(server, certificate)
     trusting = ssl.create_default_context(cafile=certificate)
     opened = WebAccess(open_addresses={("127.0.0.1", server.port)})
     names = Names(site_example=["127.0.0.1"], other_example=["127.0.0.1"])

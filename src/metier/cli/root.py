@@ -1,5 +1,6 @@
 """The root of the command line: a table of commands, each imported when it runs and not before."""
 
+import functools
 import importlib
 import os
 import sys
@@ -166,7 +167,9 @@ def load_part(args: Sequence[str]) -> Any:  # noqa: ANN401 - as above
     return _import_command(args[0], lazy.parts[args[1]])
 
 
+@functools.cache
 def _import_command(name: str, module: str) -> Any:  # noqa: ANN401 - as above
+    """Kept: a program that calls several commands builds each once."""
     command: Any = get_command(
         importlib.import_module(module if module.startswith("metier.") else f"metier.cli.{module}").app
     )

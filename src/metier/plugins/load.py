@@ -1,5 +1,8 @@
 """Find plugins and let each say what it adds. One that fails or hangs is a problem in a list, never an error."""
 
+import functools
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, cast
@@ -21,7 +24,21 @@ class Plugins:
 
 def find_entry_points() -> tuple[EntryPoint, ...]:
     """Every plugin that is installed, whether it is wanted or not."""
+    return _read_entry_points(tuple((folder, _find_change(folder)) for folder in sys.path))
+
+
+@functools.lru_cache(maxsize=4)
+def _read_entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Opens a file of each package, so it is done again only when one of the places of packages has changed."""
+    del places
     return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
+
+
+def _find_change(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  an empty name is this folder
+    except OSError:
+        return 0
 
 
 def load_plugins(

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.json_values import Wire, as_object, parse_json
 from metier.telemetry.excerpt import one_line
+from metier.tls import LateContext
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
@@ -32,6 +33,7 @@ def open_http_client() -> httpx2.AsyncClient:
         # Of a whole host: a call in flight holds a connection, and each run of the host may have one in flight.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
+        verify=LateContext(),
     )
 
 

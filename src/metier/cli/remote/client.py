@@ -17,6 +17,7 @@ from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
 from metier.settings.server_token import find_token
 from metier.store.base import ENDED
+from metier.tls import LateContext
 
 REQUEST_SECONDS = 60.0
 PATIENCE_SECONDS = 60.0
@@ -133,7 +134,12 @@ def open_server(url: str) -> Server:
         raise UsageError(f"{url!r} is no address of a server", hint="Write it like http://127.0.0.1:8321")
     token = find_token(url, home=home_folder(), environ=os.environ)
     # The environment's proxies are not for a server on this machine, and a token must not pass them unasked.
-    client = httpx2.Client(headers={"authorization": f"Bearer {token}"}, timeout=REQUEST_SECONDS, trust_env=False)
+    client = httpx2.Client(
+        headers={"authorization": f"Bearer {token}"},
+        timeout=REQUEST_SECONDS,
+        trust_env=False,
+        verify=LateContext(follows_environment=False),
+    )
     return Server(url.rstrip("/"), client)
 
 

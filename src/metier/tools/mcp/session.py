@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 
 from metier.errors import ToolFailed
 from metier.telemetry.otel.trace_context import HEADER
+from metier.tls import LateContext
 from metier.tools.base import Media
 from metier.tools.mcp.conversation import Conversation, Ending, Reply, SessionEnded, Target
 from metier.tools.mcp.http import BoundedTransport
@@ -60,7 +61,7 @@ async def open_conversation(target: Target, ending: Ending) -> AsyncGenerator[Co
         return
     # Reading may take as long as a call may: the caller keeps that limit.
     timeout = httpx2.Timeout(target.timeout_seconds, read=None)
-    bounded = BoundedTransport(httpx2.AsyncHTTPTransport(), max_bytes=target.max_message_bytes)
+    bounded = BoundedTransport(httpx2.AsyncHTTPTransport(verify=LateContext()), max_bytes=target.max_message_bytes)
     async with httpx2.AsyncClient(headers=dict(target.headers), timeout=timeout, transport=bounded) as http:
         transport = streamable_http_client(target.url, http_client=http, max_sse_event_size=target.max_message_bytes)
         async with _open_client(transport, bounded) as conversation:

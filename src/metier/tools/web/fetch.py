@@ -159,9 +159,11 @@ class WebFetch:
         """The answer, or where it redirects to."""
         import httpx2
 
+        from metier.tls import LateContext
+
         pinned = pin_url(url, address)
         headers = {**pinned.headers, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip", **more}
-        verify = self._tls or (httpx2.create_ssl_context() if url.scheme == "https" else False)
+        verify = self._tls or LateContext()
         # Proxies of the environment would resolve the name again, and elsewhere.
         async with (
             httpx2.AsyncClient(verify=verify, trust_env=False, timeout=self._timeout_seconds) as client,
