@@ -1,13 +1,12 @@
 """Limits of STYLE as tests: sizes, names, and what a start-up may import. The sets of offenders only shrink."""
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCE = ROOT / "src" / "metier"
+from source_facts import ROOT, SOURCE, read_sources
+
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_FOLDER_MODULES = 24
@@ -19,23 +18,16 @@ TOO_LONG: frozenset[str] = frozenset()
 
 
 def our_files() -> list[Path]:
-    return [path for path in sorted(SOURCE.rglob("*.py")) if "bundled" not in path.relative_to(SOURCE).parts]
-
-
-def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [file.path for file in read_sources() if file.is_ours]
 
 
 def test_files_and_functions_stay_short() -> None:
     offenders: set[str] = set()
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        text = path.read_text(encoding="utf-8")
-        if len(text.splitlines()) > MAX_FILE_LINES:
+    for file in read_sources():
+        name = file.path.relative_to(ROOT).as_posix()
+        if file.lines > MAX_FILE_LINES:
             offenders.add(name)
-        for function in functions(ast.parse(text)):
-            if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES:
-                offenders.add(f"{name}:{function.name}")
+        offenders |= {f"{name}:{function}" for function, lines in file.functions if lines > MAX_FUNCTION_LINES}
 
     assert offenders == TOO_LONG
 
@@ -49,10 +41,11 @@ def test_folders_stay_short() -> None:
 def test_files_and_classes_are_named_after_a_noun() -> None:
     vague_files = {path.name for path in our_files()} & VAGUE_NAMES
     vague_classes = {
-        f"{path.name}:{node.name}"
-        for path in our_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef) and any(word in node.name for word in VAGUE_CLASS_WORDS)
+        f"{file.path.name}:{name}"
+        for file in read_sources()
+        if file.is_ours
+        for name in file.classes
+        if any(word in name for word in VAGUE_CLASS_WORDS)
     }
 
     assert vague_files == set()
@@ -60,12 +53,7 @@ def test_files_and_classes_are_named_after_a_noun() -> None:
 
 
 def test_every_file_says_at_the_top_what_it_is() -> None:
-    silent = [
-        path.relative_to(ROOT).as_posix()
-        for path in our_files()
-        if path.read_text(encoding="utf-8").strip()
-        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    silent = [file.path.relative_to(ROOT).as_posix() for file in read_sources() if file.is_ours and file.is_silent]
 
     assert silent == []
 

@@ -20,9 +20,12 @@ from metier.server.recipe import Recipe
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import User
 from metier.server.state import ServerState
+from metier.tls import LateContext
 
 AGENT = Path(sys.executable).parent / "agent"
 WAIT_SECONDS = 30.0
+TLS = LateContext()
+"""Of clients that speak plain HTTP: making a real one for each costs more than most requests."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class RunningServer:
         """A client that sends the token; an empty one sends none."""
         sent = self.token if token is None else token
         headers = {"authorization": f"Bearer {sent}"} if sent else {}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_SECONDS, trust_env=False)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_SECONDS, trust_env=False, verify=TLS)
 
     def get(self, path: str, **params: str | int) -> dict[str, Any]:
         with self.client() as client:
@@ -54,10 +57,11 @@ class RunningServer:
         """A client with the cookie of a browser, by a one-time code."""
         assert self.recipe is not None
         code = LoginCodes(self.recipe.private).issue(User(name=self.recipe.owner, role="operator"))
-        with httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False) as browser:
+        with httpx2.Client(base_url=self.url, timeout=WAIT_SECONDS, trust_env=False, verify=TLS) as browser:
             answer = browser.get("/login", params={"code": code})
             assert answer.status_code == 303, answer.text
-            return httpx2.Client(base_url=self.url, cookies=browser.cookies, timeout=WAIT_SECONDS, trust_env=False)
+            cookies = browser.cookies
+        return httpx2.Client(base_url=self.url, cookies=cookies, timeout=WAIT_SECONDS, trust_env=False, verify=TLS)
 
 
 @contextmanager

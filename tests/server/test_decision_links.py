@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
-from running_server import RunningServer, serving_process
+from running_server import TLS, RunningServer, serving_process
 from test_notify import Receiver, receiving
 
 SECRET = "a shared word"
@@ -43,12 +43,12 @@ def told(workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPat
 
 
 def open_link(url: str) -> httpx2.Response:
-    return httpx2.get(url, headers={"accept": "text/html"}, timeout=WAIT_SECONDS, trust_env=False)
+    return httpx2.get(url, headers={"accept": "text/html"}, timeout=WAIT_SECONDS, trust_env=False, verify=TLS)
 
 
 def decide(url: str, word: str, seen: str, **headers: str) -> httpx2.Response:
     form = {"decision": word, "hash": seen, "reason": "fine"}
-    return httpx2.post(url, data=form, headers=headers, timeout=WAIT_SECONDS, trust_env=False)
+    return httpx2.post(url, data=form, headers=headers, timeout=WAIT_SECONDS, trust_env=False, verify=TLS)
 
 
 def read_hash(page: httpx2.Response) -> str:
@@ -81,7 +81,9 @@ def test_link_of_a_message_decides_its_approval_once_and_gives_nothing_else(
             # It is no key to anything else, and what is kept of it is not it.
             assert open_link(f"{server.url}/runs/{run_id}").status_code == 303
             bearer = {"authorization": f"Bearer {word}"}
-            refused = httpx2.get(f"{server.url}/api/v1/runs", headers=bearer, timeout=WAIT_SECONDS, trust_env=False)
+            refused = httpx2.get(
+                f"{server.url}/api/v1/runs", headers=bearer, timeout=WAIT_SECONDS, trust_env=False, verify=TLS
+            )
             assert refused.status_code == 401
             kept = [path for path in tmp_path.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
             assert kept == []

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
-from running_server import RunningServer, serving
+from running_server import TLS, RunningServer, serving
 from test_api_runs import start, wait_until
 
 from metier.server.security.hosts import build_allowed, is_allowed_host, is_allowed_origin, is_loopback
@@ -76,11 +76,11 @@ def test_a_one_time_code_signs_in_once(server: RunningServer) -> None:
     user = server.state.access.users.find(server.token)
     assert user is not None
     code = server.state.codes.issue(user)
-    with httpx2.Client(base_url=server.url, trust_env=False) as browser:
+    with httpx2.Client(base_url=server.url, trust_env=False, verify=TLS) as browser:
         first = browser.get("/login", params={"code": code})
         cookie = first.headers["set-cookie"]
         inside = browser.get(RUNS)
-    with httpx2.Client(base_url=server.url, trust_env=False) as thief:
+    with httpx2.Client(base_url=server.url, trust_env=False, verify=TLS) as thief:
         second = thief.get("/login", params={"code": code})
         outside = thief.get(RUNS)
 
@@ -90,7 +90,7 @@ def test_a_one_time_code_signs_in_once(server: RunningServer) -> None:
 
 
 def test_signing_in_leads_only_to_pages_of_this_server(server: RunningServer) -> None:
-    with httpx2.Client(base_url=server.url, trust_env=False) as browser:
+    with httpx2.Client(base_url=server.url, trust_env=False, verify=TLS) as browser:
         for wanted in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
             answer = browser.post("/login", data={"token": server.token, "next": wanted})
             assert (answer.status_code, answer.headers["location"]) == (303, "/")
