@@ -1,5 +1,6 @@
 """Write skills and definitions for tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from metier.definitions.problems import Problem
@@ -31,5 +32,5 @@ def found(problems: tuple[Problem, ...]) -> list[tuple[str, str, int | None]]:
     return [(problem.severity, problem.code, problem.line) for problem in problems]
 
 
-def codes(problems: tuple[Problem, ...]) -> set[str]:
+def codes(problems: Sequence[Problem]) -> set[str]:
     return {problem.code for problem in problems}

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from skill_files import codes, write_skill
 
-from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource, build_search_path
 from metier.errors import SkillNotFound
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.catalog import Catalog
+from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
 from metier.routing.cache import FILES_KEPT, load_index, save_index
 from metier.routing.catalog import WORTH_KEEPING, open_index

@@ -1,69 +1,33 @@
-"""Keep a built index on disk, so that the next process reads it instead of every skill. Losing it costs time only.
-
-A file is one header line (format, version, byte order, fingerprint of the catalog, checksum) and length-prefixed
-sections. Whatever does not match, the answer is: no index.
-"""
+"""Keep a built index on disk, so that the next process reads it instead of every skill. Losing it costs time only."""
 
 import json
-import os
-import sys
-import zlib
 from array import array
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from metier.definitions.files.whole_file import replace_file
+from metier.definitions.files.kept_file import KeptFiles
 from metier.routing.index import IndexTables, Postings, build_name_table
 from metier.routing.router import RoutingIndex
-from metier.version import __version__
 
 FORMAT = 3
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
-MAX_INDEX_BYTES = 256 * 1024 * 1024
-"""A larger index is not kept: it would fill the folder, and hardly be read faster than the skills."""
-
-_LENGTH_BYTES = 8
-
 
 def load_index(folder: Path, fingerprint: str) -> RoutingIndex | None:
     """The index of exactly this catalog, or nothing."""
-    path = _path(folder, fingerprint)
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    end = content.find(b"\n") + 1
-    body = memoryview(content)[end:]
-    if content[:end] != _header(fingerprint, zlib.crc32(body)):
-        return None
-    with suppress(OSError):
-        os.utime(path)  # what is used stays longest
-    return RoutingIndex(_unpack(list(_split(body))))
+    sections = _files(folder).read(fingerprint)
+    return None if sections is None else RoutingIndex(_unpack(sections))
 
 
 def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
-    """Replace the file as a whole, so that of two writers one wins. A folder that cannot be written is no error."""
-    sections = _pack(index.tables)
-    body = b"".join(part for section in sections for part in (len(section).to_bytes(_LENGTH_BYTES, "big"), section))
-    if len(body) > MAX_INDEX_BYTES:
-        return
-    path = _path(folder, fingerprint)
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, _header(fingerprint, zlib.crc32(body)) + body)
-        _remove_old(folder, path)
+    """A folder that cannot be written is no error."""
+    _files(folder).write(fingerprint, _pack(index.tables))
 
 
-def _path(folder: Path, fingerprint: str) -> Path:
-    return folder / f"routing-{fingerprint}.index"
-
-
-def _header(fingerprint: str, checksum: int) -> bytes:
-    return f"routing {FORMAT} {__version__} {sys.byteorder} {fingerprint} {checksum:08x}\n".encode()
+def _files(folder: Path) -> KeptFiles:
+    return KeptFiles(folder, "routing", FORMAT, FILES_KEPT)
 
 
 def _pack(tables: IndexTables) -> list[bytes]:
@@ -133,17 +97,3 @@ def _floats(section: memoryview) -> array[float]:
     values = array("f")
     values.frombytes(section)
     return values
-
-
-def _split(body: memoryview) -> Iterator[memoryview]:
-    at = 0
-    while at < len(body):
-        start = at + _LENGTH_BYTES
-        at = start + int.from_bytes(body[at:start], "big")
-        yield body[start:at]
-
-
-def _remove_old(folder: Path, newest: Path) -> None:
-    others = [path for path in folder.glob("routing-*.index") if path != newest]
-    for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[FILES_KEPT - 1 :]:
-        path.unlink(missing_ok=True)

@@ -7,11 +7,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import digest_content
@@ -47,15 +46,15 @@ class DescribedSkill(Protocol):
     def tags(self) -> tuple[str, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One skill before its body is read."""
+class _Source(NamedTuple):
+    """One skill before its body is read. They are compared by name, then by ID."""
 
-    id: str
     name: str
+    id: str
     digest: str
     """Of its `SKILL.md`."""
-    load: Callable[[], RoutableSkill]
+    number: int
+    """Its place among the skills that are indexed."""
 
 
 class _FileChanged(Exception):
@@ -64,19 +63,22 @@ class _FileChanged(Exception):
 
 def open_index(catalog: Catalog, *, cache_folder: Path | None = None) -> RoutingIndex:
     """The index of a catalog, kept in `cache_folder` by the contents of its files."""
+    ordered = sorted(
+        _Source(content.name, content.id, content.digest, number) for number, content in enumerate(catalog.contents)
+    )
     try:
-        return _open([_list_source(skill, _load_unchanged) for skill in catalog.skills], cache_folder)
+        return _open(ordered, lambda number: _load_unchanged(catalog.skills[number]), cache_folder)
     except _FileChanged:
-        return _build(_order([_list_source(skill, load_routable) for skill in catalog.skills]))
+        return _build(ordered, lambda number: load_routable(catalog.skills[number]))
 
 
 def open_index_of(skills: Iterable[SkillDefinition], *, cache_folder: Path | None = None) -> RoutingIndex:
     """The same for skills that were loaded whole: the same contents have the same index."""
-    sources = [
-        _Source(skill.id, skill.name, digest_content(skill.data), partial(build_routable, skill, body=skill.body))
-        for skill in skills
-    ]
-    return _open(sources, cache_folder)
+    listed = list(skills)
+    ordered = sorted(
+        _Source(skill.name, skill.id, digest_content(skill.data), number) for number, skill in enumerate(listed)
+    )
+    return _open(ordered, lambda number: build_routable(listed[number], body=listed[number].body), cache_folder)
 
 
 def load_routable(skill: CatalogSkill) -> RoutableSkill:
@@ -97,10 +99,6 @@ def build_routable(skill: DescribedSkill, *, body: str) -> RoutableSkill:
     )
 
 
-def _list_source(skill: CatalogSkill, load: Callable[[CatalogSkill], RoutableSkill]) -> _Source:
-    return _Source(skill.id, skill.name, skill.digest, partial(load, skill))
-
-
 def _load_unchanged(skill: CatalogSkill) -> RoutableSkill:
     data = _read(skill)
     if data is None or digest_content(data) != skill.digest:
@@ -113,26 +111,21 @@ def _read(skill: CatalogSkill) -> bytes | None:
     return None if isinstance(data, Problem) else data
 
 
-def _open(sources: list[_Source], cache_folder: Path | None) -> RoutingIndex:
-    ordered = _order(sources)
+def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cache_folder: Path | None) -> RoutingIndex:
     fingerprint = _find_fingerprint(ordered)
     memory = _find_memory(fingerprint)
     folder = cache_folder if len(ordered) >= WORTH_KEEPING else None
     if memory.index is None and folder is not None:
         memory.index = load_index(folder, fingerprint)
     if memory.index is None:
-        memory.index = _build(ordered)
+        memory.index = _build(ordered, load)
         if folder is not None:
             save_index(folder, fingerprint, memory.index)
     return memory.index
 
 
-def _order(sources: list[_Source]) -> list[_Source]:
-    return sorted(sources, key=lambda source: (source.name, source.id))
-
-
-def _build(ordered: Sequence[_Source]) -> RoutingIndex:
-    return RoutingIndex(join_tallies(ordered, take_tallies(ordered, lambda source: source.load())))
+def _build(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill]) -> RoutingIndex:
+    return RoutingIndex(join_tallies(ordered, take_tallies(ordered, lambda source: load(source.number))))
 
 
 class _Memory:
@@ -147,7 +140,5 @@ def _find_memory(_fingerprint: str) -> _Memory:
 
 
 def _find_fingerprint(ordered: Sequence[_Source]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for source in ordered:
-        digest.update(json.dumps([source.id, source.name, source.digest]).encode())
-    return digest.hexdigest()
+    contents = json.dumps([(source.id, source.name, source.digest) for source in ordered])
+    return hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()

@@ -7,8 +7,9 @@ from pathlib import Path
 from metier.cli.shared.context import current_directory, current_settings, home_folder
 from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
-from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
 from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, find_bundled_folder
 from metier.errors import UsageError
@@ -60,8 +61,8 @@ def open_active_catalog(skills_dir: Path | None) -> Catalog:
     # By folder: what a package is called depends on those around it, and on who installed it.
     enabled = {os.path.realpath(package.folder) for package in activate(packages, places.selection).packages}
     catalog = _load(skills_dir, places.settings)
-    project = {source for source in {skill.source for skill in catalog.skills} if _is_project(source, places.roots)}
-    return catalog.keep(lambda skill: skill.source in project or os.path.realpath(skill.folder) in enabled)
+    project = [source for source in catalog.sources if _is_project(source, places.roots)]
+    return catalog.keep(project, lambda skill: os.path.realpath(skill.folder) in enabled)
 
 
 def _is_project(source: SkillSource, roots: SkillRoots) -> bool:

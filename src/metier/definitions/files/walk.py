@@ -38,6 +38,10 @@ class Walk:
     """Linked folders are entered where they lead to a place below this one; without it, below the root."""
     everywhere: bool = False
     """Look into dot folders and into the parts of a skill too: for checking files, not for using them."""
+    folders: list[tuple[str, os.stat_result]] | None = None
+    """Where a list is given: every folder that was listed, with its status from before."""
+    has_links: bool = False
+    """A link decided what was found: what it leads to may change, and no folder here tells of it."""
     problems: list[Problem] = field(default_factory=list[Problem])
     _entered: set[str] = field(default_factory=set[str])
 
@@ -61,6 +65,8 @@ class Walk:
 
     def _folder(self, path: str, id: str, depth: int) -> Iterator[FoundDefinition]:  # noqa: A002
         try:
+            if self.folders is not None:
+                self.folders.append((path, os.stat(path)))  # noqa: PTH116 - text, not a Path: speed
             with os.scandir(path) as entries:
                 listed = list(entries)
         except OSError as error:
@@ -70,6 +76,7 @@ class Walk:
         found = self._definition(listed, id or os.path.basename(path))  # noqa: PTH119 - text, not a Path: speed
         if found is not None:
             yield found
+        self.has_links |= any(entry.is_symlink() for entry in listed if found is None or entry.path == found.path)
         folders = self._folders(listed, inside=found is not None)
         most = MAX_DEPTH_EVERYWHERE if self.everywhere else MAX_DEPTH
         if folders and depth >= most:

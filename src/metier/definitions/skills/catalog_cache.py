@@ -13,7 +13,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.version import __version__
 
 FORMAT = 4
-_FRESH_NS = 100_000_000
+FRESH_NS = 100_000_000
 """A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
 
 type Stamp = tuple[int, int, int, int]
@@ -57,7 +57,7 @@ class CatalogCache:
 
     def keep(self, path: str, stamp: Stamp, payload: Payload) -> None:
         self._is_changed = True
-        if max(stamp[1], stamp[2]) < self._now - _FRESH_NS:
+        if max(stamp[1], stamp[2]) < self._now - FRESH_NS:
             self._kept[path] = [list(stamp), payload]
 
     def save(self) -> None:

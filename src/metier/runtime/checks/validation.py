@@ -22,7 +22,8 @@ from metier.definitions.permits import Permits
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.schedule import load_schedules
-from metier.definitions.skills.catalog import Catalog, load_catalog
+from metier.definitions.skills.catalog import Catalog
+from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts, is_capability
 from metier.definitions.skills.skill import SkillDefinition, load_skill

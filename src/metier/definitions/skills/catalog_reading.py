@@ -1,0 +1,155 @@
+"""Read the catalog of some sources: the front matter of every skill, from the files or as it was kept."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from metier.definitions.files.walk import FoundDefinition, Walk
+from metier.definitions.problems import Problem, Severity
+from metier.definitions.skills.catalog import Catalog, CatalogSkill
+from metier.definitions.skills.catalog_cache import CatalogCache, Payload, digest_content, stamp_of
+from metier.definitions.skills.kept_catalog import KeptCatalog, Seen
+from metier.definitions.skills.naming import find_shared_names
+from metier.definitions.skills.skill import SkillDefinition, parse_once
+from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
+from metier.definitions.skills.sources import SkillSource
+
+
+def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = None) -> Catalog:
+    """Read the front matter of every skill in the sources, the source that wins first. Never stops at a bad file."""
+    if cache_folder is None:
+        return _read_catalog(sources, None, Seen())
+    kept = KeptCatalog(cache_folder, sources)
+    catalog = kept.load()
+    if catalog is None:
+        seen = Seen()
+        catalog = _read_catalog(sources, cache_folder, seen)
+        kept.save(catalog, seen)
+    return catalog
+
+
+def _read_catalog(sources: Sequence[SkillSource], cache_folder: Path | None, seen: Seen) -> Catalog:
+    collector = _Collector()
+    for source in sources:
+        cache = CatalogCache(cache_folder, source.folder) if cache_folder else None
+        collector.add(_read_source(source, cache, seen=seen, problems=collector.problems))
+        if cache:
+            cache.save()
+    return collector.build()
+
+
+def _read_source(
+    source: SkillSource, cache: CatalogCache | None, *, seen: Seen, problems: list[Problem]
+) -> list[CatalogSkill]:
+    walk = Walk(source.folder, FILE_NAME, within=source.within, folders=[] if cache else None)
+    skills: list[CatalogSkill] = []
+    for found in walk:
+        stamp = stamp_of(found.stat)
+        payload = cache.find(found.path, stamp) if cache else None
+        if payload is None:
+            payload = _read_payload(found)
+            if cache:
+                cache.keep(found.path, stamp, payload)
+        seen.files.append((found.path, stamp))
+        own = _unpack_problems(payload, found.path)
+        problems.extend(own)
+        if payload[0] is not None:
+            skills.append(_unpack(payload, found, source=source, problems=own))
+    problems.extend(walk.problems)
+    seen.add_walk(walk)
+    return skills
+
+
+def _read_payload(found: FoundDefinition) -> Payload:
+    """What the cache keeps: the fields of the skill, or nothing, and the problems."""
+    file = Path(found.path)
+    problems = misnamed(file)
+    data = read_skill_file(file, limit=MAX_FILE_BYTES, within=found.within)
+    if isinstance(data, Problem):
+        return [None, _pack_problems((*problems, data))]
+    reading = parse_once(data, file=file, id=found.id)
+    return [
+        _pack(reading.skill, digest_content(data)) if reading.skill else None,
+        _pack_problems((*problems, *reading.problems)),
+    ]
+
+
+def _pack(skill: SkillDefinition, digest: str) -> list[object]:
+    return [skill.name, skill.description, skill.version, skill.license, skill.tags, skill.allowed_tools, digest]
+
+
+def _pack_problems(problems: Iterable[Problem]) -> list[object]:
+    return [[problem.severity, problem.code, problem.message, problem.line, problem.hint] for problem in problems]
+
+
+def _unpack_problems(payload: Payload, path: str) -> tuple[Problem, ...]:
+    # The shape is that of `_pack_problems`; the cache gives back nothing else.
+    raw = cast("list[tuple[Severity, str, str, int | None, str]]", payload[1])
+    return tuple(
+        Problem(severity=severity, code=code, message=message, file=path, line=line, hint=hint)
+        for severity, code, message, line, hint in raw
+    )
+
+
+def _unpack(
+    payload: Payload, found: FoundDefinition, *, source: SkillSource, problems: tuple[Problem, ...]
+) -> CatalogSkill:
+    # The shape is that of `_pack`; the cache gives back nothing else.
+    name, description, version, license_, tags, tools, digest = cast(
+        "tuple[str, str, str | None, str | None, list[str], list[str], str]", payload[0]
+    )
+    return CatalogSkill(
+        id=found.id,
+        name=name,
+        description=description,
+        path=found.path,
+        source=source,
+        version=version,
+        license=license_,
+        tags=tuple(tags),
+        allowed_tools=tuple(tools),
+        digest=digest,
+        problems=problems,
+    )
+
+
+class _Collector:
+    """Gives each name to the first skill that has it; those of one kind of source that share it get their IDs."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._added: list[CatalogSkill] = []
+        self._by_name: dict[str, CatalogSkill] = {}
+        self._shadowed: list[CatalogSkill] = []
+
+    def add(self, skills: list[CatalogSkill]) -> None:
+        self._added += skills
+
+    def build(self) -> Catalog:
+        kinds = {skill.source.kind for skill in self._added}
+        shared = {kind: find_shared_names(s for s in self._added if s.source.kind == kind) for kind in kinds}
+        for skill in self._added:
+            self._give_name(replace(skill, name=skill.id) if skill.canonical in shared[skill.source.kind] else skill)
+        by_name = {name: self._by_name[name] for name in sorted(self._by_name)}
+        return Catalog(
+            skills=tuple(by_name.values()),
+            shadowed=tuple(self._shadowed),
+            problems=tuple(self.problems),
+        )
+
+    def _give_name(self, skill: CatalogSkill) -> None:
+        winner = self._by_name.setdefault(skill.canonical, skill)
+        if winner is not skill and winner.path != skill.path:
+            self._shadowed.append(skill)
+            self._report(skill, winner)
+
+    def _report(self, skill: CatalogSkill, winner: CatalogSkill) -> None:
+        if winner.source == skill.source:
+            code, message = "duplicate_name", f"Skill {skill.name!r} has the name of the one in '{winner.folder}'"
+        else:
+            code = "shadowed_skill"
+            message = f"Skill {skill.name!r} is hidden by the {winner.source.kind} skill in '{winner.folder}'"
+        self.problems.append(
+            Problem(severity="warning", code=code, message=message, file=skill.path, line=1, hint="Rename one of them")
+        )

@@ -1,0 +1,254 @@
+"""A large catalog as it was read last, with the folders and files that it was read from: when all of them are as they
+were, none is read. Losing it costs time only.
+
+A folder whose times and inode are the same has the same names in it. Links are another matter: what they lead to
+changes elsewhere, so a catalog that depends on one is not kept.
+"""
+
+import hashlib
+import json
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
+from functools import cached_property
+from itertools import batched
+from pathlib import Path
+from typing import Any, cast, overload, override
+
+from metier.dataclass import dataclass
+from metier.definitions.files.kept_file import KeptFiles
+from metier.definitions.files.walk import Walk
+from metier.definitions.problems import Problem, Severity
+from metier.definitions.skills.catalog import Catalog, CatalogSkill, LateSequence, LateSkills, SkillContent
+from metier.definitions.skills.catalog_cache import FRESH_NS, Stamp, stamp_of
+from metier.definitions.skills.sources import SkillSource
+
+FORMAT = 1
+FILES_KEPT = 4
+WORTH_KEEPING = 64
+"""Skills from which on a catalog is kept; a smaller one is read in less time than its file takes."""
+
+_STAMP = 4
+_PLACES, _STAMPS, _COUNTS, _SOURCES, _COLUMNS = 0, 1, 2, 3, 4
+"""The sections: paths, their stamps, the number of skills, the source of each skill, and the columns of `_COLUMN`."""
+_COLUMN = ("id", "name", "digest", "path", "description", "version", "license", "tags", "allowed_tools", "problems")
+_PROBLEMS = _COLUMNS + len(_COLUMN)
+
+
+@dataclass
+class Seen:
+    """What a catalog was read from."""
+
+    files: list[tuple[str, Stamp]] = field(default_factory=list[tuple[str, Stamp]])
+    folders: list[tuple[str, Stamp]] = field(default_factory=list[tuple[str, Stamp]])
+    is_complete: bool = True
+    """These say all: no link was followed, and every folder could be read."""
+    started: int = field(default_factory=time.time_ns)
+
+    def add_walk(self, walk: Walk) -> None:
+        self.folders += [(path, stamp_of(status)) for path, status in walk.folders or ()]
+        self.is_complete = self.is_complete and not walk.has_links and not walk.problems
+
+    @property
+    def can_be_compared(self) -> bool:
+        """A file or folder that has just changed may change again without a new time."""
+        newest = max((max(stamp[1:3]) for _, stamp in (*self.files, *self.folders)), default=0)
+        return self.is_complete and newest < self.started - FRESH_NS
+
+
+class KeptCatalog:
+    """The place of the catalog of some sources in a cache folder."""
+
+    def __init__(self, folder: Path, sources: Sequence[SkillSource]) -> None:
+        self._files = KeptFiles(folder, "catalog", FORMAT, FILES_KEPT)
+        self._sources = sources
+        self._key = _find_key(sources)
+
+    def load(self) -> Catalog | None:
+        """The catalog, where nothing that it was read from has changed."""
+        sections = self._files.read(self._key)
+        if sections is None or not _are_unchanged(_read_json(sections[_PLACES]), sections[_STAMPS]):
+            return None
+        rows = _Rows(sections, self._sources)
+        taken, all_rows = _read_json(sections[_COUNTS])
+        return Catalog(
+            skills=_KeptSkills(rows, range(taken)),
+            shadowed=_KeptSkills(rows, range(taken, all_rows)),
+            problems=_KeptProblems(sections[_PROBLEMS]),
+        )
+
+    def save(self, catalog: Catalog, seen: Seen) -> None:
+        """Nothing where it is small, or where its files and folders do not tell of every change."""
+        skills = [*catalog.skills, *catalog.shadowed]
+        if len(skills) < WORTH_KEEPING or not seen.can_be_compared:
+            return
+        numbers = {source: number for number, source in enumerate(self._sources)}
+        places = [*seen.folders, *seen.files]
+        try:
+            stamps = array("q", [number for _, stamp in places for number in stamp])
+        except OverflowError:  # a file system with larger numbers for its files than Linux has
+            return
+        columns: list[Iterable[object]] = [
+            *([getattr(skill, name) for skill in skills] for name in _COLUMN[:-1]),
+            [_pack_problems(skill.problems) for skill in skills],
+        ]
+        self._files.write(
+            self._key,
+            [
+                _write_json([path for path, _ in places]),
+                stamps.tobytes(),
+                _write_json([len(catalog.skills), len(skills)]),
+                array("I", [numbers[skill.source] for skill in skills]).tobytes(),
+                *map(_write_json, columns),
+                _write_json(_pack_problems(catalog.problems)),
+            ],
+        )
+
+
+def _find_key(sources: Sequence[SkillSource]) -> str:
+    """The places that are looked at, where they really are now, and which of them are not there."""
+    places = [
+        (
+            source.kind,
+            os.path.abspath(source.folder),  # noqa: PTH100 - text, as a walk names it
+            os.path.realpath(source.folder) if os.path.lexists(source.folder) else None,
+            os.path.realpath(source.within) if source.within else None,
+        )
+        for source in sources
+    ]
+    return hashlib.blake2b(_write_json(places), digest_size=16).hexdigest()
+
+
+def _are_unchanged(paths: Iterable[str], stamps: memoryview) -> bool:
+    kept = array("q")
+    kept.frombytes(stamps)
+    look = os.stat
+    try:
+        for path, known in zip(paths, batched(kept, _STAMP), strict=True):
+            status = look(path)
+            if (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) != known:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+class _Rows:
+    """The skills of a kept catalog, column by column; a column is read when it is needed."""
+
+    def __init__(self, sections: list[memoryview], sources: Sequence[SkillSource]) -> None:
+        self._sections = sections
+        self._all_sources = sources
+        self._read: dict[str, list[object]] = {}
+
+    @cached_property
+    def sources(self) -> list[SkillSource]:
+        numbers = array("I")
+        numbers.frombytes(self._sections[_SOURCES])
+        return list(map(self._all_sources.__getitem__, numbers))
+
+    def column(self, name: str) -> list[object]:
+        values = self._read.get(name)
+        if values is None:
+            values = self._read[name] = _read_json(self._sections[_COLUMNS + _COLUMN.index(name)])
+        return values
+
+    def texts(self, name: str) -> list[str]:
+        return cast("list[str]", self.column(name))
+
+    def build(self, number: int) -> CatalogSkill:
+        # The shape is that of `KeptCatalog.save`; the checksum says that nothing else is here.
+        path = self.texts("path")[number]
+        return CatalogSkill(
+            id=self.texts("id")[number],
+            name=self.texts("name")[number],
+            description=self.texts("description")[number],
+            path=path,
+            source=self.sources[number],
+            version=cast("str | None", self.column("version")[number]),
+            license=cast("str | None", self.column("license")[number]),
+            tags=tuple(cast("list[str]", self.column("tags")[number])),
+            allowed_tools=tuple(cast("list[str]", self.column("allowed_tools")[number])),
+            digest=self.texts("digest")[number],
+            problems=tuple(_unpack_problems(self.column("problems")[number])),
+        )
+
+
+class _KeptSkills(LateSkills):
+    def __init__(self, rows: _Rows, numbers: Sequence[int]) -> None:
+        self._rows = rows
+        self._numbers = numbers
+
+    @override
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> CatalogSkill: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_KeptSkills": ...
+    @override
+    def __getitem__(self, index: int | slice) -> "CatalogSkill | _KeptSkills":
+        if isinstance(index, slice):
+            return _KeptSkills(self._rows, self._numbers[index])
+        return self._rows.build(self._numbers[index])
+
+    @property
+    @override
+    def contents(self) -> Sequence[SkillContent]:
+        ids, names, digests = map(self._rows.texts, ("id", "name", "digest"))
+        return [SkillContent(ids[number], names[number], digests[number]) for number in self._numbers]
+
+    @property
+    @override
+    def sources(self) -> frozenset[SkillSource]:
+        return frozenset(self._rows.sources[number] for number in self._numbers)
+
+    @override
+    def keep(self, whole: frozenset[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "_KeptSkills":
+        sources = self._rows.sources
+        kept = [number for number in self._numbers if sources[number] in whole or wanted(self._rows.build(number))]
+        return _KeptSkills(self._rows, kept)
+
+
+class _KeptProblems(LateSequence[Problem]):
+    def __init__(self, section: memoryview) -> None:
+        self._section = section
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
+        return list(_unpack_problems(_read_json(self._section)))
+
+    @override
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        return self._problems[index]
+
+
+def _pack_problems(problems: Iterable[Problem]) -> list[object]:
+    return [[each.severity, each.code, each.message, each.file, each.line, each.hint] for each in problems]
+
+
+def _unpack_problems(packed: object) -> Iterable[Problem]:
+    # The shape is that of `_pack_problems`.
+    for severity, code, message, file, line, hint in cast(
+        "list[tuple[Severity, str, str, str, int | None, str]]", packed
+    ):
+        yield Problem(severity=severity, code=code, message=message, file=file, line=line, hint=hint)
+
+
+def _write_json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _read_json(section: memoryview) -> Any:  # noqa: ANN401 - what `_write_json` was given
+    return json.loads(bytes(section).decode("utf-8", "surrogatepass"))
