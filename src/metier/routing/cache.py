@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import cast
 
 from metier.definitions.files.kept_file import KeptFiles
-from metier.routing.index import IndexTables, Postings, build_name_table
+from metier.routing.index import IndexTables, Postings
 from metier.routing.router import RoutingIndex
 
-FORMAT = 3
+FORMAT = 4
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
@@ -32,7 +32,7 @@ def _files(folder: Path) -> KeptFiles:
 
 def _pack(tables: IndexTables) -> list[bytes]:
     return [
-        json.dumps([tables.ids, tables.names]).encode(),
+        json.dumps([tables.ids, tables.names, tables.by_name]).encode(),
         "\n".join(tables.words).encode(),
         "\n".join(tables.forms).encode(),
         array("i", tables.forms.values()).tobytes(),
@@ -47,7 +47,7 @@ def _pack(tables: IndexTables) -> list[bytes]:
 
 def _unpack(sections: list[memoryview]) -> IndexTables:
     # Written by `_pack`; the checksum says that nothing else is here.
-    ids, names = cast("tuple[list[str], list[str]]", json.loads(bytes(sections[0])))
+    ids, names, by_name = cast("tuple[list[str], list[str], dict[str, list[int]]]", json.loads(bytes(sections[0])))
     words = _lines(sections[1])
     return IndexTables(
         ids=tuple(ids),
@@ -60,7 +60,7 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         name_rarities=_floats(sections[7]),
         postings=_read_postings(sections[8:13]),
         pairs=_read_postings(sections[13:18]),
-        by_name=build_name_table(names),
+        by_name={name: tuple(numbers) for name, numbers in by_name.items()},
     )
 
 

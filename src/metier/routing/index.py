@@ -148,11 +148,11 @@ def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> Ind
         forms=forms,
         name_words=tuple(tuple(sorted(set(each.name))) for each in told),
         name_rarities=array("f", (sum(postings.rarities[word] for word in set(each.name)) for each in told)),
-        by_name=build_name_table(skill.name for skill in ordered),
+        by_name=_build_name_table(skill.name for skill in ordered),
     )
 
 
-def build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Normal form of each name to the numbers of the skills that have it."""
     table: dict[str, list[int]] = {}
     for number, name in enumerate(names):

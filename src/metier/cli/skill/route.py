@@ -3,7 +3,6 @@
 import os
 from typing import Annotated
 
-import anyio
 import typer
 
 from metier.cli.shared.context import current_settings
@@ -12,7 +11,7 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import cache_folder, open_active_catalog, open_catalog
 from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
-from metier.routing.similar import FoundSimilar
+from metier.routing.similar import FoundSimilar, Similarities
 from metier.routing.similar_opening import open_similarities
 from metier.routing.skill import SkillCandidate
 
@@ -42,7 +41,7 @@ def route(
     similarities = open_similarities(
         catalog.skills, current_settings(None, {}).settings.embeddings, environ=os.environ, cache_folder=cache_folder()
     )
-    near = anyio.run(similarities.find, request) if similarities is not None else FoundSimilar()
+    near = _wait_for(similarities, request) if similarities is not None else FoundSimilar()
     if near.failure:
         warn_line(f"Skills are ranked by words alone: {near.failure}")
     candidates = rank_request(index, request, count=count, similar=near.ranked)
@@ -61,6 +60,12 @@ def route(
         warn_line(f"None of {len(index)} skills shares a word with this request")
     elif candidates[0].score < DEFAULT_MIN_SCORE:
         warn_line(f"No skill reaches {DEFAULT_MIN_SCORE:g}, the score from which one counts as a candidate by default")
+
+
+def _wait_for(similarities: Similarities, request: str) -> FoundSimilar:
+    import anyio  # where no embeddings are asked for nothing is waited for
+
+    return anyio.run(similarities.find, request)
 
 
 def _candidate_as_json(candidate: SkillCandidate) -> dict[str, object]:

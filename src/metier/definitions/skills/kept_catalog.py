@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import batched
+from itertools import accumulate, batched
 from pathlib import Path
 from typing import Any, cast, overload, override
 
@@ -25,16 +25,15 @@ from metier.definitions.skills.catalog import Catalog, CatalogSkill, LateSequenc
 from metier.definitions.skills.catalog_cache import FRESH_NS, Stamp, stamp_of
 from metier.definitions.skills.sources import SkillSource
 
-FORMAT = 1
+FORMAT = 2
 FILES_KEPT = 4
 WORTH_KEEPING = 64
 """Skills from which on a catalog is kept; a smaller one is read in less time than its file takes."""
 
 _STAMP = 4
-_PLACES, _STAMPS, _COUNTS, _SOURCES, _COLUMNS = 0, 1, 2, 3, 4
-"""The sections: paths, their stamps, the number of skills, the source of each skill, and the columns of `_COLUMN`."""
-_COLUMN = ("id", "name", "digest", "path", "description", "version", "license", "tags", "allowed_tools", "problems")
-_PROBLEMS = _COLUMNS + len(_COLUMN)
+_PLACES, _STAMPS, _COUNTS, _SOURCES, _IDS, _NAMES, _DIGESTS, _ENDS, _RECORDS, _PROBLEMS = range(10)
+"""The sections: paths, their stamps, the number of skills; then a column for each thing that is asked of all skills,
+and a record of the rest of each skill, with where it ends; then the problems of the catalog."""
 
 
 @dataclass
@@ -90,10 +89,7 @@ class KeptCatalog:
             stamps = array("q", [number for _, stamp in places for number in stamp])
         except OverflowError:  # a file system with larger numbers for its files than Linux has
             return
-        columns: list[Iterable[object]] = [
-            *([getattr(skill, name) for skill in skills] for name in _COLUMN[:-1]),
-            [_pack_problems(skill.problems) for skill in skills],
-        ]
+        records = [_write_json(_pack(skill)) for skill in skills]
         self._files.write(
             self._key,
             [
@@ -101,7 +97,11 @@ class KeptCatalog:
                 stamps.tobytes(),
                 _write_json([len(catalog.skills), len(skills)]),
                 array("I", [numbers[skill.source] for skill in skills]).tobytes(),
-                *map(_write_json, columns),
+                _write_json([skill.id for skill in skills]),
+                _write_json([skill.name for skill in skills]),
+                _write_json([skill.digest for skill in skills]),
+                array("Q", accumulate(map(len, records))).tobytes(),
+                b"".join(records),
                 _write_json(_pack_problems(catalog.problems)),
             ],
         )
@@ -122,8 +122,7 @@ def _find_key(sources: Sequence[SkillSource]) -> str:
 
 
 def _are_unchanged(paths: Iterable[str], stamps: memoryview) -> bool:
-    kept = array("q")
-    kept.frombytes(stamps)
+    kept = _read_array("q", stamps)
     look = os.stat
     try:
         for path, known in zip(paths, batched(kept, _STAMP), strict=True):
@@ -136,43 +135,48 @@ def _are_unchanged(paths: Iterable[str], stamps: memoryview) -> bool:
 
 
 class _Rows:
-    """The skills of a kept catalog, column by column; a column is read when it is needed."""
+    """The skills of a kept catalog: columns that are read when they are needed, and records, each read alone."""
 
     def __init__(self, sections: list[memoryview], sources: Sequence[SkillSource]) -> None:
         self._sections = sections
-        self._all_sources = sources
-        self._read: dict[str, list[object]] = {}
+        self.sources = sources
 
     @cached_property
-    def sources(self) -> list[SkillSource]:
-        numbers = array("I")
-        numbers.frombytes(self._sections[_SOURCES])
-        return list(map(self._all_sources.__getitem__, numbers))
+    def source_numbers(self) -> array[int]:
+        return _read_array("I", self._sections[_SOURCES])
 
-    def column(self, name: str) -> list[object]:
-        values = self._read.get(name)
-        if values is None:
-            values = self._read[name] = _read_json(self._sections[_COLUMNS + _COLUMN.index(name)])
-        return values
+    @cached_property
+    def ids(self) -> list[str]:
+        return _read_json(self._sections[_IDS])
 
-    def texts(self, name: str) -> list[str]:
-        return cast("list[str]", self.column(name))
+    @cached_property
+    def names(self) -> list[str]:
+        return _read_json(self._sections[_NAMES])
+
+    @cached_property
+    def digests(self) -> list[str]:
+        return _read_json(self._sections[_DIGESTS])
+
+    @cached_property
+    def _ends(self) -> array[int]:
+        return _read_array("Q", self._sections[_ENDS])
 
     def build(self, number: int) -> CatalogSkill:
-        # The shape is that of `KeptCatalog.save`; the checksum says that nothing else is here.
-        path = self.texts("path")[number]
+        record = self._sections[_RECORDS][self._ends[number - 1] if number else 0 : self._ends[number]]
+        # The shape is that of `_pack`; the checksum says that nothing else is here.
+        path, description, version, license_, tags, tools, problems = _read_json(record)
         return CatalogSkill(
-            id=self.texts("id")[number],
-            name=self.texts("name")[number],
-            description=self.texts("description")[number],
+            id=self.ids[number],
+            name=self.names[number],
+            description=description,
             path=path,
-            source=self.sources[number],
-            version=cast("str | None", self.column("version")[number]),
-            license=cast("str | None", self.column("license")[number]),
-            tags=tuple(cast("list[str]", self.column("tags")[number])),
-            allowed_tools=tuple(cast("list[str]", self.column("allowed_tools")[number])),
-            digest=self.texts("digest")[number],
-            problems=tuple(_unpack_problems(self.column("problems")[number])),
+            source=self.sources[self.source_numbers[number]],
+            version=version,
+            license=license_,
+            tags=tuple(tags),
+            allowed_tools=tuple(tools),
+            digest=self.digests[number],
+            problems=tuple(_unpack_problems(problems)),
         )
 
 
@@ -198,18 +202,20 @@ class _KeptSkills(LateSkills):
     @property
     @override
     def contents(self) -> Sequence[SkillContent]:
-        ids, names, digests = map(self._rows.texts, ("id", "name", "digest"))
+        ids, names, digests = self._rows.ids, self._rows.names, self._rows.digests
         return [SkillContent(ids[number], names[number], digests[number]) for number in self._numbers]
 
     @property
     @override
     def sources(self) -> frozenset[SkillSource]:
-        return frozenset(self._rows.sources[number] for number in self._numbers)
+        used = set(map(self._rows.source_numbers.__getitem__, self._numbers))
+        return frozenset(map(self._rows.sources.__getitem__, used))
 
     @override
     def keep(self, whole: frozenset[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "_KeptSkills":
-        sources = self._rows.sources
-        kept = [number for number in self._numbers if sources[number] in whole or wanted(self._rows.build(number))]
+        sources, build = self._rows.source_numbers, self._rows.build
+        taken = {number for number, source in enumerate(self._rows.sources) if source in whole}
+        kept = [number for number in self._numbers if sources[number] in taken or wanted(build(number))]
         return _KeptSkills(self._rows, kept)
 
 
@@ -234,6 +240,18 @@ class _KeptProblems(LateSequence[Problem]):
         return self._problems[index]
 
 
+def _pack(skill: CatalogSkill) -> list[object]:
+    return [
+        skill.path,
+        skill.description,
+        skill.version,
+        skill.license,
+        skill.tags,
+        skill.allowed_tools,
+        _pack_problems(skill.problems),
+    ]
+
+
 def _pack_problems(problems: Iterable[Problem]) -> list[object]:
     return [[each.severity, each.code, each.message, each.file, each.line, each.hint] for each in problems]
 
@@ -244,6 +262,12 @@ def _unpack_problems(packed: object) -> Iterable[Problem]:
         "list[tuple[Severity, str, str, str, int | None, str]]", packed
     ):
         yield Problem(severity=severity, code=code, message=message, file=file, line=line, hint=hint)
+
+
+def _read_array(typecode: str, section: memoryview) -> array[int]:
+    values: array[int] = array(typecode)
+    values.frombytes(section)
+    return values
 
 
 def _write_json(value: object) -> bytes:
