@@ -11,10 +11,11 @@ from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
 from metier.routing.cache import FILES_KEPT, load_index, save_index
 from metier.routing.catalog import WORTH_KEEPING, open_index
-from metier.routing.halves import WORTH_TWO, take_tallies
+from metier.routing.halves import take_tallies
 from metier.routing.index import join_tallies
 from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
+from metier.second_process import WORTH_TWO
 
 REQUESTS = ("tabels of the pdf", "review a pull request", "/weather", "проверка договоров", "hello")
 

@@ -1,5 +1,6 @@
 """Read the catalog of some sources: the front matter of every skill, from the files or as it was kept."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from metier.definitions.skills.naming import find_shared_names
 from metier.definitions.skills.skill import SkillDefinition, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
 from metier.definitions.skills.sources import SkillSource
+from metier.second_process import Parcel, work_in_halves
 
 
 def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = None) -> Catalog:
@@ -43,14 +45,14 @@ def _read_source(
     source: SkillSource, cache: CatalogCache | None, *, seen: Seen, problems: list[Problem]
 ) -> list[CatalogSkill]:
     walk = Walk(source.folder, FILE_NAME, within=source.within, folders=[] if cache else None)
+    files = [(found, stamp_of(found.stat)) for found in walk]
+    known = [cache.find(found.path, stamp) if cache else None for found, stamp in files]
+    fresh = iter(_read_payloads([found for (found, _), payload in zip(files, known, strict=True) if payload is None]))
     skills: list[CatalogSkill] = []
-    for found in walk:
-        stamp = stamp_of(found.stat)
-        payload = cache.find(found.path, stamp) if cache else None
-        if payload is None:
-            payload = _read_payload(found)
-            if cache:
-                cache.keep(found.path, stamp, payload)
+    for (found, stamp), remembered in zip(files, known, strict=True):
+        payload = next(fresh) if remembered is None else remembered
+        if remembered is None and cache:
+            cache.keep(found.path, stamp, payload)
         seen.files.append((found.path, stamp))
         own = _unpack_problems(payload, found.path)
         problems.extend(own)
@@ -59,6 +61,16 @@ def _read_source(
     problems.extend(walk.problems)
     seen.add_walk(walk)
     return skills
+
+
+def _read_payloads(files: Sequence[FoundDefinition]) -> list[Payload]:
+    """Many files are read by two processes."""
+    halves = work_in_halves(files, lambda part: [_read_payload(found) for found in part], Parcel(_to_json, json.loads))
+    return [payload for half in halves for payload in half]
+
+
+def _to_json(payloads: list[Payload]) -> bytes:
+    return json.dumps(payloads).encode()
 
 
 def _read_payload(found: FoundDefinition) -> Payload:
