@@ -89,6 +89,18 @@ except ToolFailed as error:
     assert said.stdout.splitlines() == [">=3.12,<4", "Install it: pip install 'metier[scripts]'"], said.stderr
 
 
+def test_a_script_that_names_no_packages_needs_no_extra(base: Path, tmp_path: Path) -> None:
+    skill = tmp_path / "skills/greeter"
+    (skill / "scripts").mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: greeter\ndescription: Greets.\n---\n\nGreet.\n", encoding="utf-8")
+    (skill / "scripts/greet.py").write_text('print("hello")\n', encoding="utf-8")
+
+    said = run_agent(base, "skill", "run", "greeter", "greet", cwd=tmp_path)
+
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["result"] == "hello\n"
+
+
 def test_the_nearest_command_is_named_without_an_extra(base: Path, tmp_path: Path) -> None:
     assert "Did you mean 'runs'?" in run_agent(base, "rnus", cwd=tmp_path).stderr
 

@@ -122,6 +122,18 @@ async def test_dependencies_come_from_the_agents_index_into_an_environment_that_
     assert len(list(lab.environments.iterdir())) == 1
 
 
+async def test_script_without_packages_has_an_environment_of_its_own_that_sees_none_of_the_agents(lab: Lab) -> None:
+    find = "import json, sys\nfrom importlib.util import find_spec\n"
+    lab.write(
+        "main.py", f"{find}print(json.dumps([sys.prefix, find_spec('pydantic') is None, find_spec('json') is None]))"
+    )
+
+    prefix, without_pydantic, without_json = cast("list[JsonValue]", (await lab.run())["result"])
+
+    (environment,) = lab.environments.iterdir()
+    assert (prefix, without_pydantic, without_json) == (str(environment), True, False)
+
+
 async def test_several_first_runs_at_once_share_one_environment(lab: Lab) -> None:
     write_wheel(lab.wheels, "1.0.0")
     lab.write("main.py", SCRIPT)

@@ -1,6 +1,6 @@
 """Prepare the Python that a script runs on: an environment of its own, with the packages that its metadata names.
 
-`uv` does the work, apart from the script and before it: from wheels only, without configuration files, with index
+`uv` brings packages, apart from the script and before it: from wheels only, without configuration files, with index
 settings from `UV_…` variables. The script then runs on the prepared interpreter and never sees those settings.
 """
 
@@ -87,6 +87,10 @@ class ScriptEnvironments:
         aside = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
         try:
             python = PreparedPython(folder=aside / "env")
+            if not requirements and os.name == "posix":
+                _write_empty(python)
+                _move_into_place(python.folder, target)
+                return
             base = ["--python", base_interpreter(), "--no-python-downloads"]
             await self._uv("venv", "--no-project", "--relocatable", *base, str(python.folder))
             if requirements:
@@ -177,6 +181,22 @@ def _render(dependencies: "tuple[Requirement, ...]") -> str:
 
 def _canonical(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _write_empty(python: PreparedPython) -> None:
+    """An environment without packages, as `uv` and the module `venv` make it, without starting a process for it."""
+    base, version = Path(base_interpreter()), ".".join(platform.python_version_tuple()[:2])
+    python.programs.mkdir(parents=True)
+    python.interpreter.symlink_to(base)
+    for name in ("python3", f"python{version}"):
+        (python.programs / name).symlink_to(python.interpreter.name)
+    (python.folder / "lib" / f"python{version}" / "site-packages").mkdir(parents=True)
+    lines = (
+        f"home = {base.parent}",
+        "include-system-site-packages = false",
+        f"version_info = {platform.python_version()}",
+    )
+    (python.folder / "pyvenv.cfg").write_text("\n".join((*lines, "")), encoding="utf-8")
 
 
 def _move_into_place(built: Path, target: Path) -> None:
