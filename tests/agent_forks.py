@@ -9,6 +9,7 @@ the same words, streams, folder and environment, and ends in the same way, in a 
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
@@ -22,14 +23,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, override
 
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
+told = os.environ.pop("AGENT_FORK_TOLD", "")
 order = {{"words": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ), "mask": os.umask(0)}}
 os.umask(order["mask"])
+order["leads"] = os.getsid(0) == os.getpid()
 body = json.dumps(order).encode("utf-8", "surrogateescape")
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
@@ -37,6 +42,9 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(body)
     answers = server.makefile("r")
     child = int(answers.readline())
+    if told:
+        os.write(int(told), b"%d\\n" % child)
+        os.close(int(told))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: os.kill(child, received))
     code = int(answers.readline() or "1")
@@ -74,6 +82,30 @@ def forked_agent() -> Path:
     program.write_text(CLIENT.format(python=Path(sys.executable).resolve(), address=str(address)), encoding="utf-8")
     program.chmod(0o755)
     return program
+
+
+class ForkedAgent(subprocess.Popen[Any]):
+    """`agent` as a fork: signals reach the fork itself, and when this has ended, the fork has.
+
+    With `start_new_session` the fork leads a session of its own, and a terminal that is its input is that session's.
+    """
+
+    def __init__(self, words: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> None:
+        reading, writing = os.pipe()
+        environment = {**(os.environ if env is None else env), "AGENT_FORK_TOLD": str(writing)}
+        with os.fdopen(reading, "rb") as told:
+            try:
+                super().__init__([forked_agent(), *words], env=environment, pass_fds=[writing], **options)
+            finally:
+                os.close(writing)
+            self.agent_pid: int = int(told.readline())
+            """Of the process of the command; `pid` is that of the program which waits for it."""
+
+    @override
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.agent_pid, sig)
 
 
 class Forks:
@@ -173,6 +205,10 @@ def become(order: dict[str, Any]) -> int:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     os.umask(order["mask"])
+    if order["leads"]:
+        os.setsid()
+        with contextlib.suppress(OSError):  # no terminal, or one of another session
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.argv = [str(Path(sys.executable).with_name("agent")), *order["words"]]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

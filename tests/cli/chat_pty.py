@@ -4,13 +4,15 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from agent_forks import ForkedAgent
 
 AGENT = Path(sys.executable).parent / "agent"
 SECONDS = 90.0
@@ -25,10 +27,14 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 
 class Terminal:
-    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, descriptor: int, process: subprocess.Popen[Any]) -> None:
         self.process = process
         self._descriptor = descriptor
         self._seen = ""
+
+    @property
+    def agent_pid(self) -> int:
+        return self.process.agent_pid if isinstance(self.process, ForkedAgent) else self.process.pid
 
     @property
     def is_open(self) -> bool:
@@ -72,30 +78,30 @@ class Terminal:
 
 
 @contextmanager
-def chat_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
-    with agent_terminal(folder, "chat", *args, **environment) as terminal:
+def chat_terminal(folder: Path, *args: str, is_anew: bool = False, **environment: str) -> Generator[Terminal]:
+    with agent_terminal(folder, "chat", *args, is_anew=is_anew, **environment) as terminal:
         yield terminal
 
 
 @contextmanager
-def agent_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
+def agent_terminal(folder: Path, *args: str, is_anew: bool = False, **environment: str) -> Generator[Terminal]:
+    """`is_anew`: the program as a user starts it, else a fork that imports nothing."""
     controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", OWN_TERMINAL, str(AGENT), *args],
-        cwd=folder,
-        env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
+    variables = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment}
+    options: dict[str, Any] = {"cwd": folder, "env": variables, "start_new_session": True}
+    options |= {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    if is_anew:
+        words = [sys.executable, "-c", OWN_TERMINAL, str(AGENT), *args]
+        process: subprocess.Popen[Any] = subprocess.Popen(words, **options)
+    else:
+        process = ForkedAgent(args, **options)
     os.close(terminal)
     shown = Terminal(controller, process)
     try:
         yield shown
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
         process.wait(SECONDS)
         if shown.is_open:
             os.close(controller)

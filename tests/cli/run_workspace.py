@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from model_server import ModelServer
 
+from agent_forks import ForkedAgent
 from metier.cli.main import run
 
 AGENT = Path(sys.executable).parent / "agent"
@@ -71,8 +72,15 @@ class Workspace:
     def agent(self, *args: str) -> int:
         return run(list(args))
 
-    def start(self, *args: str, **environment: str) -> subprocess.Popen[str]:
-        """The real command, as a process of its own."""
+    def start(self, *args: str, **environment: str) -> ForkedAgent:
+        """The command as a process of its own, which imports nothing: see `agent_forks`."""
+        return ForkedAgent(
+            args, cwd=self.folder, env={**os.environ, **environment}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def start_anew(self, *args: str, **environment: str) -> subprocess.Popen[str]:
+        """The command as a user starts it."""
         return subprocess.Popen(
             [AGENT, *args], cwd=self.folder, env={**os.environ, **environment}, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
+
+from agent_forks import forked_agent
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -86,10 +88,10 @@ def test_an_approval_is_found_without_reading_the_journals_of_other_runs(
 def test_approved_in_another_process_the_call_runs_once_after_resume(
     workspace: Workspace, model: ModelServer, parked: str
 ) -> None:
-    subprocess.run([AGENT, "approvals", "approve", parked, "--by", "ada"], cwd=workspace.folder, check=True)
+    subprocess.run([forked_agent(), "approvals", "approve", parked, "--by", "ada"], cwd=workspace.folder, check=True)
 
     resumed = subprocess.run(
-        [AGENT, "resume", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=True
+        [forked_agent(), "resume", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=True
     )
 
     assert resumed.stdout == "Done.\n"

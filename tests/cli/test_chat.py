@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 from model_server import ModelServer, calls, fails, says
-from run_workspace import AGENT, Workspace, use_model
+from run_workspace import Workspace, use_model
+
+from agent_forks import ForkedAgent
 
 type Say = Callable[..., tuple[int, str, str]]
 
@@ -180,8 +182,8 @@ def test_a_turn_killed_while_the_model_thinks_goes_on_when_the_chat_is_opened_ag
 ) -> None:
     model.follow(says("Here."))
     model.silent.set()
-    process = subprocess.Popen(
-        [AGENT, "chat", "--context", "c"], cwd=workspace.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    process = ForkedAgent(
+        ["chat", "--context", "c"], cwd=workspace.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, env=dict(os.environ),
     )  # fmt: skip
     assert process.stdin is not None

@@ -15,7 +15,7 @@ def said_last(model: ModelServer) -> str:
 def test_ctrl_c_stops_the_turn_and_not_the_program(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Late."), says("Here I am."))
     model.silent.set()
-    with chat_terminal(workspace.folder) as terminal:
+    with chat_terminal(workspace.folder, is_anew=True) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Think hard" + ENTER)
         assert model.asked.wait(60)

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, WAIT, Workspace
+from run_workspace import WAIT, Workspace
+
+from agent_forks import forked_agent
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -194,7 +196,8 @@ def test_passwords_of_a_broker_are_never_shown(workspace: Workspace, model: Mode
 
     for url in (f"sqla+sqlite:///{password}", f"ftp://me:{password}@host/"):
         ended = subprocess.run(
-            [AGENT, "run", "Greet", "--detach"], cwd=workspace.folder, capture_output=True, text=True, timeout=60,
+            [forked_agent(), "run", "Greet", "--detach"],
+            cwd=workspace.folder, capture_output=True, text=True, timeout=60,
             env={**os.environ, "CELERY_BROKER_URL": url},
         )  # fmt: skip
         assert ended.returncode == 2
@@ -203,7 +206,7 @@ def test_passwords_of_a_broker_are_never_shown(workspace: Workspace, model: Mode
 
     unreachable = {**os.environ, "AGENT_WORKER_BROKER_URL": f"redis://:{password}@127.0.0.1:1/0"}
     ended = subprocess.run(
-        [AGENT, "run", "Greet", "--detach"], cwd=workspace.folder, capture_output=True, text=True, timeout=60,
+        [forked_agent(), "run", "Greet", "--detach"], cwd=workspace.folder, capture_output=True, text=True, timeout=60,
         env=unreachable,
     )  # fmt: skip
     assert ended.returncode == 0

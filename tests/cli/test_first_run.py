@@ -39,7 +39,7 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
 ) -> None:
     model.models = ("small", "large")
     model.follow(says("Nice to meet you."))
-    with agent_terminal(newcomer.folder) as terminal:
+    with agent_terminal(newcomer.folder, is_anew=True) as terminal:
         terminal.wait_for("Who shall answer?")
         offered = terminal.wait_for("[1]:")
         assert offered.index("Ollama") < offered.index("Anthropic") < offered.index("Offline")

@@ -14,6 +14,8 @@ from chat_pty import CTRL_C, CTRL_D, agent_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
+from agent_forks import forked_agent
+
 type Capture = pytest.CaptureFixture[str]
 
 
@@ -32,7 +34,7 @@ def test_command_without_its_subcommand_shows_its_help_line_by_line(words: list[
 def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tuple[str, int]:
     """Read one line of a stream, then close it; the exit code when the process has ended."""
     process = subprocess.Popen(
-        [AGENT, *args], cwd=workspace.folder, env=os.environ, stdin=subprocess.DEVNULL, text=True,
+        [forked_agent(), *args], cwd=workspace.folder, env=os.environ, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE if watched == "stdout" else subprocess.DEVNULL,
         stderr=subprocess.PIPE if watched == "stderr" else subprocess.DEVNULL,
     )  # fmt: skip
@@ -74,7 +76,7 @@ def test_task_in_bytes_that_are_no_text_is_refused(workspace: Workspace, capsys:
 
 def test_task_is_understood_in_a_locale_without_utf8(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("done"))
-    process = workspace.start("run", "-q", "größe", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    process = workspace.start_anew("run", "-q", "größe", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
 
     assert process.communicate(timeout=120)[0] == "done\n"
     assert workspace.events()[0]["payload"]["task"] == "größe"

@@ -11,6 +11,7 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
+from agent_forks import ForkedAgent
 from metier.tools.process.run import SUPERVISOR, TREE_VARIABLE, find_marked
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.ladder import try_rung
@@ -56,12 +57,10 @@ def test_the_next_start_clears_away_what_a_killed_supervisor_left(
     model.follow(
         calls("script_run", skill_name="linger", script_name="linger", args=[str(began)], json=False), says("Done.")
     )
-    with subprocess.Popen(
-        [str(AGENT), "run", "Wait", "-q"], cwd=workspace.folder, stdin=subprocess.DEVNULL, env=dict(os.environ)
-    ) as agent:
-        supervisor = find_supervisor(agent.pid, began)
+    with ForkedAgent(["run", "Wait", "-q"], cwd=workspace.folder, stdin=subprocess.DEVNULL) as agent:
+        supervisor = find_supervisor(agent.agent_pid, began)
         mark = read_mark(supervisor)
-        for process in (agent.pid, supervisor):
+        for process in (agent.agent_pid, supervisor):
             os.kill(process, signal.SIGKILL)
     scratch = Path(tempfile.gettempdir()) / f"metier-{mark}"
     assert scratch.is_dir()

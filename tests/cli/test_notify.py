@@ -4,7 +4,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import signal
 import sqlite3
 import sys
@@ -147,7 +146,7 @@ def test_process_killed_while_the_receiver_hangs_leaves_the_message_for_the_next
 
     process = workspace.start("run", "Look", "-q")
     assert receiver.asked.wait(30)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
 
     receiver.hold.set()

@@ -10,8 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, WAIT, Workspace, close_after_reader
+from run_workspace import WAIT, Workspace, close_after_reader
 
+from agent_forks import forked_agent
 from metier.ids import SystemClock
 from metier.store.base import RunRow
 from metier.store.sqlite.store import open_sqlite_store
@@ -143,7 +144,7 @@ def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
     fifo, run_id = killed_run
     workspace.agent("resume", run_id)
     assert workspace.agent("runs", "show", run_id) == 0
-    command = [AGENT, "resume", run_id, "--answer", "retry", "--quiet"]
+    command = [forked_agent(), "resume", run_id, "--answer", "retry", "--quiet"]
     processes = [
         subprocess.Popen(command, cwd=workspace.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(8)

@@ -11,6 +11,7 @@ import pytest
 from model_server import ModelServer, calls, fails, says
 from run_workspace import AGENT, Workspace
 
+from agent_forks import forked_agent
 from metier.cli.shared.options import join_words
 from metier.event_record import EventRecord
 
@@ -137,7 +138,7 @@ def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, mod
     model.follow(says("Done."))
 
     done = subprocess.run(
-        [AGENT, "run", "Explain this"],
+        [forked_agent(), "run", "Explain this"],
         input="a line of a log",
         text=True,
         capture_output=True,
@@ -152,7 +153,11 @@ def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, mod
 
 def test_more_than_a_megabyte_piped_in_is_refused(workspace: Workspace, model: ModelServer) -> None:
     done = subprocess.run(
-        [AGENT, "run", "Explain this"], input=b"x" * 1_000_001, capture_output=True, cwd=workspace.folder, check=False
+        [forked_agent(), "run", "Explain this"],
+        input=b"x" * 1_000_001,
+        capture_output=True,
+        cwd=workspace.folder,
+        check=False,
     )
 
     assert done.returncode == 2

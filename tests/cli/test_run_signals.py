@@ -27,7 +27,7 @@ def wait_for_script(fifo: Path) -> int:
 
 def start_waiting(workspace: Workspace, model: ModelServer, fifo: Path, **options: str) -> subprocess.Popen[str]:
     model.follow(calls("script_run", skill_name="waiter", script_name="wait", args=[str(fifo)]), says("Done."))
-    return workspace.start("run", "--events", "Wait", **options)
+    return workspace.start_anew("run", "--events", "Wait", **options)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -108,7 +108,7 @@ def test_a_signal_while_the_model_thinks_pauses_and_the_same_turn_is_asked_again
 ) -> None:
     model.follow(says("Done."))
     model.silent.set()
-    process = workspace.start("run", "--events", "Greet", AGENT_RUNTIME_SIGNAL_GRACE_SECONDS="0")
+    process = workspace.start_anew("run", "--events", "Greet", AGENT_RUNTIME_SIGNAL_GRACE_SECONDS="0")
     assert model.asked.wait(60)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)

@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, WAIT, Workspace
+from run_workspace import WAIT, Workspace
 
+from agent_forks import forked_agent
 from metier.cli.shared.place import open_place
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
@@ -169,7 +170,7 @@ def test_a_damaged_log_is_named_with_its_line(workspace: Workspace, model: Model
     path.write_bytes(b"".join([lines[0], b"{broken\n", *lines[2:]]))
 
     done = subprocess.run(
-        [AGENT, "replay", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=False
+        [forked_agent(), "replay", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 1

@@ -43,7 +43,7 @@ def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("Bash", command="touch made"), says("Done."))
-    with agent_terminal(workspace.folder, "run", "Make it", *GUARDED) as terminal:
+    with agent_terminal(workspace.folder, "run", "Make it", *GUARDED, is_anew=True) as terminal:
         terminal.wait_for("[?]: ")
         code, seconds = end_after(terminal, CTRL_C)
 
@@ -56,7 +56,7 @@ def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open
 def test_ctrl_c_during_a_reply_ends_at_once_and_keeps_what_had_come(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says(LONG))
     model.halting.set()
-    with agent_terminal(workspace.folder, "run", "Write") as terminal:
+    with agent_terminal(workspace.folder, "run", "Write", is_anew=True) as terminal:
         assert model.asked.wait(60)
         terminal.wait_for("of a long answer")  # the screen shows the end of what came
         terminal.type(CTRL_C)
@@ -80,7 +80,7 @@ def test_ctrl_c_during_the_reply_of_a_child_ends_at_once(workspace: Workspace, m
     workspace.write(".agent/tasks/note/TASK.md", "---\nname: note\n---\n\nWrite a note.\n")
     model.follow(says("Half a note"))
     model.silent.set()
-    with agent_terminal(workspace.folder, "task", "run", "note") as terminal:
+    with agent_terminal(workspace.folder, "task", "run", "note", is_anew=True) as terminal:
         assert model.asked.wait(60)
         code, seconds = end_after(terminal, CTRL_C)
     model.released.set()
@@ -93,7 +93,7 @@ def test_ctrl_c_during_the_reply_of_a_child_ends_at_once(workspace: Workspace, m
 def test_a_terminal_that_closes_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     model.silent.set()
-    with agent_terminal(workspace.folder, "run", "Write") as terminal:
+    with agent_terminal(workspace.folder, "run", "Write", is_anew=True) as terminal:
         assert model.asked.wait(60)
         terminal.hang_up()
         code = terminal.process.wait(60)
@@ -126,7 +126,7 @@ def test_a_stopped_run_keeps_its_lease_and_goes_on(
 ) -> None:
     model.follow(says("Done."))
     model.silent.set()
-    process = workspace.start("run", "Write")
+    process = workspace.start_anew("run", "Write")
     assert model.asked.wait(60)
     process.send_signal(signal.SIGTSTP)
     _wait_until_stopped(process.pid)
@@ -144,7 +144,7 @@ def test_a_stopped_run_keeps_its_lease_and_goes_on(
 def test_a_run_whose_stopped_process_was_killed_can_be_taken_over(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     model.silent.set()
-    process = workspace.start("run", "Write")
+    process = workspace.start_anew("run", "Write")
     assert model.asked.wait(60)
     process.send_signal(signal.SIGTSTP)
     _wait_until_stopped(process.pid)

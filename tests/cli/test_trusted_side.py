@@ -9,6 +9,7 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import AGENT, Workspace
 
+from agent_forks import forked_agent
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.ladder import try_rung
@@ -43,7 +44,7 @@ def run_enclosed(workspace: Workspace, level: Level, *arguments: str) -> subproc
     behind = os.environ["PATH"] if level == "full" else str(AGENT.parent)
     path = f"{workspace.folder}/.venv/bin:{AGENT.parent}:{behind}"
     return subprocess.run(
-        [str(AGENT), *arguments], cwd=workspace.folder, env={**os.environ, "PATH": path}, text=True,
+        [forked_agent(), *arguments], cwd=workspace.folder, env={**os.environ, "PATH": path}, text=True,
         capture_output=True, timeout=120, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
