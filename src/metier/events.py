@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import AwareDatetime, Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus
-from metier.messages import Value
+from metier.messages import OwnText, Value
 from metier.task_state import TaskState
 
 
@@ -117,8 +117,8 @@ class PromptComposed(Payload):
     messages: int
     tools: int
     bytes: int
-    prefix_hash: str
-    request_hash: str = ""
+    prefix_hash: OwnText
+    request_hash: OwnText = ""
 
 
 class LlmRequestMeta(Value):
@@ -246,7 +246,7 @@ class StepStarted(Payload):
     tool: str = ""
     arguments: JsonValue = None
     effect: str = ""
-    idempotency_key: str = ""
+    idempotency_key: OwnText = ""
     verdict: str = ""
     """What the policy said; `ask` where a person then approved it."""
     rule: str = ""

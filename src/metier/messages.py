@@ -20,6 +20,13 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class MadeHere:
+    """Marks a field whose text Metier makes itself, such as a hash: no text from outside, so no secret to look for."""
+
+
+OwnText = Annotated[str, MadeHere()]
+
+
 class TextPart(Value):
     kind: Literal["text"] = "text"
     text: str

@@ -24,10 +24,13 @@ _HEAD = 200
 def summarize_bodies(payload: Payload) -> Payload:
     """The payload with summaries in place of long values of calls; the same object where none is long."""
     fields = cast("Mapping[str, object]", payload.__dict__)  # of an instance, not of the class
+    given, planned = fields.get("arguments"), fields.get("planned_actions")
+    if not given and not planned:
+        return payload
     changed: dict[str, object] = {}
-    if given := fields.get("arguments"):
+    if given:
         changed["arguments"] = _summarize(cast("JsonValue", given))  # the fields of this name hold JSON
-    if planned := fields.get("planned_actions"):
+    if planned:
         steps = cast("tuple[ActionStep, ...]", planned)  # as `LlmDecisionDecoded` declares it
         changed["planned_actions"] = tuple(_summarize_step(step) for step in steps)
     return payload.model_copy(update=changed) if any(fields[name] != new for name, new in changed.items()) else payload

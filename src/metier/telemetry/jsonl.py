@@ -50,9 +50,13 @@ class LogPool:
         self._most_open = most_open
         self._open: dict[JsonlSink, None] = {}
         """Least recently written first."""
+        self._newest: JsonlSink | None = None
 
     def use(self, sink: "JsonlSink") -> None:
         """Note that a log is open and written to now; the one that was not for the longest time rests."""
+        if sink is self._newest:
+            return
+        self._newest = sink
         self._open.pop(sink, None)
         self._open[sink] = None
         if len(self._open) > self._most_open:
@@ -62,6 +66,8 @@ class LogPool:
 
     def forget(self, sink: "JsonlSink") -> None:
         self._open.pop(sink, None)
+        if self._newest is sink:
+            self._newest = None
 
 
 class JsonlSink:

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Protocol, cast
+from typing import Literal, Protocol, TypeAliasType, cast, get_origin
 
 from pydantic import JsonValue
+from pydantic.fields import FieldInfo
 
 from metier.dataclass import dataclass
 from metier.errors import LogError
 from metier.event_record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.events import Payload
 from metier.ids import Clock, Ids
-from metier.messages import Value
+from metier.messages import MadeHere, Value
 from metier.telemetry.bodies import summarize_bodies
 from metier.telemetry.options import LoggingOptions
 from metier.telemetry.redaction import Redactor
@@ -160,8 +161,16 @@ class Cleaner:
 
 
 def _find_speaking(kind: type[Value]) -> tuple[str, ...]:
-    """The fields that may hold text. Not those that map names to numbers: `token: 123456` is a count there."""
-    return tuple(name for name, field in kind.model_fields.items() if field.annotation not in _SILENT)
+    """The fields that may hold text from outside. Not those that map names to numbers: `token: 123456` is a count."""
+    return tuple(name for name, field in kind.model_fields.items() if not _is_silent(field))
+
+
+def _is_silent(field: FieldInfo) -> bool:
+    """It holds numbers, words of a fixed list, or what Metier made itself."""
+    if field.annotation in _SILENT or any(isinstance(mark, MadeHere) for mark in field.metadata):
+        return True
+    kind: object = field.annotation
+    return get_origin(kind.__value__ if isinstance(kind, TypeAliasType) else kind) is Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +202,7 @@ class EventWriter:
         """Record one event, in the span of what it tells of. `turn` is the run's, where the payload names none."""
         span = find_span(payload, self._scope.run_id)
         own: object = payload.__dict__.get("turn")
-        record = EventRecord.model_construct(
+        record = EventRecord(
             run_id=self._scope.run_id,
             trace_id=self._scope.trace_id,
             span_id=span.id,
