@@ -4,16 +4,21 @@ What goes, and in which order, is `trimming`; here is what a prompt costs and wh
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import field
 from math import ceil
 
+from metier.context.kept import Kept
 from metier.context.layers import (
     SYSTEM_LAYERS,
     Exchange,
     LayerName,
     PrefixHashes,
     Prompt,
+    StablePart,
     build_messages,
+    build_opening,
     build_system,
+    read_stable,
     render_steps,
 )
 from metier.context.tokens import MESSAGE_TOKENS, TokenCounter
@@ -35,6 +40,16 @@ class TokenBudget:
     @property
     def limit(self) -> int:
         return self.max_context_tokens - self.response_headroom_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptMemory:
+    """What the prompts of one run have in common, worked out once."""
+
+    prompts: Kept[Prompt] = field(default_factory=Kept[Prompt])
+    """Without the run."""
+    stable: Kept[StablePart] = field(default_factory=Kept[StablePart])
+    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,29 +82,31 @@ def fit(
     budget: TokenBudget,
     counter: TokenCounter,
     factor: float = 1.0,
-    prefixes: PrefixHashes | None = None,
+    memory: PromptMemory | None = None,
 ) -> FittedPrompt:
     """Drop what must be dropped, in order, until the estimate times `factor` is within the budget.
 
-    `counter` and `prefixes` remember what later turns of the same run need not go through again.
+    `counter` and `memory` remember what later turns of the same run need not go through again.
     Raises `PromptTooLarge` when what is never dropped does not fit.
     """
     limit = int(budget.limit / factor)
-    layers = measure(prompt, counter)
+    memory = memory or PromptMemory()
+    stable = _find_stable(prompt, counter, memory)
+    layers = _add_run(stable, prompt, counter)
     schema_tokens = counter.tools(tools)
     excess = sum(layers.values()) + schema_tokens - limit
     trimmer = Trimmer(whole=prompt, counter=counter, excess=excess, limit=limit)
     if excess > 0:
         prompt = trimmer.trim()
-        layers = measure(prompt, counter)
+        stable = _find_stable(prompt, counter, memory)
+        layers = _add_run(stable, prompt, counter)
     estimated = sum(layers.values()) + schema_tokens
     if estimated > limit:
         raise _too_large(prompt, ceil(estimated * factor), budget=budget)
-    system = build_system(prompt)
     return FittedPrompt(
         prompt=prompt,
-        system=system,
-        messages=build_messages(prompt, earlier=_render_earlier(prompt, counter)),
+        system=stable.system,
+        messages=build_messages(prompt, stable.opening),
         tools=tools,
         tokens=ceil(estimated * factor),
         estimated=estimated,
@@ -97,7 +114,7 @@ def fit(
         tool_schema_tokens=ceil(schema_tokens * factor),
         trimmed=tuple(trimmer.labels),
         trims=tuple(trimmer.trims),
-        prefix_hash=(prefixes or PrefixHashes()).of(system, tools),
+        prefix_hash=memory.prefixes.of(stable.system, tools),
         is_close=estimated * factor > CLOSE_TO_LIMIT * budget.limit,
     )
 
@@ -121,8 +138,21 @@ async def fit_exactly(
     return exact / max(1, fitted.estimated) * 1.02
 
 
-def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
+def _find_stable(prompt: Prompt, counter: TokenCounter, memory: PromptMemory) -> StablePart:
+    def build() -> StablePart:
+        opening = build_opening(prompt, earlier=_render_earlier(prompt, counter))
+        return StablePart(build_system(prompt), opening, _measure_stable(prompt, counter))
+
+    return memory.stable.get(read_stable(prompt), build)
+
+
+def _add_run(stable: StablePart, prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     """Estimated tokens per layer."""
+    run = counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
+    return {**stable.layers, "run": stable.layers["run"] + run}
+
+
+def _measure_stable(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     layers: dict[LayerName, int] = {name: counter.text(prompt.layer(name)) for name in SYSTEM_LAYERS}
     layers["facts"] = counter.text(prompt.layer("facts"))
     layers["summary"] = counter.text(prompt.layer("summary"))
@@ -137,7 +167,6 @@ def measure(prompt: Prompt, counter: TokenCounter) -> dict[LayerName, int]:
     if prompt.attachments:
         layers["attachments"] = counter.media(prompt.attachments)
     layers["run"] = counter.text(_render_earlier(prompt, counter))
-    layers["run"] += counter.total(prompt.run, lambda exchange: _exchange_tokens(exchange, counter))
     return layers
 
 

@@ -10,8 +10,10 @@ The order is fixed, so the same inputs give the same bytes and a vendor's prompt
 
 import hashlib
 import json
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Literal, NamedTuple
 
 from metier.context.fences import TOOL_OUTPUT, fence
 from metier.dataclass import dataclass
@@ -146,6 +148,22 @@ class Prompt:
         return f"{title}\n\n{text}" if text and title else text
 
 
+class StablePart(NamedTuple):
+    """What a prompt has in common with the one of the turn before."""
+
+    system: tuple[SystemBlock, ...]
+    opening: tuple[Message, ...]
+    """The messages before the run."""
+    layers: Mapping[LayerName, int]
+    """Their tokens; under `run` those of the earlier steps."""
+
+
+read_stable: Callable[[Prompt], tuple[object, ...]] = attrgetter(
+    *(field.name for field in fields(Prompt) if field.name != "run")
+)
+"""Everything that a `StablePart` is built of."""
+
+
 def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
     """The stable prefix: one block per layer that says something, the last one marked for the vendor's cache."""
     texts = [text for name in SYSTEM_LAYERS if (text := prompt.layer(name))]
@@ -155,13 +173,18 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
     return tuple(blocks)
 
 
-def build_messages(prompt: Prompt, *, earlier: str | None = None) -> tuple[Message, ...]:
+def build_messages(prompt: Prompt, opening: tuple[Message, ...] | None = None) -> tuple[Message, ...]:
     """Conversation, task, run, in this order; a call and its results are never apart.
 
-    `earlier` is what `render_steps` makes of the earlier steps, where that is known.
+    `opening` is what `build_opening` makes of the prompt, where that is known.
     """
     told = [message for exchange in prompt.run for message in (exchange.reply, *exchange.results)]
-    return (*build_memory(prompt), *prompt.conversation, build_task_message(prompt, earlier=earlier), *told)
+    return (*(build_opening(prompt) if opening is None else opening), *told)
+
+
+def build_opening(prompt: Prompt, *, earlier: str | None = None) -> tuple[Message, ...]:
+    """The messages before the run. `earlier` is what `render_steps` makes of the earlier steps, where that is known."""
+    return (*build_memory(prompt), *prompt.conversation, build_task_message(prompt, earlier=earlier))
 
 
 def build_memory(prompt: Prompt) -> tuple[Message, ...]:
@@ -226,12 +249,18 @@ class PrefixHashes:
         self._tools: tuple[ToolSpec, ...] = ()
         self._begun = hashlib.sha256()
         """Has taken in the tools; they are the same object turn after turn."""
+        self._system: tuple[SystemBlock, ...] | None = None
+        self._hash = ""
+        """Of both."""
 
     def of(self, system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
+        if tools is self._tools and system is self._system:
+            return self._hash
         if tools is not self._tools:
             text = "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools)
             self._tools, self._begun = tools, hashlib.sha256(text.encode())
         digest = self._begun.copy()
         for block in system:
             digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
-        return digest.hexdigest()[:16]
+        self._system, self._hash = system, digest.hexdigest()[:16]
+        return self._hash

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.context.layers import PrefixHashes, Prompt
+from metier.context.budget import PromptMemory
+from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
 from metier.dataclass import dataclass
 from metier.definitions.task import TaskDefinition
@@ -16,6 +17,7 @@ from metier.engine.hooks.seam import Hooking
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
 from metier.engine.request_parts.fingerprints import Fingerprints
+from metier.engine.request_parts.media import MediaFinder
 from metier.engine.request_parts.offer import Offer, OfferKey
 from metier.engine.request_parts.same_messages import SameMessages
 from metier.engine.request_parts.skill_index import SkillIndex
@@ -149,7 +151,8 @@ class Services:
     """The endpoint is the vendor's own: it takes the schema of a result beside tools, and tools can still be called."""
     seams: Seams = field(default_factory=Seams)
     counter: TokenCounter = field(default_factory=TokenCounter)
-    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
+    prompts: PromptMemory = field(default_factory=PromptMemory)
+    media: MediaFinder = field(default_factory=MediaFinder)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     messages: SameMessages = field(default_factory=SameMessages)
     read_access: Callable[[], frozenset[str]] = frozenset

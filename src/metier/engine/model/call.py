@@ -153,7 +153,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, asking=asking)
-    request = await load_media(request, services.store)
+    request = await load_media(request, services.store, services.media)
     counted: int | None = None
 
     async def count(asked: ModelRequest) -> int | None:
@@ -165,7 +165,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     if factor is None:
         return Composed(fitted, request, counted)
     fitted, smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
-    return Composed(fitted, await load_media(smaller, services.store), counted)
+    return Composed(fitted, await load_media(smaller, services.store, services.media), counted)
 
 
 async def decode(log: RunLog, services: Services) -> None:

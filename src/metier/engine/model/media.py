@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from metier.messages import MediaPart, Message, ToolResultPart
+from metier.engine.request_parts.media import MediaFinder
+from metier.messages import MediaPart
 from metier.providers.base import ModelRequest
 from metier.store.base import Store
 from metier.tools.base import Media
@@ -26,22 +27,9 @@ async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, .
     )
 
 
-async def load_media(request: ModelRequest, store: Store) -> ModelRequest:
+async def load_media(request: ModelRequest, store: Store, finder: MediaFinder) -> ModelRequest:
     """The request with the bytes of every picture and document in it; the same object where there is none."""
-    digests = _find_digests(request.messages)
+    digests = finder.find_digests(request.messages)
     if not digests:
         return request
     return replace(request, media={digest: await store.get_blob(digest) for digest in sorted(digests)})
-
-
-def _find_digests(messages: Iterable[Message]) -> set[str]:
-    """Plain loops: on every turn it looks at all parts of the history, of which nearly none is one."""
-    digests: set[str] = set()
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, ToolResultPart):
-                if part.media:
-                    digests.update(each.digest for each in part.media)
-            elif isinstance(part, MediaPart):
-                digests.add(part.digest)
-    return digests

@@ -111,6 +111,22 @@ def build_catalog(state: RunState, services: Services) -> str:
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
     """Every layer this turn could have. `texts` are the disclosed pieces by digest."""
+    # Everything in the state that a prompt is built of, but for the run, which grows every turn.
+    parts = (
+        state.started,
+        state.skill,
+        state.skills,
+        tuple(state.candidates),
+        tuple(state.pieces),
+        state.new_pieces,
+        state.earlier,
+        tuple(state.hooks.context),
+    )
+    stable = services.prompts.prompts.get(parts, lambda: _build_stable(state, services, texts))
+    return replace(stable, run=(*state.run, *_repair_exchange(state)))
+
+
+def _build_stable(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
     assert state.started is not None
     disclosed = tuple(
         Disclosed(
@@ -133,7 +149,6 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         environment=state.started.environment,
         input=render_input(state.started.extra_context, order.inputs if order else {}, hooks=state.hooks.context),
         attachments=state.started.attachments,
-        run=(*state.run, *_repair_exchange(state)),
         earlier=state.earlier,
         skill=state.skill,
     )
@@ -177,7 +192,7 @@ def fit_request(
         budget=get_budget(services),
         counter=services.counter,
         factor=factor,
-        prefixes=services.prefixes,
+        memory=services.prompts,
     )
     model = state.started.model if state.started else services.model.name
     request = ModelRequest(

@@ -1,5 +1,7 @@
 """Keep the objects of messages that a run sends again, so that what is known of them by identity stays known."""
 
+from operator import is_
+
 from metier.messages import Message
 
 
@@ -15,6 +17,9 @@ class SameMessages:
 
     def keep(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The same messages; up to the first that differs from the last request's, with the objects of that request."""
+        if all(map(is_, self._last, messages)):
+            self._last = messages
+            return messages
         kept = list(messages)
         for index, (old, new) in enumerate(zip(self._last, messages, strict=False)):
             if old is new:
