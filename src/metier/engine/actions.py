@@ -1,7 +1,9 @@
 """What a run can do next: a small union that `decide` chooses from and `perform` carries out. Pure values."""
 
+from dataclasses import field
 from typing import Literal
 
+from metier.approval.verdict import Verdict
 from metier.dataclass import dataclass
 from metier.engine.entry_types.limits import Limit
 from metier.task_state import TaskState
@@ -42,6 +44,8 @@ class RunSteps:
     """Run these steps, at the same time where there is more than one; results in this order."""
 
     step_ids: tuple[str, ...]
+    verdicts: tuple[Verdict, ...] = field(default=(), compare=False)
+    """By which each of them may run, for its intent."""
 
 
 @dataclass(frozen=True, slots=True)

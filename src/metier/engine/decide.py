@@ -133,20 +133,24 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
 
 def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
-    if (before := _find_before_start(state, pending, policy)) is not None:
-        return before
+    verdict = _find_before_start(state, pending, policy)
+    if not isinstance(verdict, Verdict):
+        return verdict
     if first.action.type == "ask_user":
         return a.AskInput(first.step_id)
     if is_delegation(first.action):
         return _delegate_together(state, pending, policy)
-    return _run_or_stop(state, pending, policy)
+    # The steps of a turn were paid for; a run that only calls a skill has no turns, and is bounded here.
+    stop = _stop_over_budget(state, get_run_limits(state)) if is_planned(state) else None
+    return stop or _run_together(state, pending, policy, verdict=verdict)
 
 
 def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     """Runs that one call asks for, or calls side by side, begin when nothing is to be said or asked about any."""
     siblings = _find_siblings(state, pending)
     for number in range(1, len(siblings)):
-        if (before := _find_before_start(state, siblings[number:], policy)) is not None:
+        before = _find_before_start(state, siblings[number:], policy)
+        if not isinstance(before, Verdict):
             return before
     return a.Delegate(siblings[0].step_id, tuple(step.step_id for step in siblings[1:]))
 
@@ -168,8 +172,8 @@ def _is_beside(state: RunState, first: Step, step: Step) -> bool:
     return is_pair and get_run_limits(state).delegates_together
 
 
-def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | None:
-    """What comes before the first of these steps may run: a refusal, a hook, a question."""
+def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | Verdict:
+    """What comes before the first of these steps may run: a refusal, a hook, a question; else what lets it run."""
     first = pending[0]
     if first.denied:
         return a.RefuseStep(first.step_id, first.denied, verdict="ask")
@@ -195,7 +199,7 @@ def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> 
     if (question := _find_question(first, verdict)) is not None:
         also = _find_also(state, pending, policy) if first.phase == "pending" else ()
         return find_permission(state, first) or a.AskApproval(first.step_id, question, also)
-    return None
+    return verdict
 
 
 def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
@@ -249,12 +253,6 @@ def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
     return a.RefuseStep(step.step_id, reason, status, code=verdict.code, verdict="deny", rule=verdict.rule)
 
 
-def _run_or_stop(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
-    """The steps of a turn were paid for; a run that only calls a skill has no turns, and is bounded here."""
-    stop = _stop_over_budget(state, get_run_limits(state)) if is_planned(state) else None
-    return stop or a.RunSteps(_together(state, pending, policy))
-
-
 def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
     """The policy's word, unless a person said that they need not be asked again in this run."""
     verdict = policy.judge(step.action, skill=state.skill)
@@ -267,21 +265,24 @@ def describe_disabled(name: str) -> str:
     return f"Tool {name!r} is turned off in 'tool-access.json'"
 
 
-def _together(state: RunState, pending: list[Step], policy: Policy) -> tuple[str, ...]:
+def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdict: Verdict) -> a.RunSteps:
     """The first step, and with it those right behind it that, like it, only read and need no answer."""
-    group = [pending[0].step_id]
+    group, verdicts = [pending[0].step_id], [verdict]
     if policy.effect(pending[0].action) != "read":
-        return tuple(group)
+        return a.RunSteps(tuple(group), tuple(verdicts))
     for step in pending[1:]:
         is_free = step.phase == "pending" and step.action.type == "call_tool" and not step.is_foreign
         if not is_free or policy.effect(step.action) != "read":
             break
-        if name_call(step.action)[0] in state.disabled or judge_step(state, step, policy).decision != "allow":
+        if name_call(step.action)[0] in state.disabled:
+            break
+        if (verdict := judge_step(state, step, policy)).decision != "allow":
             break
         if find_before(state, step) is not None or find_question(step):
             break
         group.append(step.step_id)
-    return tuple(group)
+        verdicts.append(verdict)
+    return a.RunSteps(tuple(group), tuple(verdicts))
 
 
 def _after_failure(state: RunState, failed: Step) -> a.Action:

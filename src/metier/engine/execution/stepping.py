@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from os.path import isdir
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.approval.verdict import ALLOW
+from metier.approval.verdict import ALLOW, Verdict
 from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus, answers_in_json, describe_failure, find_owner, write_failure
@@ -85,9 +86,12 @@ async def record_intents(
     """
     steps = [log.state.step(step_id) for step_id in action.step_ids]
     noted = before or {}
+    verdicts = action.verdicts or (None,) * len(steps)
     intents = [
-        build_intent(step, log, services).model_copy(update={"before": noted.get(step.step_id)}) for step in steps
+        build_intent(step, log, services, verdict=verdict) for step, verdict in zip(steps, verdicts, strict=True)
     ]
+    if noted:
+        intents = [intent.model_copy(update={"before": noted.get(intent.step_id)}) for intent in intents]
     if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
         spool = identify(services)
         intents = [
@@ -199,9 +203,11 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
     await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
 
 
-def build_intent(step: Step, log: RunLog, services: Services) -> e.StepStarted:
-    # The steps of a task are the task's own: who runs it has said yes to them.
-    verdict = ALLOW if log.state.plan else judge_step(log.state, step, services.policy)
+def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdict | None = None) -> e.StepStarted:
+    """`verdict` is what lets the step run, where it was judged already."""
+    if log.state.plan:
+        verdict = ALLOW  # the steps of a task are the task's own: who runs it has said yes to them
+    verdict = verdict or judge_step(log.state, step, services.policy)
     return e.StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,
@@ -309,13 +315,15 @@ def build_context(
 
 def get_spool_path(step: Step, services: Services) -> Path:
     """Where an effect leaves its notes; the folder is made when it is missing."""
-    _get_spool_folder(services)
+    # Before every step, so without building a path: that costs more than looking.
+    if not isdir(f"{services.run_folder}/{SPOOL}"):  # noqa: PTH112
+        _get_spool_folder(services)
     return name_spool(step, services.run_folder)
 
 
 def name_spool(step: Step, run_folder: Path) -> Path:
     """One name per attempt: how an earlier one ended says nothing about this one."""
-    return run_folder / SPOOL / f"{step.step_id}-{step.attempts}"
+    return run_folder.joinpath(SPOOL, f"{step.step_id}-{step.attempts}")
 
 
 def identify_spool(services: Services) -> SpoolIdentity:
