@@ -73,6 +73,8 @@ class Cleaner:
         self._keeps_bodies = keeps_bodies
         self._harmless: set[str] = set()
         """Short strings that were found clean: names of tools, words of status, which most events repeat."""
+        self._ordinary: set[str] = set()
+        """Those among them that are the name of no secret."""
         self._speaking: dict[type[Value], tuple[str, ...]] = {}
         """The fields of each kind of payload that may hold text."""
 
@@ -90,6 +92,7 @@ class Cleaner:
         if cleaned is text and len(text) <= _SHORT:
             if len(self._harmless) >= _MOST_KNOWN:
                 self._harmless.clear()
+                self._ordinary.clear()
             self._harmless.add(text)
         return cleaned
 
@@ -101,14 +104,19 @@ class Cleaner:
             case list():
                 return [self.value(item) for item in value]
             case dict():
-                return {self.text(key): self._entry(key, item) for key, item in value.items()}
+                return dict(self._item(key, item) for key, item in value.items())
             case _:
                 return value
 
-    def _entry(self, key: str, value: JsonValue) -> JsonValue:
+    def _item(self, key: str, value: JsonValue) -> tuple[str, JsonValue]:
+        if key in self._ordinary:
+            return key, self.value(value)
+        cleaned = self.text(key)
         if self._redactor.covers(self._safe(key)):
-            return self._redactor.hide(self._strings(value))
-        return self.value(value)
+            return cleaned, self._redactor.hide(self._strings(value))
+        if key in self._harmless:
+            self._ordinary.add(key)
+        return cleaned, self.value(value)
 
     def _safe(self, text: str) -> str:
         if self._sanitize:

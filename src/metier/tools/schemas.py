@@ -109,7 +109,7 @@ def _surely_holds(schema: JsonValue, value: JsonValue) -> bool:
     """The value is what the schema asks for. True is certain; False is for the whole check to say."""
     if not isinstance(schema, dict) or not schema.keys() <= _PLAIN_KEYS:
         return schema is True
-    if "type" in schema and not any(type(value) in _TYPES.get(word, ()) for word in _words(schema["type"])):
+    if "type" in schema and not _is_of(value, schema["type"]):
         return False
     if "enum" in schema and not _is_among(value, schema["enum"]):
         return False
@@ -118,12 +118,18 @@ def _surely_holds(schema: JsonValue, value: JsonValue) -> bool:
     return not isinstance(value, dict) or _surely_fits(schema, value)
 
 
+def _is_of(value: JsonValue, kind: JsonValue) -> bool:
+    if isinstance(kind, str):
+        return type(value) in _TYPES.get(kind, ())
+    return any(type(value) in _TYPES.get(word, ()) for word in _words(kind))
+
+
 def _surely_fits(schema: dict[str, JsonValue], value: dict[str, JsonValue]) -> bool:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if (
         not isinstance(properties, dict)
         or not isinstance(required, list)
-        or not value.keys() >= set(map(str, required))
+        or not all(map(value.__contains__, map(str, required)))
     ):
         return False
     rest = schema.get("additionalProperties", True)
