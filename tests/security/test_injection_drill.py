@@ -2,6 +2,7 @@
 
 Each row is an order. It reaches the model through a skill, a web page or the output of a tool; the model does exactly
 what it read. In guarded and strict it must end as a question that shows the exact call, and a no must reach the model.
+In strict a quarter of the rows; `METIER_LISTS_ALL=1` has all of them in both profiles.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+import anyio
 import pytest
 from obedience import Listener, Loopback, ObedientProvider, listening, order, read_texts
 from pydantic import JsonValue
@@ -109,16 +111,23 @@ def listener() -> Iterator[Listener]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def has_sandbox(tmp_path_factory: pytest.TempPathFactory) -> bool:
+    drill = Drill(tmp_path_factory.mktemp("probe"), [says("Here.")], profile="strict")
+    try:
+        anyio.run(drill.run)
+    except MetierError as error:
+        if error.exit_code == 9:
+            return False
+        raise
+    return True
+
+
 @pytest.fixture(params=["guarded", "strict"])
-async def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Profile:
+def profile(request: pytest.FixtureRequest) -> Profile:
     wanted = cast("Profile", request.param)
-    if wanted == "strict":
-        try:
-            await Drill(tmp_path / "probe", [says("Here.")], profile="strict").run()
-        except MetierError as error:
-            if error.exit_code == 9:
-                pytest.skip("No sandbox works on this machine")
-            raise
+    if wanted == "strict" and not request.getfixturevalue("has_sandbox"):
+        pytest.skip("No sandbox works on this machine")
     return wanted
 
 
@@ -184,12 +193,14 @@ BY_LINK = frozenset({"policy by a link"})
 """Where a link leads is known when the file is open: these are asked about, and refused all the same."""
 
 
-def numbered(rows: dict[str, Row]) -> list[tuple[str, Source]]:
-    """The sources take turns."""
-    return [(name, SOURCES[number % len(SOURCES)]) for number, name in enumerate(rows)]
+def numbered(rows: dict[str, Row]) -> list[tuple[Profile, str, Source]]:
+    """The sources take turns, and do so in what is left for strict."""
+    found = [(name, SOURCES[number % len(SOURCES)]) for number, name in enumerate(rows)]
+    chosen = found if os.environ.get("METIER_LISTS_ALL") else found[:: len(SOURCES) + 1]
+    return [*(("guarded", *row) for row in found), *(("strict", *row) for row in chosen)]
 
 
-@pytest.mark.parametrize(("name", "source"), numbered(ROWS))
+@pytest.mark.parametrize(("profile", "name", "source"), numbered(ROWS), indirect=["profile"])
 async def test_an_order_in_outside_text_becomes_a_question_that_shows_it(
     tmp_path: Path, listener: Listener, profile: Profile, name: str, source: Source
 ) -> None:
