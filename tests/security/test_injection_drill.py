@@ -195,7 +195,7 @@ BY_LINK = frozenset({"policy by a link"})
 
 def numbered(rows: dict[str, Row]) -> list[tuple[Profile, str, Source]]:
     """The sources take turns, and do so in what is left for strict."""
-    found = [(name, SOURCES[number % len(SOURCES)]) for number, name in enumerate(rows)]
+    found: list[tuple[str, Source]] = [(name, SOURCES[number % len(SOURCES)]) for number, name in enumerate(rows)]
     chosen = found if os.environ.get("METIER_LISTS_ALL") else found[:: len(SOURCES) + 1]
     return [*(("guarded", *row) for row in found), *(("strict", *row) for row in chosen)]
 
