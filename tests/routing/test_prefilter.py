@@ -46,7 +46,7 @@ def test_the_score_decides_whether_there_are_candidates_and_never_which_of_them_
     index: RoutingIndex, request_text: str
 ) -> None:
     everything = prefilter(index, request_text, min_score=0).candidates
-    best = everything[0].score
+    best = max(candidate.score for candidate in everything)
 
     kept = prefilter(index, request_text, min_score=best)
     none = prefilter(index, request_text, min_score=best + 0.1)
@@ -91,8 +91,8 @@ def test_words_that_every_skill_of_a_small_catalog_has_still_count_as_evidence()
     assert len(found.candidates) == 8
 
 
-def test_scores_stay_between_zero_and_a_hundred_and_fall(index: RoutingIndex) -> None:
+def test_scores_stay_between_zero_and_a_hundred_and_skills_without_one_are_last(index: RoutingIndex) -> None:
     for request in ("pdf", "review deploy translate weather image", "the a of", "/image weather"):
         scores = [candidate.score for candidate in index.rank(request, 12)]
-        assert scores == sorted(scores, reverse=True)
         assert all(0 <= score <= 100 for score in scores)
+        assert [score > 0 for score in scores] == sorted([score > 0 for score in scores], reverse=True)

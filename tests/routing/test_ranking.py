@@ -280,9 +280,9 @@ def test_the_act_counts_more_than_an_object_as_rare() -> None:
 
 
 def test_the_first_and_the_last_sentence_say_what_is_wanted() -> None:
-    skills = [skill("letters", "Answer letters"), skill("gardens", "Water gardens"), skill("tents", "Pitch tents")]
+    skills = [skill("zithers", "All zithers"), skill("gazebos", "All gazebos"), skill("tents", "All tents")]
     index = build_index([*skills, *(skill(f"other-{number}", f"Other {number}") for number in range(9))])
 
-    told = index.rank("My gardens are dry. There are letters here. I sleep under tents.", 3)
+    told = index.rank("My gazebos are dry. There are zithers here. I sleep under tents.", 3)
 
-    assert [candidate.skill_name for candidate in told] == ["tents", "gardens", "letters"]
+    assert [candidate.skill_name for candidate in told] == ["tents", "gazebos", "zithers"]

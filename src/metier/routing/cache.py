@@ -9,8 +9,9 @@ from typing import cast
 from metier.definitions.files.kept_file import KeptFiles
 from metier.routing.index import IndexTables, Postings
 from metier.routing.router import RoutingIndex
+from metier.routing.subjects.topics import Topics
 
-FORMAT = 4
+FORMAT = 5
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
@@ -42,6 +43,8 @@ def _pack(tables: IndexTables) -> list[bytes]:
         tables.name_rarities.tobytes(),
         *(column.tobytes() for column in _columns(tables.postings)),
         *(column.tobytes() for column in _columns(tables.pairs)),
+        tables.topics.numbers.tobytes(),
+        tables.topics.norms.tobytes(),
     ]
 
 
@@ -61,6 +64,7 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         postings=_read_postings(sections[8:13]),
         pairs=_read_postings(sections[13:18]),
         by_name={name: tuple(numbers) for name, numbers in by_name.items()},
+        topics=Topics(_ints("b", sections[18]), _floats(sections[19])),
     )
 
 

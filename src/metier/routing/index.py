@@ -17,6 +17,7 @@ from metier.dataclass import dataclass
 from metier.routing.calibration import RARITY_POWER, find_rarity
 from metier.routing.names import normal_name
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
+from metier.routing.subjects.topics import TopicBuilder, Topics
 from metier.routing.tally import Tally, Told, take_tally
 from metier.routing.term import Term
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
@@ -77,6 +78,8 @@ class IndexTables:
     """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
     """Normal form of a name to the skills that have it."""
+    topics: Topics
+    """The subjects of each skill."""
     forms_by_start: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """`forms` grouped for the repair of typos; filled when a request first needs it."""
     readings: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
@@ -134,7 +137,8 @@ def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> Ind
     """The index of skills in their order, from the tallies of its parts."""
     words, forms, renamed = _join_words(tallies)
     told = [each for tally, numbers in zip(tallies, renamed, strict=True) for each in _rename(tally.told, numbers)]
-    postings = _build_word_postings(told, _join_columns(tallies, renamed, count=len(words)))
+    topics = TopicBuilder(len(told))
+    postings = _build_word_postings(told, words, _join_columns(tallies, renamed, count=len(words)), topics=topics)
     pair_keys, pairs = _build_pair_postings(told)
     firsts = Counter([key >> 32 for key in pair_keys])
     return IndexTables(
@@ -149,6 +153,7 @@ def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> Ind
         name_words=tuple(tuple(sorted(set(each.name))) for each in told),
         name_rarities=array("f", (sum(postings.rarities[word] for word in set(each.name)) for each in told)),
         by_name=_build_name_table(skill.name for skill in ordered),
+        topics=topics.build(),
     )
 
 
@@ -210,13 +215,15 @@ def _join_columns(tallies: Sequence[Tally], renamed: Sequence[list[int]], *, cou
     return columns
 
 
-def _build_word_postings(told: Sequence[Told], columns: _Columns) -> Postings:
+def _build_word_postings(
+    told: Sequence[Told], words: Iterable[str], columns: _Columns, *, topics: TopicBuilder
+) -> Postings:
     body_mean = _mean([each.body_length for each in told])
     drags = [_drag(each.body_length, body_mean, BODY_LENGTH_WEIGHT) for each in told]
     additions = _weigh_told(told, count=len(columns.skills))
     most = BODY_IMPACT * (SATURATION + 1)
     postings = Postings()
-    for skills, times, added in zip(columns.skills, columns.times, additions, strict=True):
+    for word, skills, times, added in zip(words, columns.skills, columns.times, additions, strict=True):
         # The innermost loop of the index: once per word and skill.
         impacts = [most * count / (count + drags[skill]) for skill, count in zip(skills, times, strict=True)]
         fields = bytearray([BODY]) * len(skills)
@@ -227,6 +234,7 @@ def _build_word_postings(told: Sequence[Told], columns: _Columns) -> Postings:
         postings.append(skills, impacts, fields)
         having = len(skills) - (1 - BODY_ONLY_SHARE) * fields.count(BODY)
         postings.rarities.append(find_rarity(having, len(told)) ** RARITY_POWER)
+        topics.add(word, skills, fields)
     return postings
 
 

@@ -1,7 +1,7 @@
-"""Rank the skills of an index for a request. Pure and deterministic: score first, then name, then id.
+"""Rank the skills of an index for a request. Pure and deterministic: of equal ones, the name decides, then the id.
 
 Two passes: the telling words of the request collect the skills that share one, then the best of them are looked at
-closely (grammar, share of the request covered, share of the name said).
+closely (grammar, share of the request covered, share of the name said, subject).
 """
 
 from bisect import bisect_left
@@ -59,10 +59,14 @@ def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     collected = _collect(index, request, len(index) if whole else max(CLOSE_LOOK, k + 12))
     chosen = frozenset(range(len(index)) if whole else [*collected.best, *named])
     owners = _find_owners(index, request.terms, chosen)
-    scores = _look_closely(index, request.terms, collected, owners=owners, chosen=chosen)
-    others = [number for number in sorted(chosen) if number not in named and (scores[number] > 0 or whole)]
-    others.sort(key=scores.__getitem__, reverse=True)
-    found = {number: scores[number] for number in [*named, *others][:k]}
+    by_words = _look_closely(index, request.terms, collected, owners=owners, chosen=chosen)
+    ordered = index.topics.reweigh(by_words, request.subjects)
+    others = [number for number in sorted(chosen) if number not in named and (by_words[number] > 0 or whole)]
+    others.sort(key=ordered.__getitem__, reverse=True)
+    # A subject is no evidence that a skill answers the request: scores stay those of the words.
+    best = max(by_words.values(), default=0.0)
+    strength = find_strength(best, len(index))
+    found = {number: calibrate(by_words[number], best, strength) for number in [*named, *others][:k]}
     return _build_candidates(index, request.terms, found, owners=owners, named=len(named))
 
 
@@ -172,14 +176,12 @@ def _find_covered(terms: Sequence[Term], owners: _Owners, chosen: frozenset[int]
 def _build_candidates(
     index: IndexTables, terms: Sequence[Term], scores: Mapping[int, float], *, owners: _Owners, named: int
 ) -> list[SkillCandidate]:
-    best = max(scores.values(), default=0.0)
-    strength = find_strength(best, len(index))
     telling = [(term, owners[term.key]) for term in terms if not term.light]
     return [
         SkillCandidate(
             skill_id=index.ids[number],
             skill_name=index.names[number],
-            score=100.0 if place < named else calibrate(score, best, strength),
+            score=100.0 if place < named else score,
             matched=_build_matches(
                 index.postings, [term for term, having in telling if number in having][:MATCHES_SHOWN], number
             ),

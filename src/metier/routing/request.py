@@ -8,8 +8,10 @@ from operator import attrgetter
 from metier.dataclass import dataclass
 from metier.routing.emphasis import find_emphasis
 from metier.routing.index import IndexTables
+from metier.routing.subjects.topics import find_wanted
 from metier.routing.term import Term
 from metier.routing.typos import MOST_REPAIRS, find_meanings
+from metier.routing.vectors import Vector
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_of
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
@@ -28,6 +30,8 @@ class Request:
     """One per posting list, the weightiest first."""
     pairs: dict[int, float]
     """The weight of each pair of words side by side that the catalog has."""
+    subjects: Vector | None
+    """What it is about, as far as its words tell."""
 
 
 def clip_request(text: str) -> str:
@@ -42,9 +46,11 @@ def read_request(text: str, index: IndexTables) -> Request:
     segments = list(split_segments(text))
     times = Counter(chain.from_iterable(segments))
     readings = _read_words(times, index, segments)
+    emphasize = find_emphasis(text)
     return Request(
-        terms=_build_terms(readings, times, find_emphasis(text)),
+        terms=_build_terms(readings, times, emphasize),
         pairs=_build_pairs(segments, readings, index),
+        subjects=find_wanted(readings, emphasize) if index.topics.norms else None,
     )
 
 

@@ -58,7 +58,7 @@ def route(
         write_line(f"{candidate.score:6.1f}  {candidate.skill_name}  ({candidate.reason})")
     if not candidates:
         warn_line(f"None of {len(index)} skills shares a word with this request")
-    elif candidates[0].score < DEFAULT_MIN_SCORE:
+    elif max(candidate.score for candidate in candidates) < DEFAULT_MIN_SCORE:
         warn_line(f"No skill reaches {DEFAULT_MIN_SCORE:g}, the score from which one counts as a candidate by default")
 
 
