@@ -25,6 +25,7 @@ pytestmark = [
 
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 48 if IS_WHOLE else 2
+FLEET_CHUNKS = 48 if IS_WHOLE else 1
 EACH = ("effect:launch", "effect:pay", "script:", "tool:script_run", "tool:launch")
 """Boundaries of effects that must not be repeated: killed at every occurrence."""
 FEW = ("journal:step_", "journal:run_", "store:take_lease", "process:", "event:before", "file:rename:N/spool")
@@ -91,16 +92,28 @@ def test_a_recovery_in_another_folder_may_be_killed_too(
     assert report.ok, report.render()
 
 
-def test_a_fleet_on_postgres_with_a_folder_per_worker_repeats_no_effect_without_a_question(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer
-) -> None:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[CrashKit]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(VARIABLE, postgres_server.url())
-        with CrashKit(build_on_postgres, tmp_path_factory.mktemp("fleet")) as kit:
-            baseline = kit.survey()
-            first = {point.name: point for point in reversed(baseline.points) if point.name.startswith(EACH)}
-            points = list(baseline.points) if IS_WHOLE else list(first.values())
-            report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+        with CrashKit(build_on_postgres, tmp_path_factory.mktemp("fleet")) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def fleet_baseline(fleet: CrashKit) -> Baseline:
+    return fleet.survey()
+
+
+@pytest.mark.parametrize("chunk", range(FLEET_CHUNKS))
+def test_a_fleet_on_postgres_with_a_folder_per_worker_repeats_no_effect_without_a_question(
+    chunk: int, fleet: CrashKit, fleet_baseline: Baseline
+) -> None:
+    first = {point.name: point for point in reversed(fleet_baseline.points) if point.name.startswith(EACH)}
+    points = list(fleet_baseline.points if IS_WHOLE else first.values())
+    chosen = points[chunk::FLEET_CHUNKS]
+
+    report = CrashReport(outcomes=tuple(fleet.check(point, fleet_baseline) for point in chosen))
 
     print(report.render())
     assert len(points) >= 12
