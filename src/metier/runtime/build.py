@@ -54,7 +54,7 @@ from metier.tools.builtin import build_builtin_tools, build_search_tools, build_
 from metier.tools.files.scope import Scope
 from metier.tools.files.workspace_snapshots import WorkspaceSnapshots
 from metier.tools.hooks.run import HookRunner
-from metier.tools.process.leftovers import clear_leftovers
+from metier.tools.process.leftovers import clear_scratch, release_held
 from metier.tools.process.sandbox.confinement import ARTIFACTS, Confinement
 from metier.tools.process.sandbox.masks import find_masked
 from metier.tools.process.sandbox.protected_state import compare
@@ -280,7 +280,9 @@ async def _confine(place: Host, run: PreparedRun) -> Confinement:
         return limit_only(place.settings.sandbox)
     check_worktree(place)
     skills = place.workspace / place.settings.skills.dir
-    await run_sync(clear_leftovers, place.root, (skills, place.runs))
+    release_held(place.root, (skills, place.runs))
+    if place.sweeps.take():
+        await run_sync(clear_scratch)
     confinement = await open_confinement(place)
     if confinement.level == "none":
         return confinement
@@ -367,9 +369,8 @@ def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None)
 
 def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
     """Relative to the workspace, nothing when it lies elsewhere or is the workspace itself."""
-    if folder == workspace or not folder.is_relative_to(workspace):
-        return ()
-    return (folder.relative_to(workspace).as_posix(),)
+    base, path = f"{workspace.as_posix().rstrip('/')}/", folder.as_posix()
+    return (path[len(base) :],) if path.startswith(base) else ()
 
 
 def _script_tools(packages: Sequence[SkillPackage], place: Host, confinement: Confinement) -> tuple[Tool, ...]:

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from metier.providers.seams import Seams
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 from metier.tools.buffers import Buffers, NoBuffers
+from metier.tools.process.sweep_times import SweepTimes
 
 if TYPE_CHECKING:
     # What drives runs; a command that only reads them does without.
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 
 def _ignore(_sentence: str) -> None:
     return None
+
+
+@lru_cache(maxsize=16)
+def _join(folder: Path, name: str) -> Path:
+    """One object for all who ask: a path is taken apart and put together again when it is first used."""
+    return folder / name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +69,8 @@ class Host:
     """The clients that runs ask models with; `open_runtime` brings them and closes them."""
     traces: "SpanExporter | None" = None
     """Gets the spans of every run, where traces are exported; `open_runtime` brings it and closes it."""
+    sweeps: SweepTimes = field(default_factory=SweepTimes)
+    """When runs look for what programs of killed processes left in the folder for temporary files."""
     servers: "ServerPool | None" = None
     """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: "Callable[[Policy], Policy] | None" = None
@@ -73,7 +83,7 @@ class Host:
 
     @property
     def runs(self) -> Path:
-        return self.workspace / self.settings.logging.jsonl_dir
+        return _join(self.workspace, self.settings.logging.jsonl_dir)
 
     @property
     def cache(self) -> Path:

@@ -12,27 +12,22 @@ import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from metier.lazy_regex import lazy_regex
 from metier.tools.process.run import find_marked
 from metier.tools.process.sandbox.confinement import SCRATCH
 from metier.tools.process.scratch import is_holder, list_places, release_places, remove_tree
+from metier.tools.process.sweep_times import YOUNG_SECONDS
 from metier.tools.protected import INSTRUCTIONS, OWN_FILES, STANDING_FOLDERS
 
 _NAME = lazy_regex(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
-_YOUNG_SECONDS = 60
-"""A supervisor needs a moment between making its folder and locking it."""
+_HELD = (*STANDING_FOLDERS, *OWN_FILES, *INSTRUCTIONS)
 
 
-def clear_leftovers(workspace: Path, own: Iterable[Path] = ()) -> int:
-    """The number of scratch folders that were removed. What cannot be removed is left alone, and found again.
-
-    `own` are the folders of the agent's own in the workspace, beside those with a fixed name.
-    """
-    if sys.platform == "win32":
-        return 0
-    _release_held(workspace, own)
+def clear_scratch() -> int:
+    """The number of scratch folders that were removed. What cannot be removed is left alone, and found again."""
     return sum(_clear(Path(tempfile.gettempdir()) / name) for name in _list_scratch())
 
 
@@ -51,8 +46,9 @@ def _clear(folder: Path) -> bool:
     assert found is not None, "listed by this pattern"
     try:
         state = folder.lstat()
+        # A supervisor needs a moment between making its folder and locking it.
         is_own = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
-        if not is_own or time.time() - state.st_mtime < _YOUNG_SECONDS:
+        if not is_own or time.time() - state.st_mtime < YOUNG_SECONDS:
             return False
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -75,10 +71,21 @@ def _kill(mark: str) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def _release_held(workspace: Path, own: Iterable[Path]) -> None:
-    """Empty folders at places that must stay free, if no program relies on them."""
-    inside = (path.relative_to(workspace).as_posix() for path in own if path.is_relative_to(workspace))
-    held = [*STANDING_FOLDERS, *OWN_FILES, *INSTRUCTIONS, *(name for name in inside if name != ".")]
-    if any(is_holder(str(workspace / name)) for name in list_places(held)):
+def release_held(workspace: Path, own: Iterable[Path] = ()) -> None:
+    """Remove empty folders at places that must stay free, if no program relies on them.
+
+    `own` are the folders of the agent's own in the workspace, beside those with a fixed name.
+    """
+    if sys.platform == "win32":
+        return
+    root = str(workspace)
+    below = f"{root.rstrip('/')}/"
+    held = (*_HELD, *(path[len(below) :] for path in map(str, own) if path.startswith(below)))
+    if any(is_holder(below + name) for name in _list_places(held)):
         with suppress(OSError):
-            release_places(os.open(workspace, os.O_RDONLY | os.O_DIRECTORY), str(workspace), held)
+            release_places(os.open(root, os.O_RDONLY | os.O_DIRECTORY), root, list(held))
+
+
+@lru_cache(maxsize=8)
+def _list_places(held: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(list_places(list(held)))
