@@ -1,12 +1,14 @@
 """What must not show in a place: the secrets of its environment, and those that its servers are given."""
 
+import os
+from functools import lru_cache
 from pathlib import Path
 
 from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import Redactor, build_redactor
-from metier.telemetry.sinks import Cleaner, build_cleaner
+from metier.telemetry.sinks import MOST_CLEANERS, Cleaner, build_cleaner
 from metier.tools.mcp.config import (
     McpConfig,
     add_servers,
@@ -26,6 +28,8 @@ def load_place_config(place: Host) -> McpConfig:
 
 def load_servers(workspace: Path, file: str) -> McpConfig:
     """Those of `file`, and of `.mcp.json` those with other names."""
+    if not any(map(os.path.lexists, (f"{workspace}/{SHARED_FILE}", os.path.join(workspace, file)))):  # noqa: PTH118
+        return McpConfig()  # as in most places, and each run asks several times
     own = load_mcp_config(workspace / file, workspace=workspace)
     if file == SHARED_FILE:
         return own
@@ -51,9 +55,14 @@ def find_place_secrets(place: Host) -> tuple[str, ...]:
 def build_place_redactor(place: Host) -> Redactor:
     """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
     options = place.settings.logging
-    values = find_place_secrets(place)
-    return build_redactor(values=values, names=options.redact_names, generic_names=options.redact_secrets)
+    return _build_redactor(find_place_secrets(place), tuple(options.redact_names), options.redact_secrets)
 
 
 def build_place_cleaner(place: Host) -> Cleaner:
     return build_cleaner(place.settings.logging, build_place_redactor(place))
+
+
+@lru_cache(maxsize=MOST_CLEANERS)
+def _build_redactor(values: tuple[str, ...], names: tuple[str, ...], generic_names: bool) -> Redactor:  # noqa: FBT001
+    """One for all runs of a process that keep the same secrets."""
+    return build_redactor(values=values, names=names, generic_names=generic_names)

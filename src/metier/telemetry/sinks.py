@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, Protocol, TypeAliasType, cast, get_origin
 
 from pydantic import JsonValue
@@ -21,6 +22,8 @@ from metier.telemetry.spans import find_span
 
 _SHORT = 512
 _MOST_KNOWN = 2048
+MOST_CLEANERS = 4
+"""Kept at the same time, each for one set of secrets."""
 _SILENT: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
 
 
@@ -235,9 +238,13 @@ class EventWriter:
 
 def build_cleaner(options: LoggingOptions, redactor: Redactor) -> Cleaner:
     """The cleaner that the settings ask for, with the redactor of the host."""
-    return Cleaner(
-        redactor, sanitize_control_chars=options.sanitize_control_chars, keeps_bodies=options.debug_llm_bodies
-    )
+    return _build_cleaner(redactor, options.sanitize_control_chars, options.debug_llm_bodies)
+
+
+@lru_cache(maxsize=MOST_CLEANERS)
+def _build_cleaner(redactor: Redactor, sanitizes: bool, keeps_bodies: bool) -> Cleaner:  # noqa: FBT001
+    """One for all runs of a process: what it found harmless in one it knows in the next."""
+    return Cleaner(redactor, sanitize_control_chars=sanitizes, keeps_bodies=keeps_bodies)
 
 
 def get_redaction_mode(options: LoggingOptions) -> RedactionMode:

@@ -57,7 +57,7 @@ class Announcer:
     def _build(self, log: RunLog, entry: e.Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
         word = find_word(log, entry)
         notify = self._place.settings.notify
-        if not word or word not in notify.events:
+        if not word or word not in notify.events or not notify.channels:
             return
         subject = Subject(log.state.run_id, log.state.seq + number)
         message: dict[str, JsonValue] = {**self._describe(log, entry, word), "approvals": [*asked]}
