@@ -6,7 +6,7 @@ Finding looks at disk; choosing is pure but for the trust check, which reads the
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -66,16 +66,22 @@ def build_roots(
     trust: WorkspaceTrust = MADE_HERE,
 ) -> SkillRoots:
     """The places of a person (`home` is their home folder) and of a workspace, under their usual names."""
-    own = tuple(workspace / folder for folder in SKILL_FOLDERS)
+    own, (first, *others) = _join(workspace, SKILL_FOLDERS), _join(home, USER_FOLDERS)
     return SkillRoots(
-        home=SkillHome(home / USER_FOLDERS[0]),
+        home=SkillHome(first),
         bundled=bundled,
-        user=tuple(home / folder for folder in USER_FOLDERS[1:]),
+        user=tuple(others),
         workspace=own,
         directories=tuple(directories),
         within=workspace,
         withheld=frozenset() if trust.is_trusted else frozenset((*own, *_list_carried(directories, workspace, trust))),
     )
+
+
+@lru_cache(maxsize=8)
+def _join(root: Path, folders: tuple[str, ...]) -> tuple[Path, ...]:
+    """The same objects for each run: a path is taken apart and put together again when it is first used."""
+    return tuple(root / folder for folder in folders)
 
 
 def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
@@ -308,6 +314,8 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
         yield from loaded
         passed_over.extend(problems)
     for root, source in _list_places(roots):
+        if not os.path.lexists(root):  # most of them
+            continue
         is_inside = roots.within is not None and source in ("workspace", "directory")
         within = roots.within if is_inside and root.is_relative_to(roots.within or root) else None
         walk = Walk(root, FILE_NAME, within=within)

@@ -235,8 +235,9 @@ def _load_library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+@cache
 def _kernel_resolves() -> bool:
-    """Tried on the root folder: a step up must be refused with the very error that this call gives."""
+    """Tried once, on the root folder: a step up must be refused with the very error that this call gives."""
     if sys.platform != "linux" or not Path(_DESCRIPTORS).is_dir():
         return False
     with ExitStack() as opened:

@@ -4,6 +4,7 @@ A database whose last commits are gone (a damaged or shortened write-ahead log, 
 left beside it is the only witness.
 """
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,4 +127,8 @@ def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
 
 
 def _list_notes(folder: Path) -> list[str]:
-    return sorted(path.name.removesuffix(STARTED) for path in (folder / SPOOL).glob(f"*{STARTED}"))
+    try:
+        names = os.listdir(f"{folder}/{SPOOL}")  # noqa: PTH208  text, not paths: each run asks
+    except OSError:
+        return []
+    return sorted(name.removesuffix(STARTED) for name in names if name.endswith(STARTED))

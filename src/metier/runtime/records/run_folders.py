@@ -32,10 +32,12 @@ def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
             f"The run store has a run with the id {run_id!r}, which is not the name of a folder",
             hint="Metier did not write it: delete the run store, or restore it from a backup",
         )
-    flat, sharded = runs / run_id, _build_sharded(runs, run_id)
+    root = str(runs)  # text, not paths: each run asks several times
+    flat, sharded = f"{root}/{run_id}", _build_sharded(root, run_id)
     wanted, other = (sharded, flat) if shard == "day" else (flat, sharded)
     # A run keeps the folder that it began with when the setting changes.
-    return other if wanted != other and not wanted.exists() and other.exists() else wanted
+    is_other = wanted != other and not os.path.exists(wanted) and os.path.exists(other)  # noqa: PTH110
+    return Path(other if is_other else wanted)
 
 
 def iterate_folders(runs: Path) -> Iterator[Path]:
@@ -62,7 +64,7 @@ def remove_folder(runs: Path, run_id: str) -> None:
     if not is_folder_name(run_id):
         return  # the folder of no run
     shutil.rmtree(runs / run_id, ignore_errors=True)
-    sharded = _build_sharded(runs, run_id)
+    sharded = Path(_build_sharded(str(runs), run_id))
     if sharded == runs / run_id or not sharded.parent.exists():
         return
     shutil.rmtree(sharded, ignore_errors=True)
@@ -84,12 +86,12 @@ def read_deletions(runs: Path) -> dict[Path, list[str]]:
     return found
 
 
-def _build_sharded(runs: Path, run_id: str) -> Path:
+def _build_sharded(runs: str, run_id: str) -> str:
     if started := _STARTED.fullmatch(run_id):
-        return runs.joinpath(*started.groups(), run_id)
+        return "/".join((runs, *started.groups(), run_id))
     if child := _CHILD.fullmatch(run_id):
-        return runs / child[1] / child[2] / run_id
-    return runs / run_id
+        return f"{runs}/{child[1]}/{child[2]}/{run_id}"
+    return f"{runs}/{run_id}"
 
 
 def _iterate(folder: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ They run code, so they are trusted like the scripts of a skill: those of a clone
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
@@ -112,6 +113,8 @@ def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookComm
 
 
 def _read_yaml(place: Host, name: str) -> HookReading:
+    if not os.path.lexists(f"{place.workspace}/{name}"):  # as in most places, and each run asks
+        return HookReading()
     text = _read_text(place.workspace / name, within=place.workspace)
     if text is None:
         return HookReading()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -118,6 +119,8 @@ def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
 
 
 def _load(workspace: Path, layer: LayerName) -> _Layer | None:
+    if not os.path.lexists(f"{workspace}/{FOLDER}/{FILES[layer]}"):  # as in most places, and each run asks
+        return None
     file = workspace / FOLDER / FILES[layer]
     try:
         data = read_contained(file, within=workspace, limit=MAX_FILE_BYTES)

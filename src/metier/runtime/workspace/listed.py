@@ -1,5 +1,6 @@
 """The agents and tasks that stand in a workspace, by id. Reads names, not what is in the files."""
 
+import os
 from pathlib import Path
 
 from metier.definitions.duplicates import report_duplicate
@@ -15,7 +16,10 @@ def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, 
     listed: dict[str, FoundDefinition] = {}
     problems: list[Problem] = []
     for base in WORKSPACE_FOLDERS:
-        for found in Walk(workspace / base / folder, file_name, within=workspace):
+        root = f"{workspace}/{base}/{folder}"
+        if not os.path.lexists(root):  # as in most places, and each run asks
+            continue
+        for found in Walk(Path(root), file_name, within=workspace):
             first = listed.setdefault(fold_id(found.id), found)
             if first is not found:
                 problems.append(report_duplicate(found, first.path))
