@@ -312,7 +312,8 @@ class Runtime:
             row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
             # One transaction: a kill leaves no run, or one that knows its pins, limits, profile and model.
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=shift.lease_seconds)
-            async with self.writing(lease.run_id, replace(watch, shift=replace(shift, lease=lease))) as log:
+            begun = replace(watch, known=(started,), shift=replace(shift, lease=lease))
+            async with self.writing(lease.run_id, begun) as log:
                 tell_of_cuts(log, services)
                 await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:
@@ -335,6 +336,7 @@ class Runtime:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
                     if await self._take_answer(log, answer, services, is_told=is_told) or can_ask(log.state, watch.ask):
+                        await log.update_index()
                         await self._go_on(log, services, watch, answer=answer)
             return await self._come_to_rest(log, watch)
 
@@ -375,7 +377,6 @@ class Runtime:
         self._tell_of_changes(log, services)
         if not stopper.is_set:
             await self._check_provider(log, services)
-        await log.update_index()
         shift = watch.shift
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=shift.lease_seconds)
         run_id, seconds, parks = log.state.run_id, watch.timeout_seconds, log.state.limits.on_limit == "park"
@@ -458,18 +459,19 @@ class Runtime:
     async def _settle(self, log: RunLog) -> None:
         """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
         with anyio.CancelScope(shield=True):
-            await self._write_summary(log)
-            await remove_ended(self.place, self.store, log.state, folder=self.folder(log.state.run_id))
+            folder = self.folder(log.state.run_id)
+            await self._write_summary(log, folder)
+            await remove_ended(self.place, self.store, log.state, folder=folder)
 
-    async def _write_summary(self, log: RunLog) -> None:
+    async def _write_summary(self, log: RunLog, folder: Path) -> None:
         await log.update_index()
-        if log.state.started is None or is_current(self.folder(log.state.run_id), log.state):
+        if log.state.started is None or is_current(folder, log.state):
             return
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
         with suppress(OSError, ConfigError):
             clean = build_place_cleaner(self.place).value
-            write_record(self.folder(log.state.run_id), entries, log.state, now=self.place.clock.now(), clean=clean)
+            write_record(folder, entries, log.state, now=self.place.clock.now(), clean=clean)
 
 
 @asynccontextmanager

@@ -1,6 +1,8 @@
 """The tools of a run by name, and the one way to call them: checked before, checked after, never a crash."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TypeGuard
 
 from pydantic import JsonValue
 
@@ -39,8 +41,8 @@ class Toolbox:
                 raise UsageError(f"Two tools are called {tool.info.name!r}", hint="Rename or disable one of them")
             self._tools[tool.info.name] = tool
         self._aliases = _unique_aliases(self._tools.values())
-        self._locating = {name: tool for name, tool in self._tools.items() if isinstance(tool, Locating)}
-        self._refusing = {name: tool for name, tool in self._tools.items() if isinstance(tool, Refusing)}
+        self._locating = {name: tool for name, tool in self._tools.items() if _is_locating(tool)}
+        self._refusing = {name: tool for name, tool in self._tools.items() if _is_refusing(tool)}
         self._input_checks = {name: SchemaCheck(name, tool.info.input_schema) for name, tool in self._tools.items()}
         self._output_checks = {name: SchemaCheck(name, tool.info.output_schema) for name, tool in self._tools.items()}
 
@@ -134,6 +136,20 @@ async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolCon
         return _failure(_sentence(error), code="execution_failed")
     except Exception as error:  # noqa: BLE001  tools are other people's code: a bug in one must not end the run
         return _failure(f"Tool {tool.info.name!r} failed: {type(error).__name__}: {error}", code="execution_failed")
+
+
+def _is_locating(tool: Tool) -> TypeGuard[Locating]:
+    return _is_able(type(tool), Locating)
+
+
+def _is_refusing(tool: Tool) -> TypeGuard[Refusing]:
+    return _is_able(type(tool), Refusing)
+
+
+@cache
+def _is_able(kind: type[Tool], ability: type[Locating | Refusing]) -> bool:
+    """Asked for every tool of every run; whether a class has the methods of a protocol takes long to find out."""
+    return issubclass(kind, ability)
 
 
 def _unique_aliases(tools: Iterable[Tool]) -> dict[str, str]:

@@ -5,7 +5,7 @@ A resumed run uses those, whatever changed meanwhile; a replay needs nothing els
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -77,6 +77,25 @@ class PinnedPolicy(NamedTuple):
     changed: tuple[str, ...] = ()
 
 
+class _Rendering[T]:
+    """Bytes of a value. Run after run of a process has an equal one, and comparing costs less than rendering."""
+
+    def __init__(self, render: Callable[[T], bytes]) -> None:
+        self._render = render
+        self._last: tuple[T, bytes] | None = None
+
+    def __call__(self, value: T) -> bytes:
+        last = self._last
+        if last is None or last[0] != value:
+            self._last = last = (value, self._render(value))
+        return last[1]
+
+
+_render_settings = _Rendering[Settings](lambda settings: settings.model_dump_json().encode())
+_render_instructions = _Rendering[Instructions](_INSTRUCTIONS.dump_json)
+_render_tools = _Rendering[tuple[ToolInfo, ...]](_TOOLS.dump_json)
+
+
 async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store, agent = services.store, run.agent
@@ -87,9 +106,9 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
     )
     pins = {
-        SETTINGS: await store.put_blob(settings.model_dump_json().encode()),
-        INSTRUCTIONS: await store.put_blob(_INSTRUCTIONS.dump_json(services.instructions)),
-        TOOLS: await store.put_blob(_TOOLS.dump_json(services.tools.infos())),
+        SETTINGS: await store.put_blob(_render_settings(settings)),
+        INSTRUCTIONS: await store.put_blob(_render_instructions(services.instructions)),
+        TOOLS: await store.put_blob(_render_tools(services.tools.infos())),
         POLICY: await store.put_blob(policy),
         TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(find_withheld(agent.place, policy))))),
     }
