@@ -10,7 +10,7 @@ The order is fixed, so the same inputs give the same bytes and a vendor's prompt
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -206,7 +206,7 @@ def build_task_message(prompt: Prompt, *, earlier: str | None = None) -> Message
     return Message(role="user", parts=(*(TextPart(text=piece) for piece in pieces if piece), *prompt.attachments))
 
 
-def render_steps(steps: tuple[StepExecutionResult, ...]) -> str:
+def render_steps(steps: Sequence[StepExecutionResult]) -> str:
     """The run-state summary: one line a step, the latest ones; a long run says how many are not told."""
     lines: list[str] = []
     if len(steps) > TOLD_STEPS:

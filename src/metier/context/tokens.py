@@ -27,6 +27,9 @@ MESSAGE_TOKENS = 6
 _MOST_TEXTS = 64
 """Remembered at once: the layers of a prompt and what was disclosed."""
 
+_SPARE_MESSAGES = 512
+"""Remembered beyond those of the history, which has two or three messages a turn."""
+
 LEAST_FACTOR = 0.5
 MOST_FACTOR = 3.0
 
@@ -114,6 +117,8 @@ class TokenCounter:
         for item in items[known:]:
             self._sums.append((self._sums[-1] if self._sums else 0) + cost(item))
         self._items = items
+        if len(self._messages) > _SPARE_MESSAGES + 4 * len(items):
+            self._messages.clear()  # most are no longer told; those that are have their sums
         return self._sums[-1] if self._sums else 0
 
 

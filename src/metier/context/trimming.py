@@ -110,13 +110,27 @@ class Trimmer:
 
     def _shrink(self, exchanges: Iterable[Exchange], size: Size, characters: int = 0) -> None:
         """Old results, the oldest first, until there is room to spare."""
-        count = 0
-        for exchange in exchanges:
-            if self.excess <= -self.limit // SLACK:
-                break
-            count += self._apply(Trim(what="exchange", exchange=exchange.number, size=size, characters=characters))
+        count = self._cut(exchanges, size, characters, enough=-self.limit // SLACK)
         if count:
             self.labels.append(f"run:results of {count} turns {'shortened' if size == 'short' else 'to one line'}")
+
+    def _cut(self, exchanges: Iterable[Exchange], size: Size, characters: int, *, enough: int) -> int:
+        """Make exchanges smaller until the excess is down to `enough`; how many there were to make smaller."""
+        smaller: dict[int, Exchange] = {}
+        for exchange in exchanges:
+            if self.excess <= enough:
+                break
+            trim = Trim(what="exchange", exchange=exchange.number, size=size, characters=characters)
+            after = _make_smaller(exchange, trim)
+            if after is None or after is exchange:
+                continue
+            smaller[exchange.number] = after
+            self.excess -= self._cost(exchange) - self._cost(after)
+            self.trims.append(trim)
+        if smaller:  # once for all of them: a run may have thousands
+            run = tuple(smaller.get(each.number, each) for each in self.prompt.run)
+            self.prompt = replace(self.prompt, run=run)
+        return len(smaller)
 
     def _cut_newest(self, least: int) -> None:
         """To the largest of the sizes that fits, counted from the whole text each time."""
@@ -127,7 +141,7 @@ class Trimmer:
             if self.excess <= 0 or characters < least:
                 break
             self._restore_newest(newest)
-            self._apply(Trim(what="exchange", exchange=newest, size="short", characters=characters))
+            self._cut([each for each in self.prompt.run if each.number == newest], "short", characters, enough=0)
         cut = [trim.characters for trim in self.trims if trim.exchange == newest]
         if cut and cut[-1] >= least:
             self.labels.append(f"run:newest results over {cut[-1]} characters")
@@ -145,13 +159,21 @@ class Trimmer:
         """In groups, so that what is left begins with the same turn for a while."""
         latest = {each.number for each in self.prompt.run[-KEPT_TURNS:]}
         old = [each for each in self._list_old() if each.number not in latest]
-        count = 0
+        gone: set[int] = set()
+        earlier = list(self.prompt.earlier)
+        told = _estimate_steps(earlier)
         for exchange in old:
-            if self.excess <= -self.limit // SLACK and count % DROPPED_TOGETHER == 0:
+            if self.excess <= -self.limit // SLACK and len(gone) % DROPPED_TOGETHER == 0:
                 break
-            count += self._apply(Trim(what="exchange", exchange=exchange.number, size="gone"))
-        if count:
-            self.labels.append(f"run:{count} turns")
+            gone.add(exchange.number)
+            earlier += exchange.steps
+            before, told = told, _estimate_steps(earlier)
+            self.excess -= self._cost(exchange) - (told - before)
+            self.trims.append(Trim(what="exchange", exchange=exchange.number, size="gone"))
+        if gone:
+            run = tuple(each for each in self.prompt.run if each.number not in gone)
+            self.prompt = replace(self.prompt, run=run, earlier=tuple(earlier))
+            self.labels.append(f"run:{len(gone)} turns")
 
     def _drop_conversation(self) -> None:
         while self.excess > 0 and self.prompt.conversation:
@@ -166,7 +188,7 @@ class Trimmer:
             self._change(replace(self.prompt, summary=""), saved)
             self.labels.append("conversation:summary")
         if self.excess > 0 and self.prompt.earlier:
-            saved = estimate_tokens(render_steps(self.prompt.earlier))
+            saved = _estimate_steps(self.prompt.earlier)
             self._change(replace(self.prompt, earlier=()), saved)
             self.labels.append("run:summaries")
 
@@ -186,24 +208,6 @@ class Trimmer:
             self._change(replace(self.prompt, disclosed=rest), self.counter.text(piece.text))
             self.trims.append(Trim(what="piece", digest=piece.digest))
             self.labels.append(f"disclosed:{piece.skill}:{piece.path}")
-
-    def _apply(self, trim: Trim) -> bool:
-        """False where it would change nothing."""
-        before = next(each for each in self.prompt.run if each.number == trim.exchange)
-        kept = apply_trims(History(run=(before,)), (trim,))
-        after = kept.run[0] if kept.run else None
-        if after is before:
-            return False
-        run = tuple(after if each is before else each for each in self.prompt.run)
-        prompt = replace(self.prompt, run=tuple(each for each in run if each is not None))
-        saved = self._cost(before) - (self._cost(after) if after else 0)
-        if after is None:
-            told = estimate_tokens(render_steps(self.prompt.earlier)) if self.prompt.earlier else 0
-            prompt = replace(prompt, earlier=(*self.prompt.earlier, *before.steps))
-            saved -= (estimate_tokens(render_steps(prompt.earlier)) if prompt.earlier else 0) - told
-        self._change(prompt, saved)
-        self.trims.append(trim)
-        return True
 
     def _change(self, prompt: Prompt, saved: int) -> None:
         self.prompt = prompt
@@ -291,6 +295,10 @@ def _mark(characters: int) -> str:
 def _count_missing(text: str) -> int:
     """Behind the marks in the text, less the marks themselves."""
     return sum(int(mark[1]) - len(mark[0]) for mark in _MARK.finditer(text))
+
+
+def _estimate_steps(steps: Sequence[StepExecutionResult]) -> int:
+    return estimate_tokens(render_steps(steps)) if steps else 0
 
 
 def _find_newest(run: Sequence[Exchange]) -> int:
