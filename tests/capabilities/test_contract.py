@@ -205,7 +205,7 @@ def test_contracts_lists_what_active_skills_promise(workspace: Path, capsys: pyt
         "whole  hybrid  autonomy implement  effects writes_files, network (keyed)  "
         "may answer input_required, delegating in 4 turns  keeps full_events  30s\n"
     )
-    assert "depends on 'other-skill', which is not active" in shown.err
+    assert "names the skill 'other-skill', which is not there" in shown.err
 
     assert run(["skills", "contracts", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)

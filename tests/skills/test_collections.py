@@ -94,7 +94,7 @@ def test_what_a_skill_needs_comes_from_the_same_repository(machine: Machine, col
     result = machine.agent("add", f"{collection.url}#skills/report", "--allow-file", "--yes")
 
     assert result.code == 0
-    assert "report names the skill 'tables', which is not here; the same collection has it" in result.err
+    assert "report names the skill 'tables', which is not there; the same collection has it" in result.err
     assert sorted(machine.registry.skills) == ["report", "tables"]
 
 
@@ -104,7 +104,7 @@ def test_what_a_skill_needs_and_is_nowhere_is_said(machine: Machine, make_folder
     result = machine.agent("add", str(folder), "--yes")
 
     assert result.code == 0
-    assert "lonely names the skill 'elsewhere', which is not here; add it" in result.err
+    assert "lonely names the skill 'elsewhere', which is not there; add it" in result.err
 
 
 def test_person_at_a_terminal_searches_and_picks(machine: Machine, collection: Repository) -> None:

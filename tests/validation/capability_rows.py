@@ -105,6 +105,13 @@ ROWS = (
         ),
     ),
     Row(
+        name="contract that depends on a skill that is not enabled",
+        files=callable_skill("depends_on: [schema-infer]\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:4: error: Contract field 'depends_on' names the skill 'schema-infer', which is not enabled [unusable_skill] (Add 'schema-infer' to AGENT_SKILLS)",
+        ),
+    ),
+    Row(
         name="code that cannot run in a synchronous task",
         files=callable_skill("sync_celery: true\n", BLOCKING),
         says=(

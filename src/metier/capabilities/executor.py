@@ -34,6 +34,7 @@ from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed
 from metier.skills.activation import build_roots, find_package, find_packages
+from metier.skills.needs import SkillNeeds
 from metier.skills.package import SkillPackage
 from metier.skills.trust.workspace_trust import find_trust
 from metier.tools.process.sandbox.confinement import Confinement
@@ -80,6 +81,8 @@ class SkillExecutor:
     advisor: Advisor | None = None
     confinement: Confinement = field(default_factory=Confinement)
     """The sandbox in which skills run; outside a run there is none unless it is given."""
+    needs: SkillNeeds | None = None
+    """Says why a skill that another one depends on is not among the packages."""
 
     def execute(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
         """Call a skill as a tool: one turn, nothing kept. Whatever needs a second turn is blocked."""
@@ -112,7 +115,9 @@ class SkillExecutor:
             return build_failure("contract_invalid", wrong.render(), state=TaskState.BLOCKED)
         missing = [name for name in reading.contract.depends_on if self._find_package(name) is None]
         if missing:
-            message = f"Skill {skill!r} depends on {missing[0]!r}, which is not active"
+            lack = self.needs.find_lack(missing[0]) if self.needs is not None else None
+            reason = lack.reason if lack is not None else "is not active"
+            message = f"Skill {skill!r} depends on {missing[0]!r}, which {reason}"
             return build_failure("dependency_missing", message, state=TaskState.BLOCKED)
         return Capability(package=package, contract=reading.contract)
 

@@ -38,6 +38,7 @@ from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.providers.models import open_models
 from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
+from metier.runtime.workspace.catalog import find_blocked
 from metier.runtime.workspace.instructions import load_instructions
 from metier.runtime.workspace.list_checks import find_notices
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, find_denied
@@ -81,7 +82,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
-        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems))
+        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *find_blocked(place, packages)))
         facts = load_facts(find_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)

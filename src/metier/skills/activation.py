@@ -281,15 +281,18 @@ def _nothing_trusted() -> Problem:
     )
 
 
+def hint_trust(package: SkillPackage) -> str:
+    return f"Review it, then run `agent skill trust {_name(package)}`"
+
+
 def _untrusted(package: SkillPackage) -> Problem:
-    name = _name(package)
     what = "changed since it was trusted" if package.trusted_digest else "is not trusted"
     return Problem(
         severity="warning",
         code="skill_not_trusted",
         message=f"Skill {package.definition.name!r} {what} and is left out",
         file=str(package.folder),
-        hint=f"Review it, then run `agent skill trust {name}`",
+        hint=hint_trust(package),
     )
 
 

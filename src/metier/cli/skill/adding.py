@@ -17,9 +17,10 @@ from metier.definitions.names import canonical_name, check_name
 from metier.errors import MetierError, UsageError
 from metier.skills.activation import find_packages
 from metier.skills.install.lock import FILE_NAME, LockedSkill, load_lock, parse_locked_source
-from metier.skills.install.offers import CollectionFound, Offer, find_collection, find_needs, pick_offers
+from metier.skills.install.offers import CollectionFound, Offer, find_collection, pick_offers
 from metier.skills.install.operations import Installer, Outcome
 from metier.skills.limits import MEGABYTE
+from metier.skills.needs import ABSENT, Lack, SkillNeeds, find_needs
 from metier.skills.source import FolderSource, InstallSource, McpSource, parse_source
 from metier.telemetry.excerpt import one_line
 
@@ -118,20 +119,25 @@ class _Adding:
         """What the added skills name and is not here, from the same collection; and what these need in turn."""
         offered: set[str] = set()
         while missing := self._find_missing(offered):
-            offered |= {canonical_name(name) for name, _ in missing}
-            for name, outcome in missing:
-                self._offer_needed(name, outcome)
+            offered |= {canonical_name(lack.name) for lack, _ in missing}
+            for lack, outcome in missing:
+                self._offer_needed(lack, outcome)
 
-    def _find_missing(self, offered: set[str]) -> list[tuple[str, Outcome]]:
-        here = {canonical_name(package.definition.name) for package in find_packages(open_roots()).packages}
+    def _find_missing(self, offered: set[str]) -> list[tuple[Lack, Outcome]]:
+        # Whether a skill is enabled is a matter of each workspace; here those that are trusted count as enabled.
+        needs = SkillNeeds(lambda: find_packages(open_roots()), "all")
         added = [outcome for outcome in self.outcomes if outcome.status != "declined"]
         named = [(name, outcome) for outcome in added for name in find_needs(outcome.proposal.definition)]
         found = {canonical_name(name): (name, outcome) for name, outcome in named}
-        return [pair for canonical, pair in found.items() if canonical not in here | offered]
+        lacks = [(needs.find_lack(name), outcome) for key, (name, outcome) in found.items() if key not in offered]
+        return [(lack, outcome) for lack, outcome in lacks if lack is not None]
 
-    def _offer_needed(self, name: str, outcome: Outcome) -> None:
-        needing = f"{outcome.proposal.name} names the skill {name!r}, which is not here"
-        offer = _find_neighbour(self.installer, outcome, name)
+    def _offer_needed(self, lack: Lack, outcome: Outcome) -> None:
+        needing = f"{outcome.proposal.name} names the skill {lack.name!r}, which {lack.reason}"
+        if lack.reason != ABSENT:
+            say(f"{needing}. {lack.hint}")
+            return
+        offer = _find_neighbour(self.installer, outcome, lack.name)
         if offer is None:
             say(f"{needing}; add it, or it cannot be used")
             return

@@ -1,6 +1,6 @@
 """`agent skills contracts` and `agent skills check-sync`: what skills promise, and whether their code can keep it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +11,13 @@ from metier.capabilities.contracts.contract import SkillContract
 from metier.capabilities.contracts.reading import ContractReading, has_contract, read_contract
 from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import open_active_catalog, open_catalog
-from metier.definitions.names import canonical_name
-from metier.definitions.nearest import hint_nearest
+from metier.cli.skill.catalog import open_active_catalog, open_catalog, open_places
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.skills.activation import find_packages
+from metier.skills.needs import SkillNeeds, describe_lacks
 
 _FOREIGN = "user"
 
@@ -34,8 +34,9 @@ def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json
     The exit code is 1 when a contract has an error.
     """
     catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
-    known = {canonical_name(skill.name) for skill in catalog.skills}
-    found = [row for skill in catalog.skills if (row := _read(skill, known)) is not None]
+    places = open_places(skills_dir)
+    needs = SkillNeeds(lambda: find_packages(places.roots), places.selection)
+    found = [row for skill in catalog.skills if (row := _read(skill, needs)) is not None]
     if as_json:
         write_json([_as_json(skill, reading) for skill, reading in found])
     else:
@@ -72,29 +73,17 @@ def check_sync(
     return 1 if wrong else 0
 
 
-def _read(found: CatalogSkill, known: set[str]) -> tuple[SkillDefinition, ContractReading] | None:
+def _read(found: CatalogSkill, needs: SkillNeeds) -> tuple[SkillDefinition, ContractReading] | None:
     skill = load_skill(found.folder, id=found.id, within=found.source.within).skill
     if skill is None or not (has_contract(skill) or is_capability(skill)):
         return None
     reading = read_contract(skill, strict=found.source.kind != _FOREIGN)
-    return skill, ContractReading(reading.contract, (*reading.problems, *_find_missing(skill, reading, known)))
+    return skill, ContractReading(reading.contract, (*reading.problems, *_find_missing(skill, needs)))
 
 
-def _find_missing(skill: SkillDefinition, reading: ContractReading, known: set[str]) -> list[Problem]:
-    entry = skill.contract.find("depends_on")
-    wanted = reading.contract.depends_on if reading.contract else ()
-    return [
-        Problem(
-            severity="warning",
-            code="dependency_missing",
-            message=f"Skill {skill.name!r} depends on {name!r}, which is not active",
-            file=str(skill.file),
-            line=entry.line if entry else None,
-            hint=hint_nearest(name, known),
-        )
-        for name in wanted
-        if name not in known
-    ]
+def _find_missing(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
+    """What is missing is no fault of the contract."""
+    return [replace(problem, severity="warning") for problem in describe_lacks(skill, needs)]
 
 
 def _as_json(skill: SkillDefinition, reading: ContractReading) -> dict[str, object]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.scopes import ScopeReader
 from metier.capabilities.checks.check import check_capability
-from metier.capabilities.contracts.reading import read_contract
 from metier.context.control import CONTROL_NAMES
 from metier.dataclass import dataclass
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
@@ -21,11 +20,12 @@ from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import Reference
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.naming import hint_skill
-from metier.definitions.skills.scripts import discover_scripts, is_capability
+from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
 from metier.definitions.skills.versions import find_version_fault
@@ -38,7 +38,7 @@ from metier.providers.options import OFFLINE, ModelOptions
 from metier.runtime.checks.step_checks import StepChecker
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_skills
+from metier.runtime.workspace.catalog import find_skills, open_needs
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import find_context_problems
@@ -49,6 +49,7 @@ from metier.runtime.workspace.plugins import find_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
 from metier.runtime.workspace.project import find_project_problems
 from metier.runtime.workspace.tasks import check_schemas
+from metier.skills.needs import ABSENT, SkillNeeds, describe_lacks
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 
@@ -152,6 +153,7 @@ class _Known:
     enabled: str | tuple[str, ...]
     skills: Iterable[SkillDefinition]
     """Those of the workspace."""
+    needs: SkillNeeds
     _brings: dict[str, bool] = field(default_factory=dict[str, bool])
 
     def find_fault(self, name: str) -> tuple[str, str] | None:
@@ -215,7 +217,7 @@ class _Checker:
             found += _check_entrypoint(item.definition)
             found += _check_version(item.definition)
             found += check_capability(item.definition, strict=self.strict)
-            found += self._check_dependencies(item.definition)
+            found += self._check_needs(item.definition, item.references)
         return replace(item, problems=(*item.problems, *found)) if found else item
 
     def _read_rules(self, node: Node, file: str, subject: str) -> RuleReading:
@@ -246,25 +248,21 @@ class _Checker:
         found = ((name, self.known.load(name)) for name in names)
         return {name: skill for name, skill in found if skill is not None}
 
-    def _check_dependencies(self, skill: SkillDefinition) -> list[Problem]:
-        """A skill that needs one which is nowhere is blocked whenever it is called."""
-        reading = read_contract(skill, strict=False)
-        entry = skill.contract.find("depends_on") or skill.contract.find("contract")
-        names = reading.contract.depends_on if reading.contract is not None else ()
-        missing = [name for name in names if self.known.catalog.find(name) is None]
-        if not missing:
-            return []
-        known = [each.canonical for each in self.known.catalog.skills]
-        return [
+    def _check_needs(self, skill: SkillDefinition, references: Iterable[Reference]) -> list[Problem]:
+        """Skills that it depends on or may call, and that are not active."""
+        named = [reference for reference in references if reference.kind == "skill"]
+        lacks = [(each, lack) for each in named if (lack := self.known.needs.find_lack(each.name)) is not None]
+        return describe_lacks(skill, self.known.needs) + [
             Problem(
-                severity="error" if is_capability(skill) else "warning",
-                code="unknown_skill",
-                message=f"Contract field 'depends_on' names the skill {name!r}, which is not there",
-                file=str(skill.file),
-                line=entry.line if entry is not None else 1,
-                hint=hint_skill(name, known) or "Add the skill, or take the name out",
+                severity="warning",
+                code=lack.code,
+                message=f"Field 'skills' names the skill {lack.name!r}, which {lack.reason}",
+                file=each.file,
+                line=each.line,
+                hint=lack.hint,
             )
-            for name in missing
+            for each, lack in lacks
+            if lack.reason != ABSENT  # told of with the names of agents and tasks
         ]
 
     def _check_tools(self, permits: Permits, skills: Iterable[str]) -> list[Problem]:
@@ -293,6 +291,7 @@ def _build_known(
         catalog=catalog,
         enabled=place.settings.skills.enabled,
         skills=skills,
+        needs=open_needs(place),
     )
 
 

@@ -17,6 +17,7 @@ from metier.providers.options import OFFLINE
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.delegation.skill_runs import AwaitedRuns
 from metier.runtime.host import Host
+from metier.runtime.workspace.catalog import open_needs
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
@@ -44,6 +45,7 @@ def list_callable(
         environ=place.environ,
         advisor=advisor,
         confinement=confinement,
+        needs=open_needs(place),
     )
     conversations = Conversations(
         executor=executor,

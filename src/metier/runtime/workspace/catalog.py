@@ -8,6 +8,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.runtime.host import Host
 from metier.skills.activation import Activation, FoundSkills, activate, build_roots, find_packages
+from metier.skills.needs import SkillNeeds, describe_lacks, list_dependencies
 from metier.skills.package import SkillPackage
 
 
@@ -21,6 +22,23 @@ def find_skills(place: Host) -> ActiveSkills:
     found = find_all_skills(place)
     activation = activate(found, place.settings.skills.enabled)
     return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, place.workspace)))
+
+
+def open_needs(place: Host) -> SkillNeeds:
+    """Says of a name whether that skill is active in this workspace, and why not."""
+    return SkillNeeds(lambda: find_all_skills(place), place.settings.skills.enabled)
+
+
+def find_blocked(place: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
+    """What keeps the code of these skills from being called, as `agent check` says it."""
+    needs = open_needs(place)
+    return tuple(
+        problem
+        for package in packages
+        if list_dependencies(package.definition)
+        for problem in describe_lacks(package.definition, needs)
+        if problem.severity == "error"
+    )
 
 
 def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:

@@ -8,8 +8,6 @@ from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import find_nearest
 from metier.definitions.skills.skill import SkillDefinition, load_skill
-from metier.definitions.text.fields import flat_texts
-from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence
 from metier.errors import ConfigError, UsageError
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource
 
@@ -62,12 +60,6 @@ def pick_offers(offers: abc.Sequence[Offer], wanted: abc.Sequence[str]) -> tuple
     return tuple(picked.values())
 
 
-def find_needs(skill: SkillDefinition) -> tuple[str, ...]:
-    """The other skills that a skill names: those that it may call, and those that its code depends on."""
-    named = [*(skill.skills or ()), *_list_dependencies(skill)]
-    return tuple(dict.fromkeys(name for name in named if name not in ("inherit", skill.name)))
-
-
 def find_collection(source: InstallSource) -> InstallSource | None:
     """Where the neighbours of a skill are; nothing for one that is a repository of its own."""
     match source:
@@ -77,19 +69,6 @@ def find_collection(source: InstallSource) -> InstallSource | None:
             return FolderSource(path=path.resolve().parent)
         case McpSource():
             return None
-
-
-def _list_dependencies(skill: SkillDefinition) -> list[str]:
-    nested = skill.contract.find("contract")
-    inner = nested.value if nested is not None and isinstance(nested.value, Mapping) else None
-    entry = skill.contract.find("depends_on") or (inner.find("depends_on") if inner is not None else None)
-    match entry.value if entry is not None else None:
-        case Scalar(value=value):
-            return [part.strip() for part in value.split(",") if part.strip()]
-        case Sequence() as names:
-            return list(flat_texts(names))
-        case _:
-            return []
 
 
 def _build_offer(skill: SkillDefinition, folder: str, source: InstallSource) -> Offer:
