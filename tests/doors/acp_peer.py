@@ -1,7 +1,6 @@
 """An editor that is nothing but messages, against `agent acp` as a process; each is held to the schema of the SDK."""
 
 import json
-import os
 import queue
 import subprocess
 import threading
@@ -12,7 +11,8 @@ from typing import Any, Self, cast
 
 from acp import schema
 from pydantic import BaseModel
-from run_workspace import AGENT
+
+from agent_forks import ForkedAgent
 
 SECONDS = 60.0
 type Message = dict[str, Any]
@@ -32,8 +32,8 @@ class Editor:
     """Answers what the agent asks by `answer`; keeps every update."""
 
     def __init__(self, folder: Path, *, answer: Callable[[Message], Message | None] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [AGENT, "acp"], cwd=folder, env=dict(os.environ), text=True,
+        self.process = ForkedAgent(
+            ["acp"], cwd=folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.folder = folder

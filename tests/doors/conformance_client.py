@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-AGENT = Path(sys.executable).parent / "agent"
+AGENT = os.environ.pop("FORKED_AGENT")
+"""The test names it: four scenarios start it twice each."""
 
 with tempfile.TemporaryDirectory() as folder:
     home, work = Path(folder, "home"), Path(folder, "work")

@@ -11,8 +11,8 @@ from typing import Any, Self, cast
 import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
-from run_workspace import AGENT
 
+from agent_forks import ForkedAgent
 from metier.doors.mcp.server import build_server, opened_door
 from metier.runtime.opening import open_host
 from metier.runtime.runs import open_runtime
@@ -39,8 +39,8 @@ class ProcessPeer:
     """`agent mcp serve` in a folder, spoken to line by line."""
 
     def __init__(self, folder: Path, *, capabilities: Mapping[str, Any] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [AGENT, "mcp", "serve"], cwd=folder, env=dict(os.environ), text=True,
+        self.process = ForkedAgent(
+            ["mcp", "serve"], cwd=folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.capabilities = capabilities or {}

@@ -11,6 +11,8 @@ from model_server import ModelServer, Reply, calls, says
 from pictures import PDF, build_png
 from run_workspace import AGENT, QUICK, Workspace, use_model
 
+from agent_forks import forked_agent
+
 
 def test_a_prompt_is_answered_with_the_text_its_plan_and_what_it_used(workspace: Workspace, model: ModelServer) -> None:
     steps = [{"step": "Look", "status": "done"}, {"step": "Answer", "status": "in_progress"}]
@@ -155,7 +157,11 @@ def test_an_approval_waits_in_the_inbox_when_the_editor_goes_away(workspace: Wor
         assert editor.close() == 0
 
     listed = subprocess.run(
-        [AGENT, "approvals", "list", "--json"], cwd=workspace.folder, capture_output=True, text=True, timeout=60
+        [forked_agent(), "approvals", "list", "--json"],
+        cwd=workspace.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     (approval,) = json.loads(listed.stdout)
     assert approval["tool"] == "Write"

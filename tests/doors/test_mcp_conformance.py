@@ -13,6 +13,8 @@ from conformance_workspace import conforming_workspace, write_hurried_tasks
 from node_programs import find_program
 from run_workspace import AGENT, Workspace
 
+from agent_forks import forked_agent
+
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
@@ -96,7 +98,13 @@ def test_a_client_scenario_of_skills_passes(scenario: str, home: Path, tmp_path:
     client = f"{sys.executable} {HERE / 'conformance_client.py'}"
 
     command = [*find_program(SUITE), "client", "--scenario", f"sep-2640-client-{scenario}", "--command", client]
-    done = subprocess.run([*command, "--timeout", "90000", "-o", out], capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        [*command, "--timeout", "90000", "-o", out],
+        env={**os.environ, "FORKED_AGENT": str(forked_agent())},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
 
     checks = [
         check

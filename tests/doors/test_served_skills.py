@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
+
+from agent_forks import forked_agent
 
 SERVER = Path(__file__).parent / "served_skill_server.py"
 
@@ -65,7 +67,7 @@ def test_what_one_workspace_serves_another_one_installs(workspace: Workspace, ho
     library.folder.mkdir()
     library.configure(model={"provider": "offline"})
     library.add_skill("moon", "Tell the phase of the moon.", phase="print('new')\n")
-    name_server(workspace, "-c", f"cd {library.folder} && exec {AGENT} mcp serve", command="sh")
+    name_server(workspace, "-c", f"cd {library.folder} && exec {forked_agent()} mcp serve", command="sh")
 
     assert workspace.agent("skill", "add", "mcp:tides/moon", "--no-trust") == 0
 
