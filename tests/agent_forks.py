@@ -54,6 +54,8 @@ if code < 0:
 sys.exit(code)
 """
 
+MEASURED = "COVERAGE_PROCESS_CONFIG"
+"""See `measured_processes`."""
 LEFT_OUT = ("metier.bundled", "metier.testing", "metier.worker")
 """Not imported before the fork: it is not part of the commands, or brings threads and signal handlers of its own."""
 
@@ -64,9 +66,12 @@ def forked_agent() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="agent-forks-"))
     address = folder / "socket"
     # The forks inherit its state, so nothing of the test that happens to be the first may be in it.
+    # A fork measures itself, where its test is one whose processes do.
+    environment = {name: value for name, value in os.environ.items() if name != MEASURED}
     server = subprocess.Popen(
-        [sys.executable, __file__, str(address)], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, __file__, str(address)],
+        cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n"
     server.stdout.close()
@@ -190,7 +195,7 @@ class Forks:
 
 def prepare() -> None:
     """Import what commands import."""
-    for name in ("anyio._backends._asyncio", "asyncio", "jsonschema", "rich.console", "rich.table", "yaml"):
+    for name in ("anyio._backends._asyncio", "asyncio", "coverage", "jsonschema", "rich.console", "rich.table", "yaml"):
         importlib.import_module(name)
     metier = importlib.import_module("metier")
     for module in pkgutil.walk_packages(metier.__path__, "metier."):
@@ -209,6 +214,8 @@ def become(order: dict[str, Any]) -> int:
         os.setsid()
         with contextlib.suppress(OSError):  # no terminal, or one of another session
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if MEASURED in os.environ:
+        importlib.import_module("coverage").process_startup()
     sys.argv = [str(Path(sys.executable).with_name("agent")), *order["words"]]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import httpx2
 
+from agent_forks import ForkedAgent
 from metier.server.processes import build_config, uvicorn
 from metier.server.recipe import Recipe
 from metier.server.security.login_codes import LoginCodes
@@ -103,12 +104,14 @@ class ServerProcess:
 
 
 @contextmanager
-def serving_process(folder: Path, *args: str, **environ: str) -> Generator[ServerProcess]:
-    """The installed command `agent serve --port 0 --json`, as a user starts it."""
-    process = subprocess.Popen(
-        [AGENT, "serve", "--port", "0", "--json", *args], cwd=folder, env={**os.environ, **environ}, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+def serving_process(folder: Path, *args: str, is_anew: bool = False, **environ: str) -> Generator[ServerProcess]:
+    """`agent serve --port 0 --json`. `is_anew`: the program as a user starts it, else a fork that imports nothing."""
+    words = ["serve", "--port", "0", "--json", *args]
+    options: dict[str, Any] = {
+        "cwd": folder, "env": {**os.environ, **environ}, "text": True,
+        "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
+    }  # fmt: skip
+    process = subprocess.Popen([AGENT, *words], **options) if is_anew else ForkedAgent(words, **options)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

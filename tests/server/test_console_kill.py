@@ -1,13 +1,13 @@
 """A page that is open while the server and the driver of the run are killed: it goes on where it was."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import CHROMIUM, WAIT_MILLISECONDS, running_browser
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-SAME = {"AGENT_SERVER_SECRET": "s" * 40, "AGENT_SERVER_TOKEN": "t" * 40}
+SAME: dict[str, Any] = {"AGENT_SERVER_SECRET": "s" * 40, "AGENT_SERVER_TOKEN": "t" * 40}
 """A server that comes back knows the sessions of the one before."""
 
 
@@ -47,7 +47,7 @@ def working_process(folder: Path) -> Generator["subprocess.Popen[bytes]"]:
 
 
 def kill(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.wait(WAIT_SECONDS)
 
 

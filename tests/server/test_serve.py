@@ -11,7 +11,7 @@ from running_server import RunningServer, serving_process
 
 
 def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(workspace: Workspace) -> None:
-    with serving_process(workspace.folder) as served:
+    with serving_process(workspace.folder, is_anew=True) as served:
         mode = stat.S_IMODE(served.token_file.stat().st_mode)
         folder_mode = stat.S_IMODE(served.token_file.parent.stat().st_mode)
         health = served.running.get("/api/v1/health")
@@ -26,7 +26,7 @@ def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(wo
 
 
 def test_several_processes_serve_one_address_and_all_end_with_the_first(workspace: Workspace) -> None:
-    with serving_process(workspace.folder, "--workers", "2") as served:
+    with serving_process(workspace.folder, "--workers", "2", is_anew=True) as served:
         for _ in range(8):
             assert served.running.get("/api/v1/health")["status"] == "ok"
         served.process.terminate()
