@@ -1,6 +1,6 @@
 """The HTTP API under `/api/v1`: which routers it is made of."""
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from metier.server.api import approvals, conversations, cost, definitions, health, run_events, runs, schedules
 from metier.server.problems import ProblemDocument
@@ -25,9 +25,8 @@ FAILURES: dict[int | str, dict[str, object]] = {
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
-    api = APIRouter(prefix=PREFIX, responses={**FAILURES})
     for module in (health, run_events, runs, approvals, definitions, conversations, schedules, cost):
-        api.include_router(module.router)
-    app.include_router(api)
+        # Not by a router between: that one would build all its routes now, and each again at the first request.
+        app.include_router(module.router, prefix=PREFIX, responses={**FAILURES})
     state.access.allow_writes(rf"{PREFIX}/approvals/[^/]+/(approve|deny)", "approver")
     state.access.allow_writes(rf"{PREFIX}/runs/[^/]+/(answer|resume)", "approver")
