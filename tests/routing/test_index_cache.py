@@ -66,7 +66,7 @@ def test_a_damaged_file_is_no_index(twelve: tuple[RoutableSkill, ...], tmp_path:
         "cut": content[:middle],
         "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
         "empty": b"",
-        "foreign": content.replace(b"routing 5 ", b"routing 1 ", 1),
+        "foreign": content.replace(b"routing 6 ", b"routing 1 ", 1),
     }
     file.write_bytes(damaged[damage])
 

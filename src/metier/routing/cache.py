@@ -11,7 +11,7 @@ from metier.routing.index import IndexTables, Postings
 from metier.routing.router import RoutingIndex
 from metier.routing.subjects.topics import Topics
 
-FORMAT = 5
+FORMAT = 6
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
@@ -43,7 +43,7 @@ def _pack(tables: IndexTables) -> list[bytes]:
         tables.name_rarities.tobytes(),
         *(column.tobytes() for column in _columns(tables.postings)),
         *(column.tobytes() for column in _columns(tables.pairs)),
-        tables.topics.numbers.tobytes(),
+        tables.topics.numbers,
         tables.topics.norms.tobytes(),
     ]
 
@@ -64,7 +64,7 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         postings=_read_postings(sections[8:13]),
         pairs=_read_postings(sections[13:18]),
         by_name={name: tuple(numbers) for name, numbers in by_name.items()},
-        topics=Topics(_ints("b", sections[18]), _floats(sections[19])),
+        topics=Topics(bytes(sections[18]), _floats(sections[19])),
     )
 
 

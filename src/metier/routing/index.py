@@ -82,6 +82,8 @@ class IndexTables:
     """The subjects of each skill."""
     forms_by_start: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """`forms` grouped for the repair of typos; filled when a request first needs it."""
+    letters_by_start: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, list[tuple[str, int]]])
+    """Those with one first letter and length, each with its letters as bits; filled as requests need them."""
     readings: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
     """What the words of `forms` mean in a request; filled as requests need them."""
     rows: dict[int, array[float]] = field(default_factory=dict[int, "array[float]"])

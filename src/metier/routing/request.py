@@ -8,10 +8,9 @@ from operator import attrgetter
 from metier.dataclass import dataclass
 from metier.routing.emphasis import find_emphasis
 from metier.routing.index import IndexTables
-from metier.routing.subjects.topics import find_wanted
+from metier.routing.subjects.topics import Wanted, find_wanted
 from metier.routing.term import Term
 from metier.routing.typos import MOST_REPAIRS, find_meanings
-from metier.routing.vectors import Vector
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_of
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
@@ -30,7 +29,7 @@ class Request:
     """One per posting list, the weightiest first."""
     pairs: dict[int, float]
     """The weight of each pair of words side by side that the catalog has."""
-    subjects: Vector | None
+    subjects: Wanted | None
     """What it is about, as far as its words tell."""
 
 

@@ -3,6 +3,7 @@
 Only words that no skill has are looked at, so a correctly written request costs nothing.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ MIN_SIMILARITY = 0.74
 MEANINGS = 3
 CERTAINTY = 0.8
 """What a repaired word counts at most, beside 1.0 for a known one."""
-
+ROUNDING = 1e-6
+"""A bound that is a whole number stays one, whatever the last bits of the product are."""
 
 STEM_LETTERS = 4
 MIN_PREFIX = 0.55
@@ -50,19 +52,43 @@ def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     choices: list[str] = []
     # No spelling that differs more in length can be similar enough.
     reach = int((1 - MIN_SIMILARITY) * (len(word) + 2))
-    # A letter that is missing was typed wrong; comparing letters costs much less than comparing spellings.
-    letters, slips = set(word), int((1 - MIN_SIMILARITY) * (len(word) + reach))
+    letters = _find_letters(word)
     # The first letter stays: people rarely mistype it, and another one makes another word (`vstack`, `gstack`).
     for length in range(len(word) - reach, len(word) + reach + 1):
-        forms = index.forms_by_start.get(f"1{word[0]}{length}", ())
-        choices += [form for form in forms if len(letters.difference(form)) <= slips]
+        # A letter that only one of the two has was typed wrong; comparing letters costs less than comparing spellings.
+        slips = int((1 - MIN_SIMILARITY) * max(len(word), length) + ROUNDING)
+        choices += [
+            form
+            for form, having in _list_forms(index, word[0], length)
+            if (letters & ~having).bit_count() <= slips and (having & ~letters).bit_count() <= slips
+        ]
     for form, similarity, _ in rank(word, choices, measure_typing, at_least=MIN_SIMILARITY, most=2 * MEANINGS):
         yield form, similarity
 
 
+def _list_forms(index: IndexTables, first: str, length: int) -> list[tuple[str, int]]:
+    """The spellings of this length with this first letter, each with its letters."""
+    key = f"1{first}{length}"
+    known = index.letters_by_start.get(key)
+    if known is None:
+        known = [(form, _find_letters(form)) for form in index.forms_by_start.get(key, ())]
+        index.letters_by_start[key] = known
+    return known
+
+
+def _find_letters(word: str) -> int:
+    """One bit for each letter that the word has, and one for each that it has twice; some letters share a bit."""
+    letters = 0
+    for letter in word:
+        bit = 1 << (ord(letter) & 31)
+        letters |= bit << 32 if letters & bit else bit
+    return letters
+
+
 def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
-    choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
+    least = word[: math.ceil(MIN_PREFIX * len(word) - ROUNDING)]
+    choices = [form for form in index.forms_by_start.get(word[:STEM_LETTERS], ()) if form.startswith(least)]
     for form, similarity, _ in rank(word, choices, measure_beginning, at_least=MIN_PREFIX, most=MEANINGS):
         yield form, similarity
 

@@ -9,12 +9,13 @@ import math
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import NamedTuple
 
 from metier.dataclass import dataclass
 from metier.routing.skill import BODY
 from metier.routing.subjects.public_words import read_public_words
 from metier.routing.term import Term
-from metier.routing.vectors import Vector, build_vector
+from metier.routing.vectors import build_vector
 from metier.routing.word_lists import FUNCTION_WORDS
 from metier.routing.words import stem, weight_of
 
@@ -26,31 +27,40 @@ BODY_SHARE = 0.5
 """What all words of a body count together, beside 1.0 for name, description and tags."""
 FEW_WORDS = 5
 """A description of fewer words gives no less room to the body."""
+_ZERO = 128
 _STEPS = 20
 """Weights of the words of a request are whole numbers of this many parts."""
 
 
+class Wanted(NamedTuple):
+    """The subjects of a request. Whole numbers: a sum of products is exact and the same on every machine."""
+
+    numbers: list[int]
+    norm: float
+
+
 @dataclass(slots=True)
 class Topics:
-    """The subjects of each skill of an index: numbers as `Vector` has them, one skill after the other."""
+    """The subjects of each skill of an index, one skill after the other."""
 
-    numbers: array[int] = field(default_factory=lambda: array("b"))
+    numbers: bytes = b""
+    """From -127 to 127; 128 stands for 0, because bytes without a sign are read twice as fast."""
     norms: array[float] = field(default_factory=lambda: array("f"))
     """One per skill; 0 where no word of the skill is known. None at all in a large catalog."""
 
-    def reweigh(self, sums: Mapping[int, float], wanted: Vector | None) -> Mapping[int, float]:
+    def reweigh(self, sums: Mapping[int, float], wanted: Wanted | None) -> Mapping[int, float]:
         """The sums of some skills, larger for those that are on the subjects of a request."""
         if wanted is None:
             return sums
-        size, norms, numbers = len(wanted), self.norms, self.numbers
-        asked = [number / wanted.norm for number in wanted.numbers]
-        impact = find_impact(len(norms))
+        asked, norms, numbers = wanted.numbers, self.norms, self.numbers
+        size, zero, impact = len(asked), _ZERO * sum(asked), find_impact(len(norms))
         reweighed: dict[int, float] = {}
         for skill, total in sums.items():
             start = skill * size
-            cosine = math.sumprod(asked, numbers[start : start + size]) / norms[skill] if norms[skill] else 0.0
-            # To four places, so that the last bits of a sum do not decide an order.
-            reweighed[skill] = total * (1 + impact * max(0.0, round(cosine, 4)))
+            product = math.sumprod(asked, numbers[start : start + size]) - zero
+            cosine = product / (norms[skill] * wanted.norm) if product > 0 else 0.0
+            # To four places, so that the last bits of a length do not decide an order.
+            reweighed[skill] = total * (1 + impact * round(cosine, 4))
         return reweighed
 
 
@@ -90,20 +100,20 @@ class TopicBuilder:
                 (self._bodies if bits == BODY else self._told)[skill].add(lanes)
 
     def build(self) -> Topics:
-        topics = Topics()
+        numbers, norms = bytearray(), array("f")
         for told, body in zip(self._told, self._bodies, strict=True):
             share = BODY_SHARE * max(told.words, FEW_WORDS) / body.words if body.words else 0.0
             pairs = zip(self._read(told), self._read(body), strict=True)
             vector = build_vector([first + share * second for first, second in pairs])
-            topics.norms.append(vector.norm if vector else 0.0)
-            topics.numbers.extend(vector.numbers if vector else self._read(_Added()))
-        return topics
+            norms.append(vector.norm if vector else 0.0)
+            numbers += bytes([_ZERO + number for number in (vector.numbers if vector else self._read(_Added()))])
+        return Topics(bytes(numbers), norms)
 
     def _read(self, added: _Added) -> list[int]:
         return self._public.read(added.lanes, added.words)
 
 
-def find_wanted(readings: Mapping[str, tuple[Term, ...]], emphasize: Callable[[str], float]) -> Vector | None:
+def find_wanted(readings: Mapping[str, tuple[Term, ...]], emphasize: Callable[[str], float]) -> Wanted | None:
     """The subjects of a request, by what its words mean and how much each counts; nothing where no word is known."""
     public = read_public_words()
     weights: dict[int, int] = {}
@@ -113,4 +123,6 @@ def find_wanted(readings: Mapping[str, tuple[Term, ...]], emphasize: Callable[[s
             if lanes:
                 weights[lanes] = round(_STEPS * weight_of(word) * emphasize(word))
     total = sum([lanes * weight for lanes, weight in weights.items()])
-    return build_vector(public.read(total, sum(weights.values())))
+    numbers = public.read(total, sum(weights.values()))
+    norm = math.sqrt(math.sumprod(numbers, numbers))
+    return Wanted(numbers, norm) if norm else None
