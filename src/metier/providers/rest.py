@@ -10,8 +10,10 @@ from metier.providers.http_status import failure_of_status
 from metier.providers.json_values import Wire, parse_json
 from metier.providers.transport import (
     CONNECT_TIMEOUT_SECONDS,
+    HttpClients,
     is_event_stream,
     open_http_client,
+    read_body,
     read_events,
     read_object,
 )
@@ -40,10 +42,11 @@ class Rest:
     def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
         self.root = root.rstrip("/")
         self._server = server
-        self._own = open_http_client() if connection.shared is None else None
-        self._client = self._own or _find_shared(connection)
+        self._clients = connection.shared.get(HttpClients, HttpClients) if connection.shared is not None else None
+        self._client = self._clients.lend() if self._clients is not None else open_http_client()
         # Put together once: parsing an address and merging headers on every call costs more than sending them.
-        merged = {**self._client.headers, **_HEADERS, **headers, **connection.headers}
+        host = httpx2.URL(self.root).netloc.decode("ascii")
+        merged = {"host": host, **self._client.headers, **_HEADERS, **headers, **connection.headers}
         self._headers = httpx2.Headers({name.lower(): value for name, value in merged.items()})
         self._urls: dict[str, httpx2.URL] = {}
 
@@ -86,28 +89,30 @@ class Rest:
 
     async def aclose(self) -> None:
         """Close the client, unless it is the host's."""
-        if self._own is not None:
-            await self._own.aclose()
+        if self._clients is not None:
+            self._clients.give_back(self._client)
+        else:
+            await self._client.aclose()
 
     def _build_request(self, method: str, path: str, body: bytes) -> httpx2.Request:
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = httpx2.URL(self.root + path)
-        # Only connecting has a limit of its own: `exchange` bounds the whole, to the last byte.
-        return httpx2.Request(method, url, headers=self._headers, content=body, extensions=_EXTENSIONS)
+        # Only connecting has a limit of its own: `exchange` bounds the whole, to the last byte. A stream is sent with
+        # the headers as they are; of plain content the library would work out again what these have to be.
+        stream = httpx2.ByteStream(body)
+        request = httpx2.Request(method, url, headers=self._headers, stream=stream, extensions=_EXTENSIONS)
+        if body:
+            request.headers["content-length"] = str(len(body))
+        return request
 
     async def _read_failure(self, response: httpx2.Response) -> Exception:
-        raw = await response.aread()
+        raw = await read_body(response)
         try:
             body = parse_json(raw)
         except ValueError:
             body = raw
         return failure_of_status(self._server, response.status_code, body, headers=response.headers)
-
-
-def _find_shared(connection: Connection) -> httpx2.AsyncClient:
-    assert connection.shared is not None
-    return connection.shared.get(httpx2.AsyncClient, open_http_client)
 
 
 def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], None]:

@@ -19,18 +19,45 @@ MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
 _QUOTED_BYTES = 400
 _QUOTED_CHARACTERS = 80
+_MOST_USERS = 4
 
 
 class ReplyTooLarge(httpx2.TransportError):
     """The server sent more than any reply can be."""
 
 
+class HttpClients:
+    """The clients of a host, each lent to a few runs at a time.
+
+    A client looks at all of its connections when a request begins and when it ends. Shared by 200 runs, that cost as
+    much as the rest of the exchange. Runs that follow each other share a client and its open connections.
+    """
+
+    def __init__(self) -> None:
+        self._users: dict[httpx2.AsyncClient, int] = {}
+
+    def lend(self) -> httpx2.AsyncClient:
+        """Give it back when the run ends."""
+        client = next((client for client, users in self._users.items() if users < _MOST_USERS), None)
+        client = client or open_http_client()
+        self._users[client] = self._users.get(client, 0) + 1
+        return client
+
+    def give_back(self, client: httpx2.AsyncClient) -> None:
+        if client in self._users:
+            self._users[client] -= 1
+
+    async def aclose(self) -> None:
+        while self._users:
+            client, _ = self._users.popitem()
+            await client.aclose()
+
+
 def open_http_client() -> httpx2.AsyncClient:
-    """A client that honours proxies and certificates of the environment and stops reading at `MAX_REPLY_BYTES`."""
+    """Honours proxies and certificates of the environment. `read_body` and `read_events` read its replies."""
     return httpx2.AsyncClient(
-        event_hooks={"response": [_cap]},
-        headers={"Accept-Encoding": "identity"},  # so that the cap counts what is read, not what it unfolds to
-        # Of a whole host: a call in flight holds a connection, and each run of the host may have one in flight.
+        headers={"Accept-Encoding": "identity"},  # unfolding a reply costs more than its few bytes on the wire
+        # A call in flight holds a connection, and each run may have several in flight.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
         verify=LateContext(),
@@ -100,9 +127,31 @@ def _quote(body: bytes) -> str:
     return one_line(body[:_QUOTED_BYTES].decode("utf-8", "replace"), _QUOTED_CHARACTERS)
 
 
+async def read_body(response: httpx2.Response) -> bytes:
+    """The whole of a reply. Raises `ReplyTooLarge` beyond `MAX_REPLY_BYTES`."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in _read_chunks(response):
+        size = _add_size(size, chunk)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _read_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """As they came; unfolded where the server folded them though it was not asked to."""
+    return response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
+
+
+def _add_size(size: int, chunk: bytes) -> int:
+    size += len(chunk)
+    if size > MAX_REPLY_BYTES:
+        raise ReplyTooLarge("reply too large")
+    return size
+
+
 async def read_object(response: httpx2.Response, provider: str) -> Wire:
     """The one JSON object that a reply without streaming consists of."""
-    body = await response.aread()
+    body = await read_body(response)
     kind = response.headers.get("content-type", "nothing")
     if not body.strip():
         raise ReplyBroken(f"{provider} sent an empty reply")
@@ -124,7 +173,9 @@ async def read_events(response: httpx2.Response, provider: str, each: Callable[[
     """Give `each` the JSON objects of a server-sent event stream, until it ends or says `[DONE]`."""
     data: list[bytes] = []
     rest: list[bytes] = []
-    async for chunk in response.aiter_bytes():
+    size = 0
+    async for chunk in _read_chunks(response):
+        size = _add_size(size, chunk)
         # Split at line feeds only: JSON text may hold the other characters that Python takes for line ends.
         first, *more = chunk.split(b"\n")
         rest.append(first)
@@ -152,24 +203,3 @@ def _parse_event(text: bytes, provider: str) -> Wire:
         return as_object(parse_json(text))
     except ValueError as error:
         raise ReplyBroken(f"{provider} sent a stream event that is not JSON: {_quote(text)!r}") from error
-
-
-async def _cap(response: httpx2.Response) -> None:
-    if isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = _CappedStream(response.stream)
-
-
-class _CappedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._stream:
-            size += len(chunk)
-            if size > MAX_REPLY_BYTES:
-                raise ReplyTooLarge("reply too large")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

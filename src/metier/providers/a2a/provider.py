@@ -20,7 +20,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.providers.connection import Connection, Server
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed, ConnectionLost, NotFound, ServerFailed
 from metier.providers.json_values import Wire, as_object, as_objects, parse_json
-from metier.providers.transport import connection_lost, exchange, open_http_client
+from metier.providers.transport import HttpClients, connection_lost, exchange, open_http_client, read_body
 from metier.telemetry.otel.trace_context import HEADER
 
 A2A = "a2a"
@@ -55,8 +55,8 @@ class RemoteAgentProvider:
         self._agent = agent
         self._run_id = run_id
         self._find_task = find_task
-        self._own = open_http_client() if connection.shared is None else None
-        self._client = self._own or _find_shared(connection)
+        self._clients = connection.shared.get(HttpClients, HttpClients) if connection.shared is not None else None
+        self._client = self._clients.lend() if self._clients is not None else open_http_client()
         self._server = Server(A2A, agent.token)
         self._endpoint = ""
 
@@ -95,8 +95,10 @@ class RemoteAgentProvider:
         return None
 
     async def close(self) -> None:
-        if self._own is not None:
-            await self._own.aclose()
+        if self._clients is not None:
+            self._clients.give_back(self._client)
+        else:
+            await self._client.aclose()
 
     async def _hand_over(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
         """Send the task, or the answer to what was asked; a question that wanted none is only looked at again."""
@@ -191,8 +193,8 @@ class RemoteAgentProvider:
         if self._agent.token:
             sent["Authorization"] = f"Bearer {self._agent.token}"
         try:
-            response = await self._client.request(method, url, json=body, headers=sent)
-            data = await response.aread()
+            async with self._client.stream(method, url, json=body, headers=sent) as response:
+                data = await read_body(response)
         except httpx2.HTTPError as error:
             raise connection_lost(A2A, error) from error
         check_status(response.status_code, self._agent.name)
@@ -229,8 +231,3 @@ def _count_replies(messages: tuple[Message, ...]) -> int:
 def _origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port
-
-
-def _find_shared(connection: Connection) -> httpx2.AsyncClient:
-    assert connection.shared is not None
-    return connection.shared.get(httpx2.AsyncClient, open_http_client)
