@@ -76,6 +76,10 @@ def test_a_code_means(name: str, tmp_path: Path) -> None:
     assert type(failure) is MEANINGS[name]
 
 
+COMMITS = ("COMMIT", "INSERT INTO journal")
+"""Entries that name no blob are written by one statement, which commits by itself."""
+
+
 class CommitThenFail(sqlite3.Connection):
     """The commit arrives, its answer does not."""
 
@@ -83,7 +87,7 @@ class CommitThenFail(sqlite3.Connection):
 
     def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
         cursor = super().execute(sql, *parameters)  # pyright: ignore[reportArgumentType]
-        if sql == "COMMIT" and type(self).broken:
+        if sql.startswith(COMMITS) and type(self).broken:
             raise failed(sqlite3.SQLITE_IOERR_FSYNC)
         return cursor
 
@@ -94,8 +98,9 @@ class FailToCommit(sqlite3.Connection):
     broken = False
 
     def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
-        if sql == "COMMIT" and type(self).broken:
-            super().execute("ROLLBACK")
+        if sql.startswith(COMMITS) and type(self).broken:
+            if self.in_transaction:
+                super().execute("ROLLBACK")
             raise failed(sqlite3.SQLITE_IOERR_FSYNC)
         return super().execute(sql, *parameters)  # pyright: ignore[reportArgumentType]
 

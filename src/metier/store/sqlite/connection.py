@@ -130,6 +130,18 @@ def _switch_to_wal(connection: sqlite3.Connection, opening: Opening) -> None:
         )
 
 
+def execute_alone(connection: sqlite3.Connection, statement: Change[bool], landed: Change[bool]) -> bool:
+    """A change of one statement, which SQLite makes a transaction by itself; what it returns, or True if it landed."""
+    try:
+        return statement(connection)
+    except sqlite3.Error as error:
+        if not is_unclear(error) or not landed(connection):
+            raise
+        # It is there after all. A checkpoint syncs it, or fails and says so.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        return True
+
+
 def transact[T](connection: sqlite3.Connection, change: Change[T], landed: Change[bool] | None) -> T:
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -24,7 +24,7 @@ from anyio.lowlevel import checkpoint
 from metier.errors import StoreError
 from metier.store.failures import StoreFull, StoreUnavailable
 from metier.store.sqlite.ballast import Ballast
-from metier.store.sqlite.connection import LOG_SIZE, Change, Connections, Opening, connect, transact
+from metier.store.sqlite.connection import LOG_SIZE, Change, Connections, Opening, connect, execute_alone, transact
 from metier.store.sqlite.errors import build_failure, build_sync_failure, is_busy
 
 _FAST_SYNC_SECONDS = 0.005
@@ -72,12 +72,19 @@ class Database:
 
         A task that is canceled is so before the commit; once it is committed, the call returns.
         """
+        return await self._write(partial(transact, change=change, landed=landed), durable=durable, slow=slow)
+
+    async def write_alone(self, statement: Change[bool], *, durable: bool, landed: Change[bool]) -> bool:
+        """The same for a change of one statement, which needs no others around it."""
+        return await self._write(partial(execute_alone, statement=statement, landed=landed), durable=durable)
+
+    async def _write[T](self, work: Change[T], *, durable: bool, slow: bool = False) -> T:
         if time.perf_counter() - self._yielded_at > _YIELD_SECONDS:
             await checkpoint()
             self._yielded_at = time.perf_counter()
         async with self._turn:
             self._check_open()
-            result = await self._commit(change, landed, slow=slow)
+            result = await self._commit(work, slow=slow)
             self._commits += 1
             if slow or self._commits % _COMMITS_BETWEEN_LOOKS == 0:
                 await self._checkpoint_if_due()
@@ -86,14 +93,14 @@ class Database:
                 await self._sync(self._commits)
         return result
 
-    async def _commit[T](self, change: Change[T], landed: Change[bool] | None, *, slow: bool) -> T:
+    async def _commit[T](self, work: Change[T], *, slow: bool) -> T:
         if not slow:
             try:
-                return transact(self._quick, change, landed)
+                return work(self._quick)
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 if not is_busy(error):
                     raise self._failure(error) from error
-        return await self._in_thread(lambda: transact(self._patient, change, landed))
+        return await self._in_thread(lambda: work(self._patient))
 
     def _sync_at_once(self) -> bool:
         """Sync without asking the event loop for anything, where the disk is fast and no other task writes."""

@@ -3,8 +3,16 @@
 import sqlite3
 from collections.abc import Sequence
 
-from metier.store.base import StoredEntry
+from metier.store.base import Lease, StoredEntry
 from metier.store.marks import build_damaged, build_misplaced, checksum_of, find_digests
+
+_INSERT_BEHIND = (
+    "INSERT INTO journal (run_id, seq, kind, data, checksum)"
+    " WITH new (seq, kind, data, checksum) AS (VALUES {})"
+    " SELECT leases.run_id, new.seq, new.kind, new.data, new.checksum FROM leases, new"
+    " WHERE leases.run_id = ? AND leases.owner = ? AND leases.token = ?"
+    " AND (SELECT coalesce(max(seq), 0) FROM journal WHERE run_id = ?) = ?"
+)
 
 
 def insert_entries(connection: sqlite3.Connection, run_id: str, entries: Sequence[StoredEntry], *, last: int) -> None:
@@ -20,6 +28,18 @@ def insert_entries(connection: sqlite3.Connection, run_id: str, entries: Sequenc
             (run_id, entry.seq, entry.kind, entry.data, checksum_of(run_id, entry)),
         )
         name_blobs(connection, run_id, entry.data)
+
+
+def insert_behind(connection: sqlite3.Connection, lease: Lease, entries: Sequence[StoredEntry]) -> bool:
+    """The same in one statement, for entries that name no blob: False, and nothing written, where it does not fit.
+
+    It does not where the lease is lost, or the journal does not end right before the first entry.
+    """
+    values: list[object] = []
+    for entry in entries:
+        values += (entry.seq, entry.kind, entry.data, checksum_of(lease.run_id, entry))
+    values += (lease.run_id, lease.owner, lease.token, lease.run_id, entries[0].seq - 1)
+    return connection.execute(_INSERT_BEHIND.format(", ".join(["(?, ?, ?, ?)"] * len(entries))), values).rowcount > 0
 
 
 def find_entries(connection: sqlite3.Connection, run_id: str, *, after: int, limit: int) -> list[StoredEntry]:

@@ -19,7 +19,7 @@ from metier.ids import Clock, SystemClock
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
 from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
-from metier.store.marks import check_order, check_terms
+from metier.store.marks import check_order, check_terms, find_digests
 from metier.store.search import RunSearch
 from metier.store.sqlite import leases, retention, rows
 from metier.store.sqlite.blobs import Blobs
@@ -27,7 +27,7 @@ from metier.store.sqlite.connection import Opening
 from metier.store.sqlite.context_store import SqliteContexts
 from metier.store.sqlite.contexts import Times
 from metier.store.sqlite.database import Database, open_database
-from metier.store.sqlite.journal import find_entries, find_last, has_entries, insert_entries, name_blobs
+from metier.store.sqlite.journal import find_entries, find_last, has_entries, insert_behind, insert_entries, name_blobs
 from metier.store.sqlite.outbox import SqliteOutbox
 from metier.store.sqlite.schedules import SqliteSchedules
 from metier.task_state import TaskState
@@ -110,6 +110,11 @@ class SqliteStore:
         def landed(connection: sqlite3.Connection) -> bool:
             return has_entries(connection, lease.run_id, entries)
 
+        # Most entries name no blob: one statement writes them. What keeps it from doing so is told by those apart.
+        if entries and not any(find_digests(entry.data) for entry in entries):
+            insert = partial(insert_behind, lease=lease, entries=entries)
+            if await self._database.write_alone(insert, durable=durable, landed=landed):
+                return
         await self._database.write(change, durable=durable, landed=landed)
 
     async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
