@@ -77,7 +77,8 @@ def test_a_code_means(name: str, tmp_path: Path) -> None:
 
 
 COMMITS = ("COMMIT", "INSERT INTO journal")
-"""Entries that name no blob are written by one statement, which commits by itself."""
+WRITTEN = ("entry", 64 * "a")
+"""Entries that name no blob are written by one statement, which commits by itself; others in a transaction."""
 
 
 class CommitThenFail(sqlite3.Connection):
@@ -87,7 +88,7 @@ class CommitThenFail(sqlite3.Connection):
 
     def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
         cursor = super().execute(sql, *parameters)  # pyright: ignore[reportArgumentType]
-        if sql.startswith(COMMITS) and type(self).broken:
+        if sql.startswith(COMMITS) and not self.in_transaction and type(self).broken:
             raise failed(sqlite3.SQLITE_IOERR_FSYNC)
         return cursor
 
@@ -98,43 +99,48 @@ class FailToCommit(sqlite3.Connection):
     broken = False
 
     def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
-        if sql.startswith(COMMITS) and type(self).broken:
-            if self.in_transaction:
-                super().execute("ROLLBACK")
+        if sql == "COMMIT" and type(self).broken:
+            super().execute("ROLLBACK")
+            raise failed(sqlite3.SQLITE_IOERR_FSYNC)
+        if sql.startswith(COMMITS) and not self.in_transaction and type(self).broken:
             raise failed(sqlite3.SQLITE_IOERR_FSYNC)
         return super().execute(sql, *parameters)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_commit_whose_answer_was_lost_counts_when_it_is_there(durable: bool, database: Path) -> None:
+@pytest.mark.parametrize("text", WRITTEN)
+async def test_a_commit_whose_answer_was_lost_counts_when_it_is_there(text: str, durable: bool, database: Path) -> None:
     store = await open_sqlite_store(database, connection_class=CommitThenFail)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
     CommitThenFail.broken = True
     try:
-        await store.append(lease, 1, build_entries(1, 2), durable=durable)
+        await store.append(lease, 1, build_entries(1, 2, text=text), durable=durable)
     finally:
         CommitThenFail.broken = False
 
-    assert await store.read_journal("r1") == build_entries(1, 2)
+    assert await store.read_journal("r1") == build_entries(1, 2, text=text)
     await store.close()
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_commit_that_did_not_arrive_is_a_failure_and_can_be_repeated(durable: bool, database: Path) -> None:
+@pytest.mark.parametrize("text", WRITTEN)
+async def test_a_commit_that_did_not_arrive_is_a_failure_and_can_be_repeated(
+    text: str, durable: bool, database: Path
+) -> None:
     store = await open_sqlite_store(database, connection_class=FailToCommit)
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
     FailToCommit.broken = True
     try:
         with pytest.raises(StoreUnavailable, match="the disk reports an error"):
-            await store.append(lease, 1, build_entries(1, 2), durable=durable)
+            await store.append(lease, 1, build_entries(1, 2, text=text), durable=durable)
     finally:
         FailToCommit.broken = False
 
     assert await store.read_journal("r1") == []
-    await store.append(lease, 1, build_entries(1, 2), durable=durable)
-    assert await store.read_journal("r1") == build_entries(1, 2)
+    await store.append(lease, 1, build_entries(1, 2, text=text), durable=durable)
+    assert await store.read_journal("r1") == build_entries(1, 2, text=text)
     await store.close()
