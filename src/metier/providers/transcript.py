@@ -89,6 +89,7 @@ class HistoryCache:
         self._heads: dict[str, tuple[ModelRequest, bytes]] = {}
         self._pieces: dict[tuple[object, ...], Piece] = {}
         self._histories: dict[tuple[str, int], _Beginning] = {}
+        self._marked: list[tuple[Piece, Piece]] = []
 
     def encode_head(self, kind: str, request: ModelRequest, build: Callable[[], Wire]) -> bytes:
         """What stands before the history, as JSON without its last brace; of the last request of this `kind`, kept.
@@ -110,6 +111,15 @@ class HistoryCache:
         if len(self._pieces) >= self._limits[0]:
             self._pieces.clear()
         self._pieces[key] = piece
+
+    def mark(self, piece: Piece, build: Callable[[Piece], Piece]) -> Piece:
+        """What `build` makes of a piece at the end of a history; of the last few pieces, kept for the next request."""
+        for known, marked in self._marked:
+            if known is piece:
+                return marked
+        marked = build(piece)
+        self._marked = [*self._marked[1 - 2 * OPEN_PIECES :], (piece, marked)]
+        return marked
 
     def find_beginning(self, variant: str, messages: tuple[Message, ...]) -> _Beginning:
         known = self._histories.get((variant, id(messages[0])), _NOTHING) if messages else _NOTHING

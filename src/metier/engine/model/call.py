@@ -224,7 +224,9 @@ def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decod
     selected = outcome.decision.selected_skill
     if selected is not None:
         selected = _find_own_name(selected, services) if _may_select(selected, state, services) else None
-    decision = outcome.decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
+    decision = outcome.decision
+    if steps != list(decision.planned_actions) or selected != decision.selected_skill:
+        decision = decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
     return Decoded(decision=decision, path=outcome.path, rejected=tuple(rejected))
 
 

@@ -250,7 +250,7 @@ def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
     history = build_history(request.messages, dialect, cache)
     marks = sum(block.cache for block in request.system)
     if marks:
-        _mark_last_turns(history.pieces, at_most=min(OPEN_PIECES, _MAX_MARKS - marks))
+        _mark_last_turns(history.pieces, cache, at_most=min(OPEN_PIECES, _MAX_MARKS - marks))
     return encode_body(head, "messages", history)
 
 
@@ -273,15 +273,19 @@ def _tool_choice(choice: ToolChoice) -> Wire:
             assert_never(choice)
 
 
-def _mark_last_turns(pieces: list[Piece], *, at_most: int) -> None:
+def _mark_last_turns(pieces: list[Piece], cache: HistoryCache, *, at_most: int) -> None:
     """Mark the newest user turns, so that the next request finds this one's history in the cache."""
     for index in range(len(pieces) - 1, -1, -1):
         if at_most <= 0:
             return
-        *others, last = pieces[index].wires
-        if last["role"] == "user":
-            *blocks, end = as_objects(last["content"])
-            marked: Wire = {"role": "user", "content": [*blocks, {**end, "cache_control": _MARK}]}
-            wires = (*others, marked)
-            pieces[index] = replace(pieces[index], wires=wires, encoded=encode_wires(wires))
+        if pieces[index].wires[-1]["role"] == "user":
+            pieces[index] = cache.mark(pieces[index], _mark)
             at_most -= 1
+
+
+def _mark(piece: Piece) -> Piece:
+    *others, last = piece.wires
+    *blocks, end = as_objects(last["content"])
+    marked: Wire = {"role": "user", "content": [*blocks, {**end, "cache_control": _MARK}]}
+    wires = (*others, marked)
+    return replace(piece, wires=wires, encoded=encode_wires(wires))

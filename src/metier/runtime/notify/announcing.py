@@ -33,6 +33,10 @@ def check_notify(place: Host) -> None:
         )
 
 
+_TOLD = (e.RunPaused, e.RunFinished, e.RunFailed, e.ModelReplied)
+"""Entries that a message may be about."""
+
+
 class Announcer:
     """Looks at entries that are about to be written."""
 
@@ -41,6 +45,8 @@ class Announcer:
         self._store = store
 
     async def __call__(self, log: RunLog, entries: Sequence[e.Entry]) -> None:
+        if not any(isinstance(entry, _TOLD) for entry in entries):
+            return
         asked = [entry.approval_id for entry in entries if isinstance(entry, e.ApprovalAsked)]
         rows = [
             row
