@@ -83,14 +83,14 @@ def test_requests_without_end_are_refused_for_that_user_alone(
     assert card.status_code == 200
 
 
-def test_ten_thousand_requests_on_one_connection_are_refused_and_the_user_is_served_again_later(
+def test_thousands_of_requests_on_one_connection_are_refused_and_the_user_is_served_again_later(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime=QUICK, server={"requests_per_minute": 60})
 
     with serving(workspace.folder) as server, server.client() as client, server.client("") as stranger:
         with connected(server) as connection:
-            flood = build_request(server, "/mcp", "tools/list") * 9_999
+            flood = build_request(server, "/mcp", "tools/list") * 2_999
             last = build_request(server, "/mcp", "tools/list", connection="close")
             writer = threading.Thread(target=connection.sendall, args=[flood + last], daemon=True)
             writer.start()
@@ -102,9 +102,9 @@ def test_ten_thousand_requests_on_one_connection_are_refused_and_the_user_is_ser
             assert time.monotonic() < until
             time.sleep(min(1.0, float(later.headers["retry-after"])))
 
-    assert statuses.total() == 10_000
+    assert statuses.total() == 3_000
     assert set(statuses) == {b"200", b"429"}
-    assert statuses[b"429"] > 9_000
+    assert statuses[b"429"] > 2_500
     assert health.status_code == 200
     assert "result" in later.json()
 

@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from typing import Any, cast
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
@@ -14,7 +15,7 @@ from schemathesis import GenerationMode
 from test_api_runs import start, wait_until
 from test_security import configure_server
 
-EXAMPLES = int(os.environ.get("METIER_OPENAPI_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("METIER_OPENAPI_EXAMPLES", "3"))
 """Of each route, good and bad; more by hand."""
 
 type Operation = Any
@@ -48,6 +49,7 @@ def call(server: RunningServer, operation: Operation, mode: GenerationMode) -> l
     return wrong
 
 
+@pytest.mark.slow
 def test_no_route_fails_whatever_it_is_given(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     configure_server(workspace, requests_per_minute=100_000)

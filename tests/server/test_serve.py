@@ -10,6 +10,7 @@ from run_workspace import Workspace
 from running_server import RunningServer, serving_process
 
 
+@pytest.mark.slow
 def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(workspace: Workspace) -> None:
     with serving_process(workspace.folder, is_anew=True) as served:
         mode = stat.S_IMODE(served.token_file.stat().st_mode)
@@ -25,6 +26,7 @@ def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(wo
         assert not served.token_file.exists()
 
 
+@pytest.mark.slow
 def test_several_processes_serve_one_address_and_all_end_with_the_first(workspace: Workspace) -> None:
     with serving_process(workspace.folder, "--workers", "2", is_anew=True) as served:
         for _ in range(8):
