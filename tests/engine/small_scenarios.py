@@ -218,6 +218,9 @@ class NaiveStore(StoreWrapper):
         moved = [replace(entry, seq=last + 1 + index) for index, entry in enumerate(entries)]
         await super().append(self._find_current(lease), last + 1, moved, durable=durable)
 
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
+        await super().renew_lease(self._find_current(lease), seconds=seconds)
+
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         await super().update_run(self._find_current(lease), changes)
 

@@ -1,5 +1,6 @@
 """Whatever a model says, a run that came to its end replays equal, and can be forked wherever it says so."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -42,7 +43,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=200 if os.environ.get("METIER_CRASH_ALL") else 20, deadline=None, derandomize=True)
 @given(script=st.lists(LINES, max_size=5), guarded=st.booleans())
 def test_any_run_replays_equal_also_from_a_file(script: list[Line], guarded: bool) -> None:
     anyio.run(check_replay, script, guarded)

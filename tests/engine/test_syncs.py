@@ -28,7 +28,7 @@ def _count(folder: Path, runs: int) -> int:
     """All syncs of a process that drives so many runs, one after the other."""
     folder.mkdir()
     trace = folder / "trace"
-    command = ["strace", "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+    command = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
     program = [sys.executable, "-m", "bench.short_runs", str(folder), "act", str(runs)]
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     done = subprocess.run([*command, *program], env=environ, capture_output=True, text=True, check=False, timeout=120)
