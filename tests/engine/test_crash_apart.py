@@ -26,9 +26,15 @@ pytestmark = [
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 48 if IS_WHOLE else 2
 FLEET_CHUNKS = 48 if IS_WHOLE else 1
-EACH = ("effect:launch", "effect:pay", "script:", "tool:script_run", "tool:launch")
-"""Boundaries of effects that must not be repeated: killed at every occurrence."""
-FEW = ("journal:step_", "journal:run_", "store:take_lease", "process:", "event:before", "file:rename:N/spool")
+DOUBTFUL = ("script:record:begun", "script:record:middle", "script:record:done")
+EACH = ("effect:launch", "effect:pay", "script:flaky:failing", "script:report:done")
+"""Boundaries of effects that must not be repeated; those of the script `record` have a test of their own."""
+FEW = (
+    "journal:step_started:after", "journal:step_finished:before", "journal:run_started:after",
+    "journal:run_paused:after", "journal:run_resumed:before", "journal:run_finished:before", "store:take_lease:after",
+    "process:start", "file:rename:N/spool/.identity.part",
+)  # fmt: skip
+"""The side of each change after which another folder has the most to find out: one occurrence of each."""
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +75,7 @@ def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_a_question
 def test_a_script_killed_in_another_folder_is_in_doubt_before_during_and_after_its_effect(
     kit: CrashKit, baseline: Baseline
 ) -> None:
-    names = ("script:record:begun", "script:record:middle", "script:record:done")
-    points = [point for point in baseline.points if point.name in names]
+    points = [point for point in baseline.points if point.name in DOUBTFUL]
 
     outcomes = [kit.check(point, baseline) for point in points]
 
@@ -79,7 +84,7 @@ def test_a_script_killed_in_another_folder_is_in_doubt_before_during_and_after_i
     assert all("in_doubt" in outcome.asked for outcome in outcomes)
 
 
-@pytest.mark.parametrize("again", [(25,), (40, 40)])
+@pytest.mark.parametrize("again", [(25,), (40, 40)] if IS_WHOLE else [(25, 40)])
 def test_a_recovery_in_another_folder_may_be_killed_too(
     again: tuple[int, ...], kit: CrashKit, baseline: Baseline
 ) -> None:
@@ -109,12 +114,13 @@ def fleet_baseline(fleet: CrashKit) -> Baseline:
 def test_a_fleet_on_postgres_with_a_folder_per_worker_repeats_no_effect_without_a_question(
     chunk: int, fleet: CrashKit, fleet_baseline: Baseline
 ) -> None:
-    first = {point.name: point for point in reversed(fleet_baseline.points) if point.name.startswith(EACH)}
+    names = (*EACH, *DOUBTFUL)
+    first = {point.name: point for point in reversed(fleet_baseline.points) if point.name.startswith(names)}
     points = list(fleet_baseline.points if IS_WHOLE else first.values())
     chosen = points[chunk::FLEET_CHUNKS]
 
     report = CrashReport(outcomes=tuple(fleet.check(point, fleet_baseline) for point in chosen))
 
     print(report.render())
-    assert len(points) >= 12
+    assert len(points) >= 9
     assert report.ok, report.render()

@@ -16,17 +16,20 @@ pytestmark = [
 ]
 
 NAMES = (
-    "journal:run_started:",
-    "journal:step_started:",
-    "journal:step_finished:",
-    "journal:model_replied:",
-    "journal:approval_requested:",
-    "journal:input_given:",
+    "journal:run_started:after",
+    "journal:step_started:after",
+    "journal:step_finished:before",
+    "journal:step_finished:after",
+    "journal:model_replied:before",
+    "journal:approval_asked:after",
+    "journal:input_given:before",
+    "journal:run_finished:before",
+    "store:take_lease:after",
     "effect:launch:",
-    "effect:post:",
-    "script:record:",
-    "lease:",
+    "effect:post:done",
+    "script:record:done",
 )
+"""One side of each change that decides about effects; the matrix on SQLite has all names."""
 
 
 @pytest.fixture(scope="module")
