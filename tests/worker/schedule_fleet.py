@@ -27,7 +27,7 @@ from metier.store.schedules import Firing, FiringOutcome, ScheduleMark, Schedule
 from metier.testing.scripted import ScriptedProvider
 from metier.testing.store_wrapper import StoreWrapper
 
-LOOK_SECONDS = 0.005
+LOOK_SECONDS = 0.02
 DEATH = 0.06
 """How likely a process dies at each of the moments."""
 

@@ -35,7 +35,7 @@ class Size:
 
 
 WHOLE = Size(workers=4, runs=200, kills=1000, seconds_between=2.0, longest_seconds=1500)
-SMALL = Size(workers=3, runs=24, kills=5, seconds_between=1.0, longest_seconds=100)
+SMALL = Size(workers=3, runs=12, kills=3, seconds_between=1.0, longest_seconds=100)
 SIZE = WHOLE if os.environ.get("METIER_CHAOS_ALL") else SMALL
 
 
@@ -92,7 +92,7 @@ async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int
     """How many completed, and how often somebody was asked about a step in doubt."""
     deadline = time.monotonic() + SIZE.longest_seconds
     asked, ended = 0, 0
-    while ended < SIZE.runs and time.monotonic() < deadline:
+    while (ended < SIZE.runs or not storm.is_over) and time.monotonic() < deadline:
         asked += await answer_doubts(runtime, load)
         ended = count_ended(await runtime.store.list_runs(limit=1000))
         await storm.blow(ended)

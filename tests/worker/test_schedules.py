@@ -20,7 +20,7 @@ from metier.store.schedules import Firing
 
 BEGIN = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
 SCHEDULES = 10
-ROUNDS = int(os.environ.get("METIER_SCHEDULE_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("METIER_SCHEDULE_ROUNDS", "3"))
 """20 for the whole size, 200 due times; 40 for the same on PostgreSQL."""
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60 * max(ROUNDS, 4))]
@@ -42,7 +42,7 @@ async def wait_until_started(runtime: Runtime, due_at: datetime) -> None:
             found = [firing for firing in await read_firings(runtime) if firing.due_at == due_at]
             if len(found) == SCHEDULES and all(firing.outcome == "started" for firing in found):
                 break
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.05)
     for firing in found:
         row = await runtime.store.find_run(firing.run_id)
         assert row is not None
