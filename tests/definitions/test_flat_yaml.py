@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.definitions.text.flat_yaml import read_flat
 from metier.definitions.text.yaml_text import Mapping, Scalar, read_yaml
 
@@ -27,7 +28,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 @given(TEXTS, st.integers(1, 9))
 @example("a: b\n\n", 2)
 @example("a: |\n  x\n\n   y\n\nb: c\n", 1)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skill_files import codes
 
+from example_counts import examples
 from metier.definitions.skills.skill import parse_skill
 from metier.definitions.text.front_matter import read_front_matter
 from metier.definitions.text.headings import parse_sections, walk_sections
@@ -23,7 +24,7 @@ PIECES = (
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.one_of(st.binary(max_size=300), st.lists(st.sampled_from(PIECES), max_size=25).map(b"".join)), st.booleans())
 def test_random_bytes_never_raise(data: bytes, strict: bool) -> None:
     reading = parse_skill(data, file=FILE, strict=strict)
@@ -33,7 +34,7 @@ def test_random_bytes_never_raise(data: bytes, strict: bool) -> None:
     assert strict or reading.skill is None or reading.skill.description
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=200).map(lambda data: b"---\n" + data + b"\n---\nBody"))
 def test_a_line_number_never_lies_outside_the_file(data: bytes) -> None:
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
@@ -43,7 +44,7 @@ def test_a_line_number_never_lies_outside_the_file(data: bytes) -> None:
     assert all(1 <= (problem.line or 0) <= lines + 1 for problem in problems)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.text(max_size=300))
 def test_random_text_has_sections_that_lie_inside_it(text: str) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.messages import Message, Part, Role, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, user
 from metier.providers.anthropic import wire as anthropic_wire
 from metier.providers.base import ModelRequest
@@ -61,7 +62,7 @@ def check_turns(roles: list[object], assistant: str) -> None:
     assert not roles or roles[-1] == "user"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories())
 def test_any_history_is_valid_for_anthropic(messages: tuple[Message, ...]) -> None:
     sent = decode(anthropic_wire.build_count_body(request(messages), HistoryCache()), "messages")
@@ -78,7 +79,7 @@ def test_any_history_is_valid_for_anthropic(messages: tuple[Message, ...]) -> No
         seen.update(calls)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories())
 def test_any_history_is_valid_for_gemini(messages: tuple[Message, ...]) -> None:
     sent = decode(gemini_wire.build_body(request(messages), FACTS, HistoryCache()), "contents")
@@ -91,7 +92,7 @@ def test_any_history_is_valid_for_gemini(messages: tuple[Message, ...]) -> None:
         assert not signed or "thoughtSignature" in signed[0]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories())
 def test_any_history_is_valid_for_openai_chat(messages: tuple[Message, ...]) -> None:
     body = openai_chat_wire.build_body(request(messages), FACTS, HistoryCache(), stream=False, own_server=False)
@@ -107,7 +108,7 @@ def test_any_history_is_valid_for_openai_chat(messages: tuple[Message, ...]) -> 
     assert waiting == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories())
 def test_any_history_is_valid_for_openai_responses(messages: tuple[Message, ...]) -> None:
     sent = decode(openai_responses_wire.build_body(request(messages), FACTS, HistoryCache(), stream=False), "input")
@@ -118,7 +119,7 @@ def test_any_history_is_valid_for_openai_responses(messages: tuple[Message, ...]
     assert calls == results
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories(), st.integers(0, 8), histories())
 def test_cache_never_changes_what_is_sent(first: tuple[Message, ...], kept: int, more: tuple[Message, ...]) -> None:
     cache = HistoryCache(pieces=5, histories=2)
@@ -128,7 +129,7 @@ def test_cache_never_changes_what_is_sent(first: tuple[Message, ...], kept: int,
         assert sent == anthropic_wire.build_count_body(request(messages), HistoryCache())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(st.text(alphabet="ab1_-./:ä ", min_size=1, max_size=80), min_size=1, max_size=6, unique=True))
 def test_names_of_tools_are_safe_unique_and_found_again(tools: list[str]) -> None:
     wires = [wire_name(name) for name in tools]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.errors import ConfigError
 from metier.settings.environment import variables_of
 from metier.settings.fields import all_leaves
@@ -47,7 +48,7 @@ def check_one_line_each(texts: list[str]) -> None:
 @example(b"model:\n  max_tokens: " + b"9" * 5000)
 @example(b"shell: {allowed_prefixes: " + b"x" * 5000 + b"}")
 @example(b"? [a]\n: b\n")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_file_gives_settings_or_problems(content: bytes) -> None:
     check_one_line_each(messages(content, {}))
 
@@ -60,7 +61,7 @@ def test_any_file_gives_settings_or_problems(content: bytes) -> None:
 @example({"AGENT_MODEL_NAME": "\udcff"})
 @example({"AGENT_MODEL_MAX_TOKENS": "9" * 5000})
 @example({"AGENT_SKILLS": "all,none,,"})
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_environment_gives_settings_or_problems(environ: dict[str, str]) -> None:
     check_one_line_each(messages(b"", environ))
 

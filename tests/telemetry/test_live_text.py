@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.telemetry.live_text import LIMIT, LiveText
 from metier.telemetry.patterns import KeyFormat, build_key_formats
 from metier.telemetry.redaction import Redactor, build_redactor
@@ -104,7 +105,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(PIECES, max_size=14).map("".join), st.lists(st.integers(0, 200), max_size=8))
 def test_any_text_in_any_pieces_gives_what_redacting_the_whole_gives(text: str, cuts: list[int]) -> None:
     redactor = build_redactor(values=VALUES)

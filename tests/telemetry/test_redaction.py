@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.exact import is_trivial
 from metier.telemetry.formats import find_keys
@@ -233,7 +234,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(WORDS | st.text(max_size=6), max_size=25).map("".join))
 @example("mysql -pcurl -u a:password")
 @example("-xmysql -psecret9")
@@ -263,7 +264,7 @@ def test_quick_look_never_misses_what_a_search_for_everything_finds(text: str) -
 NAME_PARTS = r"(?:passw|passphrase|passcode|pwd|_pass|secret|token|key|auth|credential|cookie|psk)[\w-]{0,40}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.text(), st.sampled_from(["glpat-", "npm_", "AIza", "hvs."]))
 def test_key_is_found_in_any_text(before: str, after: str, prefix: str) -> None:
     key = prefix + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"[:36]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from example_counts import examples
 from metier.tools.base import ToolContext
 from metier.tools.files.edit import Edit
 from metier.tools.files.previews import preview_edit
@@ -87,7 +88,7 @@ LINES = st.sampled_from(["\n", "\r\n"])
 TEXT = st.text(alphabet="abé\n\t ☃{}", max_size=30)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.tuples(TEXT, TEXT, TEXT, TEXT), form=st.tuples(st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), LINES)
 )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.definitions.files.contained_path import Opener, choose_opener, open_by_kernel, open_by_walking
 from metier.errors import ToolFailed
 from metier.tools.files.scope import Scope, canonical_path
@@ -225,7 +226,7 @@ PARTS = st.sampled_from(
 PATHS = st.tuples(st.sampled_from(["", "/", "{root}/"]), st.lists(PARTS, min_size=1, max_size=8))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=PATHS)
 def test_random_paths_never_reach_what_is_outside(scope: Scope, tree: Path, path: tuple[str, list[str]]) -> None:
     text = path[0].replace("{root}", str(tree)) + "/".join(path[1])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from metier.tools.shell.line import NotUnderstood, ShellLine, canonical_command, parse_line, quote_word
 from metier.tools.shell.words import expand_pattern, has_pattern
 
@@ -120,7 +121,7 @@ def run_by_us(line: ShellLine) -> list[tuple[str, ...]]:
 @example("prog 2>&1 x >/dev/null y")
 @example("prog ''~ ''#a a''#b")
 @example("a && b || c; d | e 'f g'")
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bash_reads_what_is_accepted_word_for_word_the_same(bash: Bash, builtins: frozenset[str], text: str) -> None:
     line = parse_line(text)
     if isinstance(line, NotUnderstood):
@@ -136,7 +137,7 @@ def test_bash_reads_what_is_accepted_word_for_word_the_same(bash: Bash, builtins
 @given(
     st.lists(st.text(st.characters(min_codepoint=9, max_codepoint=126, exclude_characters="\r\x0b\x0c"), max_size=12))
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_quoted_words_come_back_from_bash(bash: Bash, words: list[str]) -> None:
     words = [word for word in words if all(letter in "\t\n" or letter >= " " for letter in word)]
     text = " ".join(["prog", *(quote_word(word) for word in words)])
