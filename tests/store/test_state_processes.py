@@ -16,6 +16,8 @@ from state_child import build_options
 from metier.store.state import open_state_store
 
 SHARE = 1 if os.environ.get("METIER_STATE_ALL") else 5
+COUNTING = 60 // SHARE
+"""How many processes count at once."""
 CHILD = Path(__file__).with_name("state_child.py")
 
 
@@ -36,10 +38,10 @@ def run_processes(what: str, folder: Path, backend: dict[str, str], *, processes
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_fifty_processes_that_count_at_once_lose_nothing(backend: dict[str, str], tmp_path: Path) -> None:
-    counts = 50 * (100 // SHARE)
+def test_processes_that_count_at_once_lose_nothing(backend: dict[str, str], tmp_path: Path) -> None:
+    counts = COUNTING * (100 // SHARE)
 
-    run_processes("count", tmp_path, backend, processes=50, times=100 // SHARE)
+    run_processes("count", tmp_path, backend, processes=COUNTING, times=100 // SHARE)
 
     with open_state_store("ctx", build_options(tmp_path, backend)) as store:
         state = store.get_state()
