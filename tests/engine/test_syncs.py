@@ -13,7 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def _can_trace() -> bool:
-    return shutil.which("strace") is not None and subprocess.run(["strace", "-qq", "true"], check=False).returncode == 0
+    return (
+        shutil.which("strace") is not None
+        and subprocess.run(["strace", "-f", "--seccomp-bpf", "-qq", "true"], check=False).returncode == 0
+    )
 
 
 @pytest.mark.skipif(not _can_trace(), reason="strace cannot be used here")
