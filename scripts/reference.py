@@ -138,7 +138,7 @@ def render_exit_codes() -> str:
         ["0", "done"], ["1", "failed"], ["2", "wrong usage or configuration"], ["3", "waiting for approval"],
         ["4", "waiting for input"], ["5", "denied by policy or not trusted"], ["6", "budget used up"],
         ["7", "turn or time limit"], ["8", "provider or key"], ["9", "sandbox unavailable"],
-        ["10", "conflict: another process has it"], ["129, 130, 143", "stopped by a signal"],
+        ["10", "conflict: another process has it"], ["129, 130, 131, 143", "stopped by a signal"],
     ]  # fmt: skip
     return (
         "# Exit codes\n\n" + _table(["code", "meaning"], meaning)

@@ -17,6 +17,7 @@ from agent_forks import ForkedAgent
 AGENT = Path(sys.executable).parent / "agent"
 SECONDS = 90.0
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP = "\x03", "\x04", "\r", "\x1b", "\t", "\x1b[A"
+CTRL_BACKSLASH = "\x1c"
 OWN_TERMINAL = """import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

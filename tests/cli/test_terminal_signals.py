@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from chat_pty import AGENT, CTRL_C, Terminal, agent_terminal
+from chat_pty import AGENT, CTRL_BACKSLASH, CTRL_C, Terminal, agent_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
@@ -90,6 +90,37 @@ def test_ctrl_c_during_the_reply_of_a_child_ends_at_once(workspace: Workspace, m
 
 
 @pytest.mark.usefixtures("patient")
+def test_ctrl_c_during_a_command_ends_the_command_at_once_and_pauses_the_run(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(calls("Bash", command="echo $$ > began; exec sleep 600"), says("Done."))
+    with agent_terminal(workspace.folder, "run", "Wait", is_anew=True) as terminal:
+        _wait_for_file(workspace.folder / "began")
+        code, seconds = end_after(terminal, CTRL_C)
+
+    assert code == 130
+    assert seconds < AT_ONCE
+    assert not _is_alive(int((workspace.folder / "began").read_text()))
+    model.follow(says("Done."))
+    assert workspace.agent("resume", "latest", "--quiet") == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_quit_key_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(says("Done."))
+    model.silent.set()
+    with agent_terminal(workspace.folder, "run", "Write", is_anew=True) as terminal:
+        assert model.asked.wait(60)
+        code, seconds = end_after(terminal, CTRL_BACKSLASH)
+    model.silent.clear()
+    model.released.set()
+
+    assert (code, find_pause(workspace)) == (131, "signal")
+    assert seconds < AT_ONCE
+    assert workspace.agent("resume", "latest", "--quiet") == 0
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_terminal_that_closes_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     model.silent.set()
@@ -154,6 +185,16 @@ def test_a_run_whose_stopped_process_was_killed_can_be_taken_over(workspace: Wor
     model.released.set()
 
     assert workspace.agent("resume", "latest", "--quiet") == 0
+
+
+def _wait_for_file(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < until, f"{path.name} was not made"
+
+
+def _is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _wait_until_stopped(pid: int) -> None:

@@ -97,6 +97,12 @@ class Stopper:
             what = "the run is paused now"
         return f"Stopping: {what}; press Ctrl-C again to kill it"
 
+    def shorten_grace(self, seconds: float) -> None:
+        """Wait no longer than this, nor let the runs that follow."""
+        self._grace_seconds = min(self._grace_seconds, seconds)
+        for follower in self._followers:
+            follower.shorten_grace(seconds)
+
     def receive(self, signal: str) -> None:
         """The process got a signal: the first one is graceful, the second is not."""
         self._signals += 1
@@ -158,6 +164,7 @@ class Stopper:
     @contextmanager
     def followed_by(self, other: "Stopper") -> Generator[None]:
         """While this block lasts, what stops this run stops the other one too; not the other way round."""
+        other.shorten_grace(self._grace_seconds)
         if isinstance(self._ending, RunFailed):
             other.fail(self._ending)
         elif self.is_set:

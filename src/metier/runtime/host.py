@@ -2,6 +2,8 @@
 
 import os
 import socket
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import lru_cache
@@ -15,7 +17,6 @@ from metier.providers.seams import Seams
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 from metier.tools.buffers import Buffers, NoBuffers
-from metier.tools.process.sweep_times import SweepTimes
 
 if TYPE_CHECKING:
     # What drives runs; a command that only reads them does without.
@@ -30,8 +31,28 @@ if TYPE_CHECKING:
     from metier.tools.base import Tool
 
 
+_SWEEP_SECONDS = 60
+
+
 def _ignore(_sentence: str) -> None:
     return None
+
+
+@dataclass
+class SweepTimes:
+    """When a process looks for what killed programs left behind: at its first run, then at most once a minute.
+
+    A scratch folder younger than that is left alone, so there is no use in looking more often.
+    """
+
+    last: float = float("-inf")
+
+    def take(self) -> bool:
+        """Is it time to look? Then the time of the next look is counted from here."""
+        now = time.monotonic()
+        is_due = sys.platform != "win32" and now - self.last >= _SWEEP_SECONDS
+        self.last = now if is_due else self.last
+        return is_due
 
 
 @lru_cache(maxsize=16)

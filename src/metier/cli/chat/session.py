@@ -22,7 +22,7 @@ from metier.cli.run.approval_dialog import Prompter
 from metier.cli.run.driving import describe_cause
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
-from metier.cli.shared.signals import passing_signals
+from metier.cli.shared.signals import STEP_SECONDS, passing_signals
 from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
@@ -41,8 +41,6 @@ from metier.runtime.runs import Watch
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt.__value__)
-STEP_SECONDS = 0.5
-"""What a step gets to end by itself when the person interrupts: they wait at the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

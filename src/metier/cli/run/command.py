@@ -62,7 +62,7 @@ def run(
     """Give a task to an agent, and watch it work.
 
     Exit codes: 0 done, 1 failed, 2 wrong call or settings, 3 waits for approval, 4 waits for input, 5 denied, 6 budget,
-    7 turn or time limit, 8 provider or key, 9 no sandbox, 10 another process drives it; 129, 130, 143 stopped by
+    7 turn or time limit, 8 provider or key, 9 no sandbox, 10 another process drives it; 129, 130, 131, 143 stopped by
     a signal.
     """
     output = choose_output(output_format, as_json=as_json)

@@ -14,6 +14,8 @@ import anyio
 from metier.cli.shared.output import warn_line
 from metier.engine.stopping import Stopper
 
+STEP_SECONDS = 0.5
+"""How long steps may still take when Ctrl-C is pressed at a terminal: who presses it wants an end now."""
 MOST_SIGNALS = 2
 """One more ends the process where it stands; the journal is whole at every moment."""
 
@@ -26,7 +28,8 @@ type FindStopper = Callable[[], Stopper]
 async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
     """Inside this block signals stop or suspend the run instead of the process.
 
-    SIGINT, SIGTERM and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease kept.
+    SIGINT, SIGTERM, SIGQUIT and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease
+    kept. Keys at a terminal leave a step half a second, other senders the grace period of the settings.
     """
     async with passing_signals(lambda: stopper):
         yield
@@ -47,6 +50,9 @@ async def passing_signals(find_stopper: FindStopper) -> AsyncGenerator[None]:
 
 async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     heard = [signal.SIGINT, signal.SIGTERM, signal.SIGTSTP]
+    # A background job of a shell is started to ignore it.
+    if signal.getsignal(signal.SIGQUIT) != signal.SIG_IGN:
+        heard.append(signal.SIGQUIT)
     # `nohup` starts programs that are to ignore it.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         heard.append(signal.SIGHUP)
@@ -65,9 +71,16 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
 def _stop(stopper: Stopper, number: signal.Signals) -> None:
     if stopper.signals >= MOST_SIGNALS:
         os._exit(128 + number)
+    if number not in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) and _is_at_terminal():
+        stopper.shorten_grace(STEP_SECONDS)
     stopper.receive(signal.Signals(number).name)
     if stopper.signals == 1:
         warn_line(stopper.describe())
+
+
+def _is_at_terminal() -> bool:
+    """Keys are typed there; a signal to a process without one was sent by another program."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def _stop_process() -> None:

@@ -4,7 +4,7 @@ from metier.engine.state import RunState
 from metier.providers.failures import list_reasons
 
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
-SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143, "SIGBREAK": 143}
+SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGBREAK": 143}
 
 _BY_REASON = {
     "max_turns_exceeded": LIMIT,

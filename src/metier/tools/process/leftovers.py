@@ -19,10 +19,10 @@ from metier.lazy_regex import lazy_regex
 from metier.tools.process.run import find_marked
 from metier.tools.process.sandbox.confinement import SCRATCH
 from metier.tools.process.scratch import is_holder, list_places, release_places, remove_tree
-from metier.tools.process.sweep_times import YOUNG_SECONDS
 from metier.tools.protected import INSTRUCTIONS, OWN_FILES, STANDING_FOLDERS
 
 _NAME = lazy_regex(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
+YOUNG_SECONDS = 60
 _HELD = (*STANDING_FOLDERS, *OWN_FILES, *INSTRUCTIONS)
 
 
