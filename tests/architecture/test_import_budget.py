@@ -37,8 +37,8 @@ BUDGETS = (
     Budget("runs list --json", 155),
     Budget("approvals list", 152),
     Budget("task list", 130),
-    Budget("skills list", 308, frozenset({"metier.events", "re2", "tomllib"})),
-    Budget("run --provider offline hello", 568, frozenset({"metier.events", "re2", "rich.console", "tomllib"})),
+    Budget("skills list", 313, frozenset({"metier.events", "re2", "tomllib"})),
+    Budget("run --provider offline hello", 574, frozenset({"metier.events", "re2", "rich.console", "tomllib"})),
 )
 
 
