@@ -22,14 +22,16 @@ NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
 
 
 def main(arguments: list[str]) -> int:
-    stale = [page for page, render in pages().items() if not is_current(page, render())]
+    # Each once: the help of a command is put together when it is first built, and kept.
+    texts = {page: render() for page, render in pages().items()}
+    stale = [page for page, text in texts.items() if not is_current(page, text)]
     if "--check" in arguments:
         for page in stale:
             print(f"error: docs/{page} is stale\nhint: Run `./dev docs` and commit the result", file=sys.stderr)
         return 1 if stale else 0
     for page in stale:
         (DOCS / page).parent.mkdir(parents=True, exist_ok=True)
-        (DOCS / page).write_text(_get_head(page) + pages()[page](), encoding="utf-8")
+        (DOCS / page).write_text(_get_head(page) + texts[page], encoding="utf-8")
         print(f"wrote docs/{page}", file=sys.stderr)
     return 0
 
