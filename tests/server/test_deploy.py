@@ -82,7 +82,7 @@ def test_the_server_of_the_compose_file_starts_with_its_environment_and_drives_n
         del wanted[name]
     wanted["AGENT_SERVER_ALLOWED_HOSTS"] = "localhost:8321"
 
-    with serving_process(workspace.folder, "--host", "0.0.0.0", **wanted) as served:
+    with serving_process(workspace.folder, "--host", "0.0.0.0", is_anew=True, **wanted) as served:
         near = RunningServer(url=served.running.url.replace("0.0.0.0", "127.0.0.1"), token=token)
         with near.client() as client:
             metrics = client.get("/api/v1/metrics")

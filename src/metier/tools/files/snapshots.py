@@ -37,6 +37,7 @@ _CONVERTING_ATTRIBUTES = lazy_regex(
 _LINKED = lazy_regex(r"gitdir: ([^\n]{1,4000})\s*")
 _LINK, _REPOSITORY = "120000", "160000"
 _NONE = "000000"
+_MARK_BYTES = 20
 
 
 class Unavailable(Exception):
@@ -67,6 +68,16 @@ class Program:
     environment: Mapping[str, str]
 
 
+class _Listing(NamedTuple):
+    """What the index says."""
+
+    mark: bytes
+    """The checksum at the end of its file."""
+    tree: str
+    names: bytes
+    """Its paths, as git lists them."""
+
+
 class Snapshots:
     """The snapshots of one run. Every method blocks, and raises `Unavailable`."""
 
@@ -76,6 +87,7 @@ class Snapshots:
         self._git = folder / "git"
         self._excluded = tuple(excluded)
         self._program: Program | None = None
+        self._listing: _Listing | None = None
 
     def take(self) -> str:
         """A name for what the workspace holds now. The same content and modes give the same name."""
@@ -86,13 +98,13 @@ class Snapshots:
             # The index of the repository may be of a kind that cannot be lent; without it every file is read once.
             (self._git / "index").unlink(missing_ok=True)
             self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
-        tree = self._run("write-tree").decode().strip()
-        modes = json.dumps(self._find_odd_modes(), sort_keys=True)
+        listing = self._list()
+        modes = json.dumps(self._find_odd_modes(listing.names), sort_keys=True)
         digest = hashlib.sha256(modes.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         file = self._folder / f"modes-{digest}.json"
         if not file.exists():
             file.write_text(modes, encoding="utf-8", errors="surrogatepass")
-        return f"{tree}-{digest}"
+        return f"{listing.tree}-{digest}"
 
     def compare(self, before: str, after: str) -> list[Changed]:
         """Every path that differs, with its content on both sides as far as that is small enough to keep."""
@@ -190,12 +202,21 @@ class Snapshots:
             position += size + 1
         return contents
 
-    def _find_odd_modes(self) -> dict[str, int]:
+    def _list(self) -> _Listing:
+        """Asked of git only where the index has changed: most steps change no file."""
+        index = self._git / "index"
+        mark = _read_mark(index)
+        if self._listing is None or not mark or self._listing.mark != mark:
+            tree = self._run("write-tree").decode().strip()  # which notes in the index what it made
+            self._listing = _Listing(_read_mark(index), tree, self._run("ls-files", "-z"))
+        return self._listing
+
+    def _find_odd_modes(self, names: bytes) -> dict[str, int]:
         """Git keeps one bit of a mode; the others are noted for the files where they are not the usual ones."""
         odd: dict[str, int] = {}
         root = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for name in self._run("ls-files", "-z").split(b"\0")[:-1]:
+            for name in names.split(b"\0")[:-1]:
                 try:
                     status = os.stat(name, dir_fd=root, follow_symlinks=False)
                 except OSError:
@@ -266,7 +287,7 @@ class Snapshots:
         return run_git(self._workspace, words, program=program, variables=variables, given=given, allowed=allowed)
 
     def find_program(self) -> Program:
-        """Looked for once while PATH stays the same: a snapshot runs it three times, a step takes two."""
+        """Looked for once while PATH stays the same: a snapshot runs it up to three times, a step takes two."""
         known = self._program
         if known is None or known.searched != os.environ.get("PATH", "") or not os.access(known.git, os.X_OK):
             known = self._program = find_program(self._workspace)
@@ -350,6 +371,17 @@ def _check_size(workspace: Path, excluded: Sequence[str]) -> None:
                 continue
             if files > MAX_FILES or size > MAX_TOTAL_BYTES:
                 raise Unavailable("the workspace is no git repository, and too large to be copied")
+
+
+def _read_mark(index: Path) -> bytes:
+    """Nothing where the file has no checksum, which git leaves out on request."""
+    try:
+        with index.open("rb") as stream:
+            stream.seek(-_MARK_BYTES, os.SEEK_END)
+            mark = stream.read()
+    except OSError:
+        return b""
+    return mark if any(mark) else b""
 
 
 def _read_text(file: Path) -> str:

@@ -1,0 +1,77 @@
+"""Snapshots see every change of content, name and mode, also within one second, and ask git little where none is."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from metier.tools.files.snapshots import Snapshots
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def _count_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git that adds a line to the file for each call."""
+    folder.mkdir()
+    calls = folder / "calls"
+    program = folder / "git"
+    program.write_text(f'#!/bin/sh\necho x >>"{calls}"\nexec "{shutil.which("git")}" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))  # alone: folders of the system would be searched first
+    return calls
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a")
+    (folder / "b.txt").write_text("b")
+    for file in folder.iterdir():
+        os.utime(file, (1_000_000_000, 1_000_000_000))  # git reads a file again that is as young as its index
+    return folder
+
+
+def test_a_workspace_that_did_not_change_costs_one_call_of_git(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = _count_git(tmp_path / "programs", monkeypatch)
+    snapshots = Snapshots(workspace, tmp_path / "kept")
+    names = {snapshots.take()}
+    before = len(calls.read_text().split())
+
+    names |= {snapshots.take() for _ in range(4)}
+
+    assert len(names) == 1
+    assert len(calls.read_text().split()) - before == 4
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "content": lambda folder: (folder / "a.txt").write_text("z"),
+    "new": lambda folder: (folder / "c.txt").write_text("c"),
+    "removed": lambda folder: (folder / "b.txt").unlink(),
+    "mode": lambda folder: (folder / "a.txt").chmod(0o600),
+    "executable": lambda folder: (folder / "a.txt").chmod(0o755),
+    "renamed": lambda folder: (folder / "a.txt").rename(folder / "d.txt"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_change_gives_another_name_and_taking_it_back_the_first_one(
+    workspace: Path, tmp_path: Path, change: str
+) -> None:
+    snapshots = Snapshots(workspace, tmp_path / "kept")
+    names = [snapshots.take(), snapshots.take()]
+    kept = tmp_path / "copy"
+    shutil.copytree(workspace, kept)
+
+    CHANGES[change](workspace)
+    names.append(snapshots.take())
+    shutil.rmtree(workspace)
+    shutil.copytree(kept, workspace)
+    names.append(snapshots.take())
+
+    assert names[0] == names[1] == names[3] != names[2]
+    assert snapshots.compare(names[1], names[2])
