@@ -39,7 +39,10 @@ async def run_on_full_disk(disk: Path, spare_kib: int) -> None:
     filler = disk / "filler"
     async with open_runtime(place) as runtime:
         effects = disk / "effects.jsonl"
-        effects.write_text("")
+        # On another disk: what is full is that of the run, not that of its effects.
+        elsewhere = disk.with_name("effects.jsonl")
+        elsewhere.write_text("")
+        effects.symlink_to(elsewhere)
         fill(filler, spare_kib)
         first = await runtime.start(RunRequest(task="Fill it up"))
         filler.unlink()
