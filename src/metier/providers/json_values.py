@@ -11,6 +11,7 @@ type Wire = dict[str, object]
 """A JSON object on its way to or from a server."""
 
 _SURROGATE = lazy_regex(rb"\\u[dD][89a-fA-F]")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Arguments(NamedTuple):
@@ -43,7 +44,7 @@ def as_count(value: object) -> int:
 
 def serialise(value: object) -> bytes:
     """JSON in UTF-8. Half a surrogate pair, which no encoding has, becomes a question mark."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return _ENCODER.encode(value).encode(errors="replace")
 
 
 def parse_json(text: str | bytes) -> object:

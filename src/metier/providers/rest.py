@@ -46,7 +46,7 @@ class Rest:
         self._client = self._clients.lend() if self._clients is not None else open_http_client()
         # Put together once: parsing an address and merging headers on every call costs more than sending them.
         host = httpx2.URL(self.root).netloc.decode("ascii")
-        merged = {"host": host, **self._client.headers, **_HEADERS, **headers, **connection.headers}
+        merged = {"host": host, **self._client.client.headers, **_HEADERS, **headers, **connection.headers}
         self._headers = httpx2.Headers({name.lower(): value for name, value in merged.items()})
         self._urls: dict[str, httpx2.URL] = {}
 
@@ -66,7 +66,7 @@ class Rest:
         request = self._build_request("POST", path, body)
         if trace_parent:
             request.headers[HEADER] = trace_parent
-        response = await self._client.send(request, stream=True)
+        response = await self._client.send(request)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)
@@ -79,7 +79,7 @@ class Rest:
 
     async def get(self, path: str) -> Wire:
         """The JSON object at an address. Raises as `fetch` does; use it inside `exchange` too."""
-        response = await self._client.send(self._build_request("GET", path, b""), stream=True)
+        response = await self._client.send(self._build_request("GET", path, b""))
         try:
             if not response.is_success:
                 raise await self._read_failure(response)

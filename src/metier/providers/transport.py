@@ -5,11 +5,13 @@ Knows no vendor. Whatever goes wrong below becomes a `CallFailed`.
 
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
+from urllib.request import getproxies
 
 import anyio
 import httpx2
 from pydantic import ValidationError
 
+from metier.direct_http import DirectTransport
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.json_values import Wire, as_object, parse_json
 from metier.telemetry.excerpt import one_line
@@ -26,6 +28,24 @@ class ReplyTooLarge(httpx2.TransportError):
     """The server sent more than any reply can be."""
 
 
+class HttpClient:
+    """A client, and its way to a server where no proxy is between."""
+
+    def __init__(self, client: httpx2.AsyncClient, direct: DirectTransport | None) -> None:
+        self.client = client
+        self._direct = direct
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """The reply, whose body is still to be read; close it. The request is complete: nothing is added to it."""
+        if self._direct is None:
+            return await self.client.send(request, stream=True)
+        # Past the client: cookies, redirects and sign-in cost as much as sending does, and no request here has them.
+        return await self._direct.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+
 class HttpClients:
     """The clients of a host, each lent to a few runs at a time.
 
@@ -34,16 +54,16 @@ class HttpClients:
     """
 
     def __init__(self) -> None:
-        self._users: dict[httpx2.AsyncClient, int] = {}
+        self._users: dict[HttpClient, int] = {}
 
-    def lend(self) -> httpx2.AsyncClient:
+    def lend(self) -> HttpClient:
         """Give it back when the run ends."""
         client = next((client for client, users in self._users.items() if users < _MOST_USERS), None)
         client = client or open_http_client()
         self._users[client] = self._users.get(client, 0) + 1
         return client
 
-    def give_back(self, client: httpx2.AsyncClient) -> None:
+    def give_back(self, client: HttpClient) -> None:
         if client in self._users:
             self._users[client] -= 1
 
@@ -53,15 +73,20 @@ class HttpClients:
             await client.aclose()
 
 
-def open_http_client() -> httpx2.AsyncClient:
+def open_http_client() -> HttpClient:
     """Honours proxies and certificates of the environment. `read_body` and `read_events` read its replies."""
-    return httpx2.AsyncClient(
+    # A call in flight holds a connection, and each run may have several in flight.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    context = LateContext()
+    direct = None if getproxies() else DirectTransport(context, limits)
+    client = httpx2.AsyncClient(
         headers={"Accept-Encoding": "identity"},  # unfolding a reply costs more than its few bytes on the wire
-        # A call in flight holds a connection, and each run may have several in flight.
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        limits=limits,
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
-        verify=LateContext(),
+        verify=context,
+        transport=direct,
     )
+    return HttpClient(client, direct)
 
 
 @contextmanager

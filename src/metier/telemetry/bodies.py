@@ -18,6 +18,8 @@ _LONGEST_TEXT = 1_000
 """Characters of a string up to which it stays whole."""
 _LARGEST_VALUE = 3_000
 """Characters of a list or an object as JSON, after its long strings were summarised, up to which it stays whole."""
+_FEW_ITEMS, _FEW_CHARACTERS = 20, 400
+"""Strings of so many characters in so many items are no longer than `_LARGEST_VALUE`, however they are escaped."""
 _HEAD = 200
 
 
@@ -52,7 +54,20 @@ def _summarize(value: JsonValue) -> JsonValue:
             short = {name: _summarize(item) for name, item in value.items()}
         case _:
             return value
-    return short if len(_render(short)) <= _LARGEST_VALUE else _describe(_render(value))
+    return short if _is_flat_and_small(short) or len(_render(short)) <= _LARGEST_VALUE else _describe(_render(value))
+
+
+def _is_flat_and_small(value: list[JsonValue] | dict[str, JsonValue]) -> bool:
+    """As the arguments of most calls are: surely short as JSON, which then need not be written to be measured."""
+    if len(value) > _FEW_ITEMS:
+        return False
+    texts = (*value, *value.values()) if isinstance(value, dict) else value
+    size = 0
+    for text in texts:
+        if not isinstance(text, str):
+            return False
+        size += len(text)
+    return size <= _FEW_CHARACTERS
 
 
 def _render(value: JsonValue) -> str:

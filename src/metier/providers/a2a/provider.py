@@ -193,7 +193,7 @@ class RemoteAgentProvider:
         if self._agent.token:
             sent["Authorization"] = f"Bearer {self._agent.token}"
         try:
-            async with self._client.stream(method, url, json=body, headers=sent) as response:
+            async with self._client.client.stream(method, url, json=body, headers=sent) as response:
                 data = await read_body(response)
         except httpx2.HTTPError as error:
             raise connection_lost(A2A, error) from error
