@@ -13,7 +13,9 @@ def dress(command: Any, path: str) -> None:  # noqa: ANN401 - Typer does not exp
     """Change `command` and those below it in place; `path` is what a person types, such as `agent runs`."""
     texts = load_texts()
     if text := texts.get(path):
-        command.help = "\n\n".join(part for part in ((command.help or "").strip(), text.about) if part)
+        said = (command.help or "").strip()
+        # Commands are kept for the next call in a process, so this one may have its paragraph already.
+        command.help = said if said.endswith(text.about) else "\n\n".join(filter(None, (said, text.about)))
         command.epilog = render_examples(text)
     children: dict[str, Any] | None = getattr(command, "commands", None)
     if not children:
