@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 
 from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_file import is_absent, read_contained
 from metier.definitions.problems import Problem
 from metier.lazy_regex import lazy_regex
 
@@ -78,7 +78,7 @@ def load_project_file(folder: Path, *, within: Path, clean: Clean, is_own: bool 
     for name in NAMES:
         file = folder / name
         # An empty folder holds the place of a missing file while a program runs in a sandbox; see `tools.process`.
-        if os.path.lexists(file) and not file.is_dir():
+        if not is_absent(file) and not file.is_dir():
             return _load(file, _Reading(root=within, shown=""), clean, is_own=is_own)
     return None
 
@@ -86,7 +86,7 @@ def load_project_file(folder: Path, *, within: Path, clean: Clean, is_own: bool 
 def load_personal_file(home: Path, *, clean: Clean) -> ProjectFile | None:
     """What the person wants in every project: `~/.agent/AGENTS.md`."""
     file = home / PERSONAL
-    if not os.path.lexists(file):
+    if is_absent(file):
         return None
     return _load(file, _Reading(root=file.parent, shown=f"~/{PERSONAL.parent}/"), clean, is_own=True)
 

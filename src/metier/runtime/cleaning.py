@@ -4,6 +4,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from metier.definitions.files.contained_file import is_absent
 from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
 from metier.telemetry.environment_secrets import find_secret_values
@@ -28,7 +29,7 @@ def load_place_config(place: Host) -> McpConfig:
 
 def load_servers(workspace: Path, file: str) -> McpConfig:
     """Those of `file`, and of `.mcp.json` those with other names."""
-    if not any(map(os.path.lexists, (f"{workspace}/{SHARED_FILE}", os.path.join(workspace, file)))):  # noqa: PTH118
+    if all(map(is_absent, (f"{workspace}/{SHARED_FILE}", os.path.join(workspace, file)))):  # noqa: PTH118
         return McpConfig()  # as in most places, and each run asks several times
     own = load_mcp_config(workspace / file, workspace=workspace)
     if file == SHARED_FILE:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from metier.dataclass import dataclass
+from metier.definitions.files.contained_file import is_absent
 from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
@@ -317,7 +318,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
         yield from loaded
         passed_over.extend(problems)
     for root, source in _list_places(roots):
-        if not os.path.lexists(root):  # most of them
+        if is_absent(root):  # most of them
             continue
         is_inside = roots.within is not None and source in ("workspace", "directory")
         within = roots.within if is_inside and root.is_relative_to(roots.within or root) else None

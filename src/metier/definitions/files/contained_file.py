@@ -32,6 +32,21 @@ def read_contained(file: Path, *, within: Path, limit: int) -> bytes:
         os.close(opened.descriptor)
 
 
+def is_absent(path: str | Path) -> bool:
+    """Nothing has this name.
+
+    Where a folder on the way may not be searched, or links lead in a circle, nothing is known: a caller that counted
+    that as absent would leave out rules that a person wrote. It reads, and says why it cannot.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def is_contained(path: str, *, base: str) -> bool:
     """Where `path` really leads lies in `base`, which is a real path itself."""
     real = os.path.realpath(path)

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import is_contained
+from metier.definitions.files.contained_file import is_absent, is_contained
 from metier.definitions.problems import Problem
 
 MAX_DEPTH = 12
@@ -47,7 +47,7 @@ class Walk:
 
     def __iter__(self) -> Iterator[FoundDefinition]:
         root = os.path.abspath(self.root)  # noqa: PTH100 - links stay as written; only loops are resolved
-        if not os.path.lexists(root):  # most of the places that are looked at do not exist
+        if is_absent(root):  # most of the places that are looked at do not exist
             return
         self._entered.add(os.path.realpath(root))
         if self.within is not None and not is_contained(root, base=self._base):

@@ -5,13 +5,12 @@ They run code, so they are trusted like the scripts of a skill: those of a clone
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_file import is_absent, read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import plain_value, read_yaml
@@ -113,7 +112,7 @@ def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookComm
 
 
 def _read_yaml(place: Host, name: str) -> HookReading:
-    if not os.path.lexists(f"{place.workspace}/{name}"):  # as in most places, and each run asks
+    if is_absent(f"{place.workspace}/{name}"):  # as in most places, and each run asks
         return HookReading()
     text = _read_text(place.workspace / name, within=place.workspace)
     if text is None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from metier.context.layers import LayerName
 from metier.context.operating import Family, Subjects, build_operating
 from metier.context.project import render_project
 from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_file import is_absent, read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import ProjectFile
 from metier.engine.services import Instructions, LayerSource
@@ -119,7 +118,7 @@ def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
 
 
 def _load(workspace: Path, layer: LayerName) -> _Layer | None:
-    if not os.path.lexists(f"{workspace}/{FOLDER}/{FILES[layer]}"):  # as in most places, and each run asks
+    if is_absent(f"{workspace}/{FOLDER}/{FILES[layer]}"):  # as in most places, and each run asks
         return None
     file = workspace / FOLDER / FILES[layer]
     try:

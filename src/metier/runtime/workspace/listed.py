@@ -1,9 +1,9 @@
 """The agents and tasks that stand in a workspace, by id. Reads names, not what is in the files."""
 
-import os
 from pathlib import Path
 
 from metier.definitions.duplicates import report_duplicate
+from metier.definitions.files.contained_file import is_absent
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.ids import fold_id
 from metier.definitions.problems import Problem
@@ -17,7 +17,7 @@ def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, 
     problems: list[Problem] = []
     for base in WORKSPACE_FOLDERS:
         root = f"{workspace}/{base}/{folder}"
-        if not os.path.lexists(root):  # as in most places, and each run asks
+        if is_absent(root):  # as in most places, and each run asks
             continue
         for found in Walk(Path(root), file_name, within=workspace):
             first = listed.setdefault(fold_id(found.id), found)

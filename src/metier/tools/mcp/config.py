@@ -8,7 +8,6 @@ Reads and checks; starts nothing.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
@@ -18,7 +17,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_file import is_absent, read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
@@ -97,7 +96,7 @@ def add_servers(own: McpConfig, shared: McpConfig) -> McpConfig:
 
 
 def _read_file(file: Path, *, workspace: Path) -> bytes | None:
-    if not os.path.lexists(file):  # most places have none, and each run asks
+    if is_absent(file):  # most places have none, and each run asks
         return None
     try:
         within = workspace if file.is_relative_to(workspace) else file.parent
