@@ -197,11 +197,13 @@ async def test_a_program_cannot_use_the_kernel_to_get_out(scene: Scene, victim: 
 
 
 @pytest.mark.parametrize("name", NETWORK)
-async def test_a_program_reaches_nobody_without_network(name: str, scene: Scene) -> None:
+async def test_a_program_reaches_nobody_without_network(
+    name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     abstract = f"metier-{os.getpid()}-{scene.confinement.level}"
     with socket.socket() as listener, socket.socket(socket.AF_UNIX) as file, socket.socket(socket.AF_UNIX) as nameless:
         listener.bind(("127.0.0.1", 0))
-        os.chdir(scene.base)
+        monkeypatch.chdir(scene.base)
         file.bind("s")
         nameless.bind(f"\0{abstract}")
         for server in (listener, file, nameless):
