@@ -243,6 +243,7 @@ def end(code: int) -> NoReturn:
 
 def main(address: str) -> None:
     prepare()
+    importlib.import_module("metier.testing.warm_process").warm_process()
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:

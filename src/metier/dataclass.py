@@ -12,7 +12,7 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass"]
+__all__ = ["complete_constructor", "dataclass"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -92,6 +92,12 @@ def _init(self: object, *args: object, **named: object) -> None:
     cls: Any = type(self)
     cls.__init__ = _compile_constructor(cls)
     cls.__init__(self, *args, **named)
+
+
+def complete_constructor(cls: Any) -> None:  # noqa: ANN401
+    """Compile the constructor now, if it is one that waits for its first instance."""
+    if cls.__dict__.get("__init__") is _init:
+        cls.__init__ = _compile_constructor(cls)
 
 
 @recursive_repr()

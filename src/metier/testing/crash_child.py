@@ -1,10 +1,12 @@
 """One life of a scenario in a process of its own: go on from wherever the last one was ended, to the end.
 
-`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once and then, for each JSON line on its
-standard input, forks a process that lives it; a fork that nothing ran in before is as fresh as a new process, and
-costs less. It answers each line with how that process ended, when it ended: several may live at once.
+`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once, builds what parts build at their first
+use, and then, for each JSON line on its standard input, forks a process that lives it; a fork that nothing ran in
+before is as fresh as a new process, and costs less. It answers each line with how that process ended, when it ended:
+several may live at once.
 """
 
+import gc
 import importlib.util
 import json
 import os
@@ -32,6 +34,7 @@ from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
 from metier.testing.crash_scenario import Build, Scenario
+from metier.testing.warm_process import warm_process
 
 OUTCOME = "outcome.json"
 MOST_ROUNDS = 60
@@ -281,7 +284,11 @@ def serve(build: Build) -> None:
 
 def main() -> None:
     file, function = sys.argv[1:]
-    serve(load_build(Path(file), function))
+    build = load_build(Path(file), function)
+    warm_process()
+    gc.collect()
+    gc.freeze()
+    serve(build)
 
 
 if __name__ == "__main__":
