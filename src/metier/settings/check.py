@@ -51,7 +51,7 @@ def check_alone(layer: Layer) -> list[Problem]:
         else:
             good[key] = given
     errors: dict[str, ErrorDetails] = {}
-    for error in _errors_of(good):
+    for error in _validate(good)[1]:
         # The members of a union each complain; the first says enough.
         if error["type"] != _TOGETHER:
             errors.setdefault(_key_of(error), error)
@@ -61,14 +61,14 @@ def check_alone(layer: Layer) -> list[Problem]:
 
 def check_together(layer: Layer) -> list[Problem]:
     """What is wrong between the values of the merged layers, each of them good on its own."""
-    return [_describe_pair(layer, error) for error in _errors_of(layer) if error["type"] == _TOGETHER]
+    return [_describe_pair(layer, error) for error in _validate(layer)[1] if error["type"] == _TOGETHER]
 
 
 def build_settings(layer: Layer) -> Settings:
     """The settings of layers that were checked."""
-    found = _validate(layer)
-    assert isinstance(found, Settings), found
-    return found
+    sections, errors = _validate(layer)
+    assert not errors, errors
+    return Settings.model_construct(_fields_set=set(sections), **sections)
 
 
 def build_problem(key: str, given: Given, phrase: str, *, hint: str = "") -> Problem:
@@ -97,13 +97,8 @@ def _refuse_text(leaf: Leaf, given: Given) -> str:
     return ""
 
 
-def _errors_of(layer: Layer) -> list[ErrorDetails]:
-    found = _validate(layer)
-    return [] if isinstance(found, Settings) else found
-
-
-def _validate(layer: Layer) -> Settings | list[ErrorDetails]:
-    """The settings, or what is wrong with them. Builds the models of sections that something is said about only."""
+def _validate(layer: Layer) -> tuple[dict[str, object], list[ErrorDetails]]:
+    """The sections that something is said about, and what is wrong with them."""
     sections: dict[str, object] = {}
     errors: list[ErrorDetails] = []
     for name, said in _tree(layer).items():
@@ -117,7 +112,7 @@ def _validate(layer: Layer) -> Settings | list[ErrorDetails]:
             for each in error.errors(include_url=False):
                 each["loc"] = each["loc"] if section is None else (name, *each["loc"])
                 errors.append(each)
-    return errors or Settings.model_construct(_fields_set=set(sections), **sections)
+    return sections, errors
 
 
 def _tree(layer: Layer) -> Tree:
