@@ -1,8 +1,10 @@
 """No module of a library is imported whose name says that it is private."""
 
+import pytest
 from source_facts import SOURCE, read_sources
 
 
+@pytest.mark.slow
 def test_no_private_module_of_a_library_is_imported() -> None:
     private = [
         f"{file.path.relative_to(SOURCE)}: {name}"

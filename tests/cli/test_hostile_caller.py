@@ -238,6 +238,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
+@pytest.mark.slow
 def test_old_runs_can_be_listed_and_deleted_after_others_filled_the_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

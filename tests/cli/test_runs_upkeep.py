@@ -119,6 +119,7 @@ def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(
     assert not list(folder.glob(".deleting*"))
 
 
+@pytest.mark.slow
 def test_a_long_list_takes_no_more_memory_than_a_short_one(runs: list[str], workspace: Workspace) -> None:
     add_runs(workspace.folder / "runs" / "state.db", 10_000, day="20200101")
     program = (

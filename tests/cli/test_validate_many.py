@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 AGENT = Path(sys.executable).parent / "agent"
 BODY = "words of a long body\n" * 1500
 
@@ -28,6 +30,7 @@ def write_skills(root: Path, count: int) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_skills(tmp_path: Path) -> None:
     few, many = write_skills(tmp_path / "few", 2), write_skills(tmp_path / "many", 600)
 

@@ -92,6 +92,7 @@ async def start_only(runtime: Runtime) -> str:
     return (await runtime.start(RunRequest(task="take notes"))).run_id
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_killed_after_any_entry_replays_equal_once_it_went_on(
     workspace: Path, tmp_path: Path
 ) -> None:

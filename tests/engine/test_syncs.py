@@ -20,6 +20,7 @@ def _can_trace() -> bool:
 
 
 @pytest.mark.skipif(not _can_trace(), reason="strace cannot be used here")
+@pytest.mark.slow
 def test_a_run_with_one_effect_syncs_for_its_start_its_intent_and_its_end(tmp_path: Path) -> None:
     once, twice = _count(tmp_path / "once", RUNS), _count(tmp_path / "twice", 2 * RUNS)
 

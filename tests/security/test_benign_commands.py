@@ -41,6 +41,7 @@ def test_lines_that_only_look_are_allowed(
     assert [line for line, verdict in zip(BENIGN, said, strict=True) if verdict != "allow"] == []
 
 
+@pytest.mark.slow
 async def test_lines_that_only_look_are_run_without_a_question(tmp_path: Path) -> None:
     lines = BENIGN if os.environ.get("METIER_LISTS_ALL") else BENIGN[::6]
     put(tmp_path, FILES | ALLOW)
