@@ -65,6 +65,16 @@ def test_one_shot_skill_is_completed_at_once_and_keeps_nothing(workspace: Path) 
         assert store.get_state().version == 0
 
 
+def test_process_of_a_skill_imports_no_package_that_the_skill_does_not_import(workspace: Path) -> None:
+    impl = (
+        "import sys\ndef execute(context):\n    packages = {name.partition('.')[0] for name in sys.modules}\n"
+        "    return {'outputs': {'loaded': sorted(packages & {'pydantic', 'anyio', 'asyncio', 'yaml'})}}\n"
+    )
+    write_skill(workspace / "skills", "light", impl=impl)
+
+    assert open_adapter(workspace).invoke("light", {}, "ctx").outputs == {"loaded": []}
+
+
 def test_script_of_an_entrypoint_is_the_degenerate_case(workspace: Path) -> None:
     contract = "entrypoint:\n  script: greet\n  args: ['{name}']"
     folder = write_skill(workspace / "skills", "greeter", contract=contract, impl=None)

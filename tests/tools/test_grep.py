@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from file_tools import Bench
 
+from metier.tools.files import ripgrep
 from metier.tools.files.grep import Grep
 from metier.tools.files.replacing import MAX_FILE_BYTES
-from metier.tools.files.ripgrep import MIN_FILES
 
 pytestmark = pytest.mark.anyio
+needs_ripgrep = pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
 
 FILES = {
     "a.py": b"import os\n\ndef find_me(x):\n    return os.sep\n\ndef other():\n    pass\n",
@@ -44,7 +45,20 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tree")
+    return plant(tmp_path_factory.mktemp("tree"))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Enough files that ripgrep is asked."""
+    plant(tmp_path)
+    (tmp_path / "many").mkdir()
+    for number in range(ripgrep.MIN_FILES):
+        (tmp_path / "many" / f"{number}.log").write_bytes(b"%d\n" % number)
+    return tmp_path
+
+
+def plant(folder: Path) -> Path:
     for name, data in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
@@ -70,15 +84,6 @@ async def test_what_a_limit_cut_is_told_with_the_limit_and_the_place(tmp_path: P
     assert stop == STOP.format("28000 characters", f"many.txt:{len(lines) + 1}")
 
 
-@pytest.fixture(scope="module")
-def large(tree: Path) -> Path:
-    """Enough files that ripgrep is asked."""
-    (tree / "many").mkdir()
-    for number in range(MIN_FILES):
-        (tree / "many" / f"{number}.log").write_bytes(b"%d\n" % number)
-    return tree
-
-
 async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> None:
     bench = Bench(tree)
     grep = Grep(bench.scope, skip=["runs"])
@@ -100,15 +105,31 @@ async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> N
     assert await bench.output(grep, pattern="zzz") == "No line matches"
 
 
-@pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
-@pytest.mark.parametrize("pattern", PATTERNS)
-async def test_results_are_the_same_with_ripgrep(large: Path, pattern: str) -> None:
-    bench = Bench(large)
+async def find_differences(folder: Path, patterns: list[str]) -> dict[tuple[str, bool], tuple[str, str]]:
+    """What is found without ripgrep and with it, by pattern and whether the case was ignored, where it differs."""
+    bench = Bench(folder)
     own, fast = Grep(bench.scope), Grep(bench.scope, ripgrep=lambda: shutil.which("rg") or "")
+    found = {
+        (pattern, ignore_case): (
+            await bench.output(own, pattern=pattern, ignore_case=ignore_case, limit=1000),
+            await bench.output(fast, pattern=pattern, ignore_case=ignore_case, limit=1000),
+        )
+        for pattern in patterns
+        for ignore_case in (False, True)
+    }
+    return {key: (expected, got) for key, (expected, got) in found.items() if expected != got}
 
-    for ignore_case in (False, True):
-        expected = await bench.output(own, pattern=pattern, ignore_case=ignore_case, limit=1000)
-        assert await bench.output(fast, pattern=pattern, ignore_case=ignore_case, limit=1000) == expected
+
+@needs_ripgrep
+async def test_results_are_the_same_with_ripgrep(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ripgrep, "MIN_FILES", 1)
+
+    assert await find_differences(tree, PATTERNS) == {}
+
+
+@needs_ripgrep
+async def test_results_are_the_same_with_ripgrep_where_files_are_so_many_that_it_is_asked(large: Path) -> None:
+    assert await find_differences(large, ["find_me", r"\d\d"]) == {}
 
 
 @pytest.mark.timeout(20)

@@ -36,9 +36,6 @@ FILES = {
     "climb out through /proc/self/root": "open('/proc/self/root' + T['outside'], 'a').write('x')",
     "climb out through /proc/self/cwd": "open('/proc/self/cwd/../outside.txt', 'a').write('x')",
     "write through a link": "os.symlink(T['outside'], 'src/link'); open('src/link', 'a').write('x')",
-    "swap a folder for a link": (
-        "os.rename('src', 'src2'); os.symlink('..', 'src'); open('src/outside.txt', 'a').write('x')"
-    ),
     "link a file into the workspace": "os.link(T['outside'], 'src/hard'); open('src/hard', 'a').write('x')",
     "change Git's hooks": "open('.git/hooks/pre-push', 'w').write('x')",
     "add a Git hook": "open('.git/hooks/post-commit', 'w').write('x')",
@@ -56,6 +53,10 @@ FILES = {
     "overwrite a system file": "open('/usr/bin/env', 'r+b')",
     "set the core pattern": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/true')",
     "press the system key": "open('/proc/sysrq-trigger', 'w').write('h')",
+    # The last, because there is no folder `src` after it.
+    "swap a folder for a link": (
+        "os.rename('src', 'src2'); os.symlink('..', 'src'); open('src/outside.txt', 'a').write('x')"
+    ),
 }
 READS = {
     "read a key of the home folder": "print(open(T['key']).read())",
@@ -165,41 +166,39 @@ def attempt(code: str) -> str:
     return CALL + TRY.format(code=lines.rstrip())
 
 
-@pytest.mark.parametrize("name", FILES)
-async def test_a_program_changes_nothing_that_is_not_its_own(name: str, scene: Scene) -> None:
+async def try_each(scene: Scene, attempts: dict[str, str], **more: object) -> dict[str, str]:
+    """What each program says, each in a process of its own, all of them in one sandbox."""
+    programs = {name: attempt(code) for name, code in attempts.items()}
+    outcome = await scene.run(EACH, programs=programs, x86=X86, **more)
+    assert outcome.exit_code == 0, outcome.stderr.text
+    said: dict[str, str] = json.loads(outcome.stdout.text)
+    assert said.keys() == attempts.keys()
+    assert {name: text for name, text in said.items() if "REFUSED" not in text and "ESCAPED" not in text} == {}
+    return said
+
+
+async def test_a_program_changes_nothing_that_is_not_its_own(scene: Scene) -> None:
     before = read_tree(scene.base)
 
-    outcome = await scene.run(attempt(FILES[name]))
+    said = await try_each(scene, FILES)
 
     after = {path: text for path, text in read_tree(scene.base).items() if not path.startswith("workspace/src")}
-    assert after == {path: text for path, text in before.items() if not path.startswith("workspace/src")}
-    assert outcome.exit_code == 0, outcome.stderr.text
-    assert outcome.stdout.text.startswith(("REFUSED", "ESCAPED")), outcome.stderr.text
+    assert after == {path: text for path, text in before.items() if not path.startswith("workspace/src")}, said
 
 
-@pytest.mark.parametrize("name", READS)
-async def test_a_program_reads_no_secret(name: str, scene: Scene, victim: int) -> None:
-    outcome = await scene.run(attempt(READS[name]), victim=victim, secret=SECRET)
+async def test_a_program_reads_no_secret(scene: Scene, victim: int) -> None:
+    said = await try_each(scene, READS, victim=victim, secret=SECRET)
 
-    assert SECRET not in outcome.stdout.text
-    assert "REFUSED" in outcome.stdout.text or "ESCAPED" in outcome.stdout.text, outcome.stderr.text
+    assert {name: text for name, text in said.items() if SECRET in text} == {}
 
 
 async def test_a_program_cannot_use_the_kernel_to_get_out(scene: Scene, victim: int) -> None:
-    """Each in a process of its own, all of them in one sandbox."""
-    programs = {name: attempt(code) for name, code in KERNEL.items()}
+    said = await try_each(scene, KERNEL, victim=victim)
 
-    outcome = await scene.run(EACH, programs=programs, victim=victim, x86=X86)
-
-    said: dict[str, str] = json.loads(outcome.stdout.text)
-    assert said.keys() == KERNEL.keys()
-    assert {name: text for name, text in said.items() if not text.startswith("REFUSED")} == {}, outcome.stderr.text
+    assert {name: text for name, text in said.items() if not text.startswith("REFUSED")} == {}
 
 
-@pytest.mark.parametrize("name", NETWORK)
-async def test_a_program_reaches_nobody_without_network(
-    name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_reaches_nobody_without_network(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     abstract = f"metier-{os.getpid()}-{scene.confinement.level}"
     with socket.socket() as listener, socket.socket(socket.AF_UNIX) as file, socket.socket(socket.AF_UNIX) as nameless:
         listener.bind(("127.0.0.1", 0))
@@ -208,15 +207,11 @@ async def test_a_program_reaches_nobody_without_network(
         nameless.bind(f"\0{abstract}")
         for server in (listener, file, nameless):
             server.listen()
+        port = listener.getsockname()[1]
 
-        outcome = await scene.run(
-            attempt(NETWORK[name]),
-            port=listener.getsockname()[1],
-            socket=str(scene.base / "s"),
-            abstract=abstract,
-        )
+        said = await try_each(scene, NETWORK, port=port, socket=str(scene.base / "s"), abstract=abstract)
 
-    assert outcome.stdout.text.startswith("REFUSED"), (outcome.stdout.text, outcome.stderr.text)
+    assert {name: text for name, text in said.items() if not text.startswith("REFUSED")} == {}
 
 
 async def test_a_datagram_does_not_leave(scene: Scene) -> None:

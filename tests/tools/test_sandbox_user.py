@@ -14,7 +14,7 @@ from metier.tools.process.interpreter import base_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "65534"
-SAMPLE = "hooks or policy or delete or made_where or variable_of or resists or private_and_gone or secrets_file"
+SAMPLE = "changes_nothing or reads_no_secret or made_where or variable_of or resists or private_and_gone"
 """Of the hostile programs, in the ordinary run; `METIER_SANDBOX_USER=all` runs every one."""
 SHOW_PYTHON = """set -e
 hold=$(mktemp -d)

@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from metier.capabilities.impl.context import MAX_ANSWER_BYTES, Json, SkillContext
 from metier.capabilities.impl.guard import Guard, Permitted, UndeclaredEffect
-from metier.tools.toolsets.private_package import open_private_package
+from metier.tools.private_package import open_private_package
 
 MODULE = "impl"
 ENTRY = "execute"

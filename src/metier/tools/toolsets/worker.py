@@ -19,10 +19,10 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from metier.errors import ToolFailed
+from metier.tools.private_package import open_private_package
 from metier.tools.toolsets import AgentToolset
 from metier.tools.toolsets.class_import import LoadedTool, describe_tool, load_toolset
 from metier.tools.toolsets.messages import CallReply, CallRequest, LoadFailure, LoadReply, LoadRequest, Request
-from metier.tools.toolsets.private_package import open_private_package
 
 _REQUEST: TypeAdapter[LoadRequest | CallRequest] = TypeAdapter(Request)
 
