@@ -2,7 +2,8 @@
 
 Executed as a file by the interpreter alone, between the agent and the command. On Linux it is the reaper of all
 descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
-is killed. Of Metier it imports `scratch.py` alone, which needs the standard library only. It starts no other program.
+is killed. Of Metier it imports `scratch.py` alone, which needs the standard library only, and of that little, because
+it starts with each command: `typing` alone would cost a third of it. It starts no other program.
 
     python -I -S supervisor.py CONTROL STATUS ENVIRON GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH WORKSPACE HELD
         COMMAND…
@@ -31,7 +32,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NamedTuple
 
 if __name__ == "__main__":
     # Started without site packages: nothing is added but the folder around this package, behind the standard library.
@@ -53,40 +53,29 @@ THREADS_EACH = 4
 """How many threads are granted for each process that a command may have."""
 
 
-class Order(NamedTuple):
-    control: int
-    status: int
-    environ: int
-    grace_seconds: float
-    limits: str
-    spool: str
-    lock: int
-    processes: int
-    level: str
-    scratch: str
-    workspace: str
-    held: list[str]
-    command: list[str]
+class Order:
+    """What the arguments say."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        control, status, environ, grace, limits, spool, lock, *rest = arguments
+        processes, level, scratch, workspace, held, *command = rest
+        self.control = int(control)
+        self.status = int(status)
+        self.environ = int(environ)
+        self.grace_seconds = float(grace)
+        self.limits = limits
+        self.spool = spool
+        self.lock = int(lock)
+        self.processes = int(processes)
+        self.level = level
+        self.scratch = scratch
+        self.workspace = workspace
+        self.held = held.split(":") if held else []
+        self.command = command
 
 
 def main(arguments: list[str]) -> int:
-    control, status, environ, grace, limits, spool, lock, *rest = arguments
-    processes, level, scratch, workspace, held, *command = rest
-    order = Order(
-        control=int(control),
-        status=int(status),
-        environ=int(environ),
-        grace_seconds=float(grace),
-        limits=limits,
-        spool=spool,
-        lock=int(lock),
-        processes=int(processes),
-        level=level,
-        scratch=scratch,
-        workspace=workspace,
-        held=held.split(":") if held else [],
-        command=command,
-    )
+    order = Order(arguments)
     for descriptor in (order.control, order.status, order.environ, order.lock):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
@@ -153,12 +142,15 @@ def notice_child(number: int, frame: FrameType | None) -> None:
     """A signal without a handler would not reach the wake-up descriptor."""
 
 
-class Started(NamedTuple):
-    child: int
-    error: int
-    """The error number of a failed start."""
-    inner: int
-    """Where the first process inside a sandbox of its own says how the command ended, or -1."""
+class Started:
+    """`error` is the error number of a failed start. The first process inside a sandbox says at `inner`, if that is not
+    -1, how the command ended.
+    """
+
+    def __init__(self, child: int, error: int, inner: int) -> None:
+        self.child = child
+        self.error = error
+        self.inner = inner
 
 
 def start(order: Order) -> Started:
@@ -308,6 +300,8 @@ def reap(child: int) -> int | None:
 
 def kill_everything(child: int) -> int:
     """Freeze, kill and reap until nothing is left. Returns the number of processes that would not die."""
+    if sys.platform == "linux" and not has_children():
+        return 0  # what a child of ours had started would be a child of ours now
     kill_at_once(child)
     until = time.monotonic() + SWEEP_SECONDS
     while True:
@@ -319,6 +313,14 @@ def kill_everything(child: int) -> int:
         if not remaining or time.monotonic() > until:
             return len(remaining)
         time.sleep(0.001)
+
+
+def has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def kill_at_once(child: int) -> None:

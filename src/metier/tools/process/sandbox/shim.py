@@ -2,23 +2,21 @@
 
     python -I -S shim.py ORDERS COMMAND…
 
-ORDERS is a JSON object, see `Orders`. It imports nothing of Metier. Whatever cannot be given up ends it: a command is
-never started with more than was ordered. `METIER_REPORT` holds three descriptors, `ERRORS:STATUS:ENVIRON`: the first
-receives the error number of a command that cannot be started; where there is a second, this process stays as the first
-of its process namespace, reaps, and writes the wait status of the command there; the third holds the environment of the
-command, which nothing but the command is started with.
+ORDERS is a JSON object, see `Orders`. It imports nothing of Metier and little else: it starts with each command.
+Whatever cannot be given up ends it: a command is never started with more than was ordered. `METIER_REPORT` holds three
+descriptors, `ERRORS:STATUS:ENVIRON`: the first receives the error number of a command that cannot be started; where
+there is a second, this process stays as the first of its process namespace, reaps, and writes the wait status of the
+command there; the third holds the environment of the command, which nothing but the command is started with.
 """
 
 import ctypes
 import errno
 import json
 import os
-import platform
 import stat
 import struct
 import sys
 from binascii import a2b_base64
-from typing import Any, NamedTuple
 
 REPORT_VARIABLE = "METIER_REPORT"
 NOT_STARTED = 127
@@ -42,20 +40,26 @@ SINCE_SCOPES = 6
 ABSTRACT_SOCKETS, SIGNALS = 1, 2
 
 
-class Grant(NamedTuple):
-    """A right on everything beneath a path, but for the exceptions and what is beneath them."""
+class Grant:
+    """A right on everything beneath a path, but for the exceptions and what is beneath them.
 
-    path: str
-    right: str
-    """`read`, `write` (which includes reading) or `device`."""
-    exceptions: list[str]
+    The right is `read`, `write` (which includes reading) or `device`.
+    """
+
+    def __init__(self, path: str, right: str, exceptions: list[str]) -> None:
+        self.path = path
+        self.right = right
+        self.exceptions = exceptions
 
 
-class Orders(NamedTuple):
-    grants: list[Grant]
-    landlock: bool
-    """Whether to go on only if the kernel has Landlock; inside bubblewrap it is a second wall and may be missing."""
-    seccomp: bytes
+class Orders:
+    """With `landlock` it goes on only if the kernel has that; in bubblewrap it is a second wall and may be missing."""
+
+    def __init__(self, text: str) -> None:
+        orders = json.loads(text)
+        self.grants = [Grant(*grant) for grant in orders["grants"]]
+        self.landlock = bool(orders["landlock"])
+        self.seccomp = a2b_base64(orders["seccomp"])
 
 
 class Refused(Exception):
@@ -66,16 +70,17 @@ def main(arguments: list[str]) -> int:
     orders, *command = arguments
     report = take_report()
     if report.status >= 0:
-        return stay(parse(orders), command, report)
-    return become(parse(orders), command, report)
+        return stay(Orders(orders), command, report)
+    return become(Orders(orders), command, report)
 
 
-class Report(NamedTuple):
+class Report:
     """Descriptors that the command must not inherit, -1 for one that is not there, and the command's environment."""
 
-    errors: int = -1
-    status: int = -1
-    environ: dict[str, str] | None = None
+    def __init__(self, errors: int = -1, status: int = -1, environ: dict[str, str] | None = None) -> None:
+        self.errors = errors
+        self.status = status
+        self.environ = environ
 
 
 def take_report() -> Report:
@@ -94,12 +99,6 @@ def read_environ(descriptor: int) -> dict[str, str]:
     os.close(descriptor)
     pairs = (os.fsdecode(item).partition("=") for item in content.split(b"\0") if item)
     return {name: value for name, _, value in pairs}
-
-
-def parse(text: str) -> Orders:
-    orders: dict[str, Any] = json.loads(text)
-    grants = [Grant(*grant) for grant in orders["grants"]]
-    return Orders(grants, bool(orders["landlock"]), a2b_base64(orders["seccomp"]))
 
 
 def stay(orders: Orders, command: list[str], report: Report) -> int:
@@ -144,9 +143,10 @@ def drop_capabilities() -> None:
     for capability in range(LAST_CAPABILITY + 1):
         prctl(PR_CAPBSET_DROP, capability)
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    number = CAPSET.get(platform.machine())
+    processor = os.uname().machine
+    number = CAPSET.get(processor)
     if number is None:
-        raise Refused(f"processor {platform.machine()!r} is not known")
+        raise Refused(f"processor {processor!r} is not known")
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION, 0))
     check(syscall(number, header, ctypes.create_string_buffer(24)), "capabilities")
 
