@@ -1,6 +1,7 @@
 """A model behind a real socket: speaks the chat format of OpenAI-compatible servers and follows a script."""
 
 import json
+import socket
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -125,15 +126,23 @@ def _serving(model: ModelServer, door: type[BaseHTTPRequestHandler]) -> Generato
     server = ThreadingHTTPServer(("127.0.0.1", 0), door)
     server.daemon_threads = True
     model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    ended = threading.Event()
+
+    def serve() -> None:
+        """`serve_forever` looks twice a second whether it shall end, and each test would wait for that."""
+        while not ended.is_set():
+            server.handle_request()
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield
     finally:
         model.released.set()
-        server.shutdown()
-        server.server_close()
+        ended.set()
+        socket.create_connection(("127.0.0.1", server.server_port)).close()
         thread.join()
+        server.server_close()
 
 
 def _tool_calls(reply: Reply, number: int) -> list[dict[str, object]]:
