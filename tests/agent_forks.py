@@ -4,7 +4,7 @@ Starting Python and importing Metier is most of what a short command costs. Wher
 other and it does not matter how the process began, `forked_agent` gives it a program that is called like `agent`, takes
 the same words, streams, folder and environment, and ends in the same way, in a process of its own.
 
-    python agent_forks.py SOCKET    the process that forks; it ends when its standard input is closed
+    python agent_forks.py SOCKET    leaves behind the process that forks; it ends when it has no user any more
 """
 
 import atexit
@@ -12,10 +12,12 @@ import contextlib
 import fcntl
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
 import pkgutil
+import select
 import selectors
 import shutil
 import signal
@@ -25,7 +27,7 @@ import sys
 import tempfile
 import termios
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, override
 
@@ -56,37 +58,78 @@ sys.exit(code)
 
 MEASURED = "COVERAGE_PROCESS_CONFIG"
 """See `measured_processes`."""
+NO_ORDER = bytes(4)
+"""What a process says that keeps the connection: it uses forks."""
 LEFT_OUT = ("metier.bundled", "metier.testing", "metier.worker")
 """Not imported before the fork: it is not part of the commands, or brings threads and signal handlers of its own."""
+
+REHEARSED = (
+    ("run", "--provider", "offline", "inventory the workspace"),
+    ("resume", "latest"),
+    ("runs", "show", "latest"),
+)
 
 
 @functools.cache
 def forked_agent() -> Path:
-    """The program `agent`, alone in its folder. One process forks for all tests of this one."""
-    folder = Path(tempfile.mkdtemp(prefix="agent-forks-"))
+    """The program `agent`, alone in its folder. One process forks for all processes of a test run."""
+    folder = _find_folder()
     address = folder / "socket"
+    with locked(folder):
+        user = _connect(address)
+        if user is None:
+            folder.mkdir(exist_ok=True)
+            _start_server(address)
+            user = _connect(address)
+            assert user is not None
+    atexit.register(user.close)  # until then the process that forks has a user
+    return folder / "bin" / "agent"
+
+
+def _find_folder() -> Path:
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return Path(tempfile.mkdtemp(prefix="agent-forks-"))
+    # A test may start a test run of its own, of a copy of the project.
+    name = hashlib.sha256(f"{run} {sys.executable} {__file__}".encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"agent-forks-{name}"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Generator[Path]:
+    """One process at a time starts what forks, or ends it."""
+    lock = folder.with_suffix(".lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield lock
+
+
+def _connect(address: Path) -> socket.socket | None:
+    """Say that this process may want forks; nothing if there is no process that forks."""
+    user = socket.socket(socket.AF_UNIX)
+    try:
+        user.connect(str(address))
+        user.sendall(NO_ORDER)
+    except OSError:
+        user.close()
+        return None
+    return user
+
+
+def _start_server(address: Path) -> None:
     # The forks inherit its state, so nothing of the test that happens to be the first may be in it.
     # A fork measures itself, where its test is one whose processes do.
     environment = {name: value for name, value in os.environ.items() if name != MEASURED}
-    server = subprocess.Popen(
-        [sys.executable, __file__, str(address)],
-        cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert server.stdout is not None
-    assert server.stdout.readline() == "ready\n"
-    server.stdout.close()
-
-    def end_server() -> None:
-        server.communicate()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end_server)
-    programs = folder / "bin"
-    programs.mkdir()
-    program = programs / "agent"
+    address.unlink(missing_ok=True)
+    program = address.parent / "bin" / "agent"
+    program.parent.mkdir(exist_ok=True)
     program.write_text(CLIENT.format(python=Path(sys.executable).resolve(), address=str(address)), encoding="utf-8")
     program.chmod(0o755)
-    return program
+    # It ends when the process that forks, a child of it, is ready.
+    subprocess.run(
+        [sys.executable, __file__, str(address)], cwd=address.parent, env=environment, stdin=subprocess.DEVNULL,
+        check=True,
+    )  # fmt: skip
 
 
 class ForkedAgent(subprocess.Popen[Any]):
@@ -120,6 +163,7 @@ class Forks:
         self.listening = listening
         self.selector = selectors.DefaultSelector()
         self.running: dict[int, socket.socket] = {}
+        self.users: set[socket.socket] = set()
 
     def serve(self) -> dict[str, Any] | None:
         """What the command of this fork is; nothing in the process that forks, when no more are wanted."""
@@ -127,13 +171,10 @@ class Forks:
         os.set_blocking(waker, False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(waker)
-        self.selector.register(0, selectors.EVENT_READ, "input")
         self.selector.register(woken, selectors.EVENT_READ, "ended")
         self.selector.register(self.listening, selectors.EVENT_READ, "asked")
         while True:
             for key, _ in self.selector.select():
-                if key.data == "input":
-                    return None
                 if key.data == "ended":
                     os.read(woken, 4096)
                     self.tell_ends()
@@ -145,12 +186,25 @@ class Forks:
                         return order
                 elif isinstance(key.data, int):
                     self.leave(key.data)
+                elif self.is_last(key.data):
+                    return None
 
     def fork(self) -> dict[str, Any] | None:
         connection, _ = self.listening.accept()
         length, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        if length == NO_ORDER:
+            self.users.add(connection)
+            self.selector.register(connection, selectors.EVENT_READ, connection)
+            return None
         with connection.makefile("rb") as reader:
-            order: dict[str, Any] = json.loads(reader.read(int.from_bytes(length, "big")))
+            body = reader.read(int.from_bytes(length, "big"))
+        try:
+            order: dict[str, Any] = json.loads(body)
+        except ValueError:  # the program was killed before it had said all
+            connection.close()
+            for stream in streams:
+                os.close(stream)
+            return None
         child = os.fork()
         if child == 0:
             signal.set_wakeup_fd(-1)
@@ -163,7 +217,8 @@ class Forks:
             return order
         for stream in streams:
             os.close(stream)
-        connection.sendall(f"{child}\n".encode())
+        with contextlib.suppress(OSError):
+            connection.sendall(f"{child}\n".encode())
         self.running[child] = connection
         self.selector.register(connection, selectors.EVENT_READ, child)
         return None
@@ -180,16 +235,33 @@ class Forks:
 
     def leave(self, child: int) -> None:
         """The program that asked for it is gone, so its fork goes the same way."""
+        if child not in self.running:  # it ended at the same moment
+            return
         self.selector.unregister(self.running[child])
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         self.running.pop(child).close()
 
+    def is_last(self, user: socket.socket) -> bool:
+        """One is gone: whether there is none any more, and none on the way. Then it is over."""
+        self.selector.unregister(user)
+        self.users.remove(user)
+        user.close()
+        if self.users:
+            return False
+        folder = Path(self.listening.getsockname()).parent
+        with locked(folder) as lock:
+            if select.select([self.listening], [], [], 0)[0]:
+                return False
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink()
+        return True
+
     def close(self) -> None:
         self.selector.close()
         self.listening.close()
-        for connection in self.running.values():
+        for connection in (*self.running.values(), *self.users):
             connection.close()
 
 
@@ -202,6 +274,30 @@ def prepare() -> None:
         if not module.name.startswith(LEFT_OUT):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
+
+
+def rehearse() -> None:
+    """Call commands once in this process, so that no fork fills the caches of Metier and its libraries again."""
+    run = importlib.import_module("metier.cli.main").run
+    began, environment, streams = Path.cwd(), dict(os.environ), (sys.stdin, sys.stdout, sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "r+", encoding="utf-8") as nothing:
+        os.chdir(scratch)
+        os.environ.clear()
+        os.environ.update({"HOME": scratch, "PATH": environment.get("PATH", os.defpath), "AGENT_SKILLS": "all"})
+        sys.stdin = sys.stdout = sys.stderr = nothing
+        try:
+            for words in REHEARSED:
+                run(list(words))
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = streams
+            os.chdir(began)
+            os.environ.clear()
+            os.environ.update(environment)
+    tempfile.tempdir = None  # a command finds its own
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(60)
+    assert threading.active_count() == 1, "a thread would be missing in the forks"
 
 
 def become(order: dict[str, Any]) -> int:
@@ -244,15 +340,18 @@ def end(code: int) -> NoReturn:
 def main(address: str) -> None:
     prepare()
     importlib.import_module("metier.testing.warm_process").warm_process()
+    rehearse()
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
-        listening.listen(16)
-        print("ready", flush=True)
+        listening.listen(64)
+        if os.fork():
+            os._exit(0)  # the user can connect now
         order = Forks(listening).serve()
     if order is not None:
         end(become(order))
+    os._exit(0)
 
 
 if __name__ == "__main__":
