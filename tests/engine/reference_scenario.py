@@ -70,7 +70,7 @@ if name == "flaky":
     reach("failing")
     sys.exit(3)
 if name == "report":
-    (folder / "report.md").write_text("# Report\\n\\nAll is well.\\n")
+    (folder / "workspace" / "report.md").write_text("# Report\\n\\nAll is well.\\n")
     artifacts = ["report.md"]
 reach("middle")
 effect()
@@ -154,6 +154,13 @@ def write_skills(folder: Path) -> None:
         (skill / "SKILL.md").write_text(text)
 
 
+def make_workspace(folder: Path) -> Path:
+    """Beside what the kit and the tools write for themselves: of that a run need take no snapshot."""
+    workspace = folder / "workspace"
+    workspace.mkdir(exist_ok=True)
+    return workspace
+
+
 def build_lines(folder: Path) -> list[list[Call]]:
     def script(skill: str, name: str) -> Call:
         return ("script_run", {"skill_name": skill, "script_name": name, "args": [str(folder)]})
@@ -197,7 +204,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
         settings=Settings(
             runtime=RuntimeOptions(max_turns=20), skills=SkillsOptions(dir=str(shared / "skills"), enabled="none")
         ),
-        workspace=folder,
+        workspace=make_workspace(folder),
         home=shared / "home",
         environ={**environ, "XDG_CACHE_HOME": str(shared / "cache"), "PYTHON": sys.executable},
         provider=Narrator(build_lines(folder), spoilt=4),
@@ -210,5 +217,5 @@ def build(folder: Path, reach: Reach) -> Scenario:
         effects=effects,
         settle=build_settle(effects),
         answer=lambda _question: {"colour": "blue"},
-        artifacts=(folder / "report.md",),
+        artifacts=(folder / "workspace" / "report.md",),
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from postgres_scenario import open_pointed_postgres
-from reference_scenario import Call, Narrator
+from reference_scenario import Call, Narrator, make_workspace
 
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import ModelOptions
@@ -35,7 +35,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     place = Host(
         trust=MADE_HERE,
         settings=TODAY if count else GIVEN,
-        workspace=folder,
+        workspace=make_workspace(folder),
         home=folder / "home",
         environ={},
         provider=Narrator(LINES),

@@ -53,3 +53,25 @@ def test_the_engine_as_it_is_passes(tmp_path: Path) -> None:
 def test_a_broken_engine_is_caught(build: Callable[..., small.Scenario], complaint: str, tmp_path: Path) -> None:
     with closing(find_complaints(build, tmp_path)) as complaints:
         assert any(complaint in found for found in complaints)
+
+
+def test_a_broken_engine_is_caught_by_kills_of_one_run_and_the_kill_is_named(tmp_path: Path) -> None:
+    points = [CrashPoint("effect:post:done"), CrashPoint("effect:launch:done"), CrashPoint("journal:input_asked:after")]
+    with CrashKit(small.build_rash_recovery, tmp_path) as kit:
+        report = kit.check_all(points, kit.survey(), together=3)
+
+    together, *alone = report.outcomes
+    assert together.lives == 4
+    assert "after kills at effect:post:done#1, effect:launch:done#1, " in together.violations[0]
+    assert "opaque effect 'launch' happened 2 times" in together.violations[0]
+    assert [bool(each.violations) for each in alone] == [False, True, False]
+
+
+def test_a_point_that_no_process_comes_to_any_more_is_checked_in_a_run_of_its_own(tmp_path: Path) -> None:
+    points = [CrashPoint("journal:run_started:after"), CrashPoint("store:begin_run:after")]
+    with CrashKit(small.build, tmp_path) as kit:
+        report = kit.check_all(points, kit.survey(), together=2)
+
+    assert report.ok, report.render()
+    assert "2 kills" in report.render()
+    assert [each.point.name for each in report.outcomes] == ["store:begin_run:after", "store:begin_run:after"]

@@ -24,8 +24,9 @@ pytestmark = [
 ]
 
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
-CHUNKS = 48 if IS_WHOLE else 2
-FLEET_CHUNKS = 48 if IS_WHOLE else 1
+CHUNKS = 48 if IS_WHOLE else 1
+TOGETHER = 1 if IS_WHOLE else 5
+"""How many kills one run gets. Alone, each of them begins a run anew."""
 DOUBTFUL = ("script:record:begun", "script:record:middle", "script:record:done")
 EACH = ("effect:launch", "effect:pay", "script:flaky:failing", "script:report:done")
 """Boundaries of effects that must not be repeated; those of the script `record` have a test of their own."""
@@ -66,7 +67,7 @@ def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_a_question
 ) -> None:
     points = choose(baseline.points)[chunk::CHUNKS]
 
-    report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+    report = kit.check_all(points, baseline, together=TOGETHER)
 
     print(report.render())
     assert report.ok, report.render()
@@ -110,16 +111,16 @@ def fleet_baseline(fleet: CrashKit) -> Baseline:
     return fleet.survey()
 
 
-@pytest.mark.parametrize("chunk", range(FLEET_CHUNKS))
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_fleet_on_postgres_with_a_folder_per_worker_repeats_no_effect_without_a_question(
     chunk: int, fleet: CrashKit, fleet_baseline: Baseline
 ) -> None:
     names = (*EACH, *DOUBTFUL)
     first = {point.name: point for point in reversed(fleet_baseline.points) if point.name.startswith(names)}
     points = list(fleet_baseline.points if IS_WHOLE else first.values())
-    chosen = points[chunk::FLEET_CHUNKS]
+    chosen = points[chunk::CHUNKS]
 
-    report = CrashReport(outcomes=tuple(fleet.check(point, fleet_baseline) for point in chosen))
+    report = fleet.check_all(chosen, fleet_baseline, together=TOGETHER)
 
     print(report.render())
     assert len(points) >= 9

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from postgres_scenario import VARIABLE, build
 
-from metier.testing.crash_kit import Baseline, CrashKit, CrashReport
+from metier.testing.crash_kit import Baseline, CrashKit
 from services.postgres_server import PostgresServer
 
 pytestmark = [
@@ -50,7 +50,7 @@ def test_a_run_on_postgres_killed_at_any_point_ends_as_if_nothing_had_happened(
 ) -> None:
     first = {point.name: point for point in reversed(baseline.points) if point.name.startswith(NAMES)}
 
-    report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in first.values()))
+    report = kit.check_all(list(first.values()), baseline, together=5)
 
     print(report.render())
     assert baseline.outcome.status == "completed"

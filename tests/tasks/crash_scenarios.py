@@ -38,11 +38,16 @@ class Echo(Cast):
         return await super().reply(request, observe=observe)
 
 
+def get_workspace(folder: Path) -> Path:
+    """Beside what the kit and the tools write for themselves: of that a run need take no snapshot."""
+    return folder / "workspace"
+
+
 def build_place(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
     return Host(
         trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions(max_llm_retries=0, max_turns=30)),
-        workspace=folder,
+        workspace=get_workspace(folder),
         home=folder / "home",
         environ={},
         provider=cast,
@@ -53,9 +58,10 @@ def build_place(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
 def build_task(folder: Path, reach: Reach) -> Scenario:
     """Ten steps, each of them with an effect that must happen once."""
     effects = folder / "effects.jsonl"
-    if not (folder / ".agent").exists():
-        write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: keep, allow: true}\n")
-        write(folder, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
+    workspace = get_workspace(folder)
+    if not workspace.exists():
+        write_agents(workspace, "worker", more="tool_approvals:\n  rules:\n    - {tool: keep, allow: true}\n")
+        write(workspace, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
     place = build_place(folder, Echo({}), RecordedEffect("keep", "keyed", effects, reach))
 
     def commission(here: Host) -> ChildRunStart:
@@ -95,9 +101,10 @@ LINES: dict[str, list[Call]] = {
 def build_delegation(folder: Path, reach: Reach) -> Scenario:
     """Three levels, an opaque effect at the lowest, an approval and a question on the way."""
     effects = folder / "effects.jsonl"
-    if not (folder / ".agent").exists():
-        write_agents(folder, "lead")
-        write_agents(folder, "worker", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
+    workspace = get_workspace(folder)
+    if not workspace.exists():
+        write_agents(workspace, "lead")
+        write_agents(workspace, "worker", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
     tools = (RecordedEffect("pay", "opaque", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     place = build_place(folder, Cast(LINES), *tools)
     return Scenario(
@@ -134,9 +141,10 @@ SIDE_BY_SIDE: dict[str, list[Line]] = {
 def build_together(folder: Path, reach: Reach, *, lines: Mapping[str, Sequence[Line]] = TOGETHER) -> Scenario:
     """Three children at once: one asks, one ends at once, one has a call that is asked about. Then an effect."""
     effects = folder / "effects.jsonl"
-    if not (folder / ".agent").exists():
-        write_agents(folder, "asker", "quick")
-        write_agents(folder, "reader", more="tool_approvals:\n  rules:\n    - {tool: look, verdict: ask}\n")
+    workspace = get_workspace(folder)
+    if not workspace.exists():
+        write_agents(workspace, "asker", "quick")
+        write_agents(workspace, "reader", more="tool_approvals:\n  rules:\n    - {tool: look, verdict: ask}\n")
     tools = (RecordedEffect("look", "read", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     return Scenario(
         place=build_place(folder, Cast(lines), *tools),
@@ -168,11 +176,12 @@ APART: dict[str, list[Call]] = {
 def build_apart(folder: Path, reach: Reach) -> Scenario:
     """Two children that write the same file, each in a worktree of its own; the parent posts when both have ended."""
     effects = folder / "effects.jsonl"
-    if not (folder / ".agent").exists():
-        write_agents(folder, "left", "right")
-        write(folder, {"a.txt": "a\n", ".gitignore": "*\n!a.txt\n"})
+    workspace = get_workspace(folder)
+    if not workspace.exists():
+        write_agents(workspace, "left", "right")
+        write(workspace, {"a.txt": "a\n", ".gitignore": "*\n!a.txt\n"})
         for words in ("init -q", "add a.txt", "-c user.name=Kim -c user.email=kim@example.org commit -qm first"):
-            subprocess.run(["git", *words.split()], cwd=folder, check=True, capture_output=True)
+            subprocess.run(["git", *words.split()], cwd=workspace, check=True, capture_output=True)
     tools = (RecordedEffect("pay", "keyed", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     return Scenario(
         place=build_place(folder, Cast(APART), *tools), task="See to it", effects=effects, settle=build_settle(effects)

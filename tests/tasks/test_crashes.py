@@ -24,7 +24,9 @@ pytestmark = [
 ]
 
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
-CHUNKS = 4 if IS_WHOLE else 2
+CHUNKS = 4 if IS_WHOLE else 1
+TOGETHER = 1 if IS_WHOLE else 4
+"""How many kills one run gets. Alone, each of them begins a run anew."""
 BOUNDARIES = ("delegated", "child_ended")
 AGAIN = ((3,), (12, 7))
 """At which of their points the processes that recover are killed."""
@@ -104,7 +106,7 @@ def test_task_killed_at_a_step_boundary_goes_on_at_that_step(
     boundaries = [point for point in task_baseline.points if is_one_of(point, BOUNDARIES)]
     points = (list(task_baseline.points) if IS_WHOLE else boundaries[::5])[chunk::CHUNKS]
 
-    report = CrashReport(outcomes=tuple(task_kit.check(point, task_baseline) for point in points))
+    report = task_kit.check_all(points, task_baseline, together=TOGETHER)
 
     assert len(boundaries) >= 4 * STEPS
     print(report.render())
@@ -117,7 +119,7 @@ def test_delegation_killed_anywhere_has_no_child_twice_and_loses_no_result(
 ) -> None:
     points = thin_out(choose(team_baseline.points, HANDS), one_in=10)[chunk::CHUNKS]
 
-    report = CrashReport(outcomes=tuple(team_kit.check(point, team_baseline) for point in points))
+    report = team_kit.check_all(points, team_baseline, together=TOGETHER)
 
     assert team_baseline.outcome.runs == 4
     assert team_baseline.effects == {"pay": 2, "post": 1}
@@ -145,7 +147,7 @@ def test_children_that_work_together_are_there_once_each_wherever_the_process_is
 ) -> None:
     points = thin_out(choose(together_baseline.points, HANDS), one_in=12)
 
-    report = CrashReport(outcomes=tuple(together_kit.check(point, together_baseline) for point in points))
+    report = together_kit.check_all(points, together_baseline, together=TOGETHER)
 
     assert together_baseline.outcome.runs == 4
     assert together_baseline.effects == {"post": 1}
@@ -173,7 +175,7 @@ def test_children_of_calls_side_by_side_are_there_once_each_wherever_the_process
         baseline = kit.survey()
         points = thin_out(choose(baseline.points, HANDS), one_in=18)
 
-        report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+        report = kit.check_all(points, baseline, together=TOGETHER)
 
     assert (baseline.outcome.runs, baseline.effects) == (4, {"post": 1})
     assert report.ok, report.render()
@@ -187,7 +189,7 @@ def test_children_with_worktrees_are_there_once_each_and_leave_no_worktree_behin
         baseline = kit.survey()
         points = thin_out(choose(baseline.points, HANDS), one_in=18)
 
-        report = CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points))
+        report = kit.check_all(points, baseline, together=TOGETHER)
 
     assert (baseline.outcome.runs, baseline.effects) == (3, {"pay": 1, "post": 1})
     assert report.ok, report.render()

@@ -88,8 +88,9 @@ class CrashReport:
         broken = [f"{o.point}: {violation}" for o in self.outcomes for violation in o.violations]
         times = [outcome.resume_seconds for outcome in self.outcomes] or [0.0]
         asked = Counter(kind for outcome in self.outcomes for kind in outcome.asked)
+        kills = sum(max(outcome.lives - 1, 0) for outcome in self.outcomes)
         figures = (
-            f"{len(self.outcomes)} kills, {len(broken)} violations; answered {dict(asked)};"
+            f"{kills} kills, {len(broken)} violations; answered {dict(asked)};"
             f" resumed in {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)"
         )
         return "\n".join([*broken, figures])
@@ -101,7 +102,7 @@ def check_crashes(
     """Kill at every point, or at those given, one after the other. `build` is a function at the top of a file."""
     with tempfile.TemporaryDirectory() as temporary, CrashKit(build, folder or Path(temporary)) as kit:
         baseline = kit.survey()
-        return CrashReport(outcomes=tuple(kit.check(point, baseline) for point in points or baseline.points))
+        return kit.check_all(points or baseline.points, baseline)
 
 
 @dataclass
@@ -159,6 +160,51 @@ class CrashKit:
             asked=outcome.asked,
             resume_seconds=outcome.resume_seconds,
         )
+
+    def check_all(self, points: Sequence[CrashPoint], baseline: Baseline, *, together: int = 1) -> CrashReport:
+        """Check these points, so many of them in one run; those of one run are spread over it."""
+        if together == 1:
+            return CrashReport(outcomes=tuple(self.check(point, baseline) for point in points))
+        runs = -(-len(points) // together)
+        series = [points[number::runs] for number in range(runs)]
+        return CrashReport(outcomes=tuple(found for each in series for found in self.check_series(each, baseline)))
+
+    def check_series(self, points: Sequence[CrashPoint], baseline: Baseline) -> tuple[CrashOutcome, ...]:
+        """Kill one run at all of these points, one after the other; let one process go on from the last; look.
+
+        For each point it costs a part of a run, and `check` costs a whole one. Where something is wrong, or a process
+        does not come to its point, each point is checked alone as well: that says which of them it is.
+        """
+        places = {point: place for place, point in enumerate(baseline.points)}
+        ordered = sorted(points, key=places.__getitem__)
+        case = self.open_case()
+        logs: list[dict[Path, bytes]] = []
+        passed: Counter[str] = Counter()
+        reached = 0
+        for point in ordered:
+            # A process counts from its own start; what was lost with the kill before, it comes to once more.
+            order = Order(folder=str(case), name=point.name, occurrence=point.occurrence - passed[point.name])
+            last = self.live(order)
+            if last["code"] != -9:
+                break
+            logs.append(_read_logs(case))
+            reached += 1
+            passed = Counter(each.name for each in baseline.points[: places[point] + 1])
+        else:
+            last = self.live(Order(folder=str(case)))
+        violations = [] if last["code"] == 0 else [f"the resuming process ended with {last['code']}"]
+        outcome = read_outcome(case)
+        violations += self.find_violations(case, outcome, baseline)
+        violations += [problem for before in logs for problem in _check_logs(before, case)]
+        together = CrashOutcome(
+            point=ordered[-1],
+            violations=tuple(f"after kills at {', '.join(map(str, ordered))}: {each}" for each in violations),
+            lives=reached + 1,
+            asked=outcome.asked,
+            resume_seconds=outcome.resume_seconds,
+        )
+        alone = ordered if violations else ordered[reached:]
+        return together, *(self.check(point, baseline) for point in alone)
 
     def find_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:
         """What is not as after the undisturbed run."""

@@ -70,7 +70,9 @@ class Points:
         armed = folder / ARMED
         armed.unlink(missing_ok=True)
         if at is not None:
-            armed.write_text(f"{at.name} {at.occurrence} {os.getpid()}", encoding="utf-8")
+            # Scripts count in the file, where the points of earlier processes are too.
+            earlier = (folder / REACHED).read_text(encoding="utf-8").splitlines().count(at.name)
+            armed.write_text(f"{at.name} {earlier + at.occurrence} {os.getpid()}", encoding="utf-8")
 
     def reach(self, name: str) -> None:
         """Called at every point. Does not return from the one that was chosen."""
