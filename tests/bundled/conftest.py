@@ -12,6 +12,11 @@ from typing import Any, cast
 import pytest
 from uv import find_uv_bin
 
+# Tests are imported one by one, so what they share is put where Python finds it.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from script_forks import ScriptForks
+
 import metier
 from metier.file_lock import FileLock
 
@@ -39,24 +44,25 @@ class Outcome:
 type Run = Callable[..., Outcome]
 
 
-def run_command(command: list[str], cwd: Path, extra: dict[str, str] | None = None) -> Outcome:
-    """Run with a small environment and closed standard input, as the script tools do."""
-    kept = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
-    environment = {name: os.environ[name] for name in kept if name in os.environ} | (extra or {})
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
-    )
-    return Outcome(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+@pytest.fixture(scope="session")
+def plain_forks() -> Iterator[ScriptForks]:
+    """For scripts that need nothing but Python. A warning is an error."""
+    with ScriptForks(sys.executable, "-W", "error") as running:
+        yield running
 
 
 @pytest.fixture
-def run() -> Run:
-    """Run a script of a skill that needs nothing but Python: run("skill", "script", *arguments)."""
+def run(plain_forks: ScriptForks) -> Run:
+    """Run a script of a skill that needs nothing but Python: run("skill", "script", *arguments).
+
+    With a small environment and closed standard input, as the script tools do.
+    """
+    kept = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
 
     def call(skill: str, script: str, *arguments: str | Path) -> Outcome:
+        environment = {name: os.environ[name] for name in kept if name in os.environ}
         path = BUNDLED / skill / "scripts" / f"{script}.py"
-        command = [sys.executable, "-I", "-B", "-W", "error", str(path), *map(str, arguments)]
-        return run_command(command, path.parent)
+        return Outcome(*plain_forks.run(path, *map(str, arguments), environment=environment))
 
     return call
 
@@ -78,6 +84,13 @@ def script_python(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
             subprocess.run(install, env=environment, check=True, timeout=100)
             (folder / "ready").touch()
     return python
+
+
+@pytest.fixture(scope="session")
+def market_forks(script_python: Path) -> Iterator[ScriptForks]:
+    packages = ("click", "httpx", "httpcore", "certifi", "encodings.idna", "importlib.resources")
+    with ScriptForks(str(script_python), packages=packages) as running:
+        yield running
 
 
 @pytest.fixture

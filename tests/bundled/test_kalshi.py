@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from script_forks import ScriptForks
 
 import metier
 
@@ -175,22 +175,12 @@ def api() -> Iterator[Api]:
 class Scripts:
     """Runs a script against the server: its exit code, output and errors."""
 
-    python: Path
+    forks: ScriptForks
     url: str
 
     def __call__(self, script: str, *arguments: str) -> tuple[int, str, str]:
         environment = {"PATH": os.environ["PATH"], "KALSHI_API_BASE_URL": self.url, "NO_PROXY": "*"}
-        command = [str(self.python), "-I", "-B", str(SCRIPTS / f"{script}.py"), *arguments]
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=SCRIPTS,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+        return self.forks.run(SCRIPTS / f"{script}.py", *arguments, environment=environment)
 
     def json(self, script: str, *arguments: str) -> dict[str, Any]:
         code, out, err = self(script, *arguments, "--json")
@@ -201,8 +191,8 @@ class Scripts:
 
 
 @pytest.fixture
-def scripts(api: Api, script_python: Path) -> Scripts:
-    return Scripts(script_python, api.url)
+def scripts(api: Api, market_forks: ScriptForks) -> Scripts:
+    return Scripts(market_forks, api.url)
 
 
 def test_status_tells_exchange_and_trading_apart(scripts: Scripts) -> None:
@@ -341,12 +331,12 @@ def test_a_busy_server_is_asked_again_and_then_given_up(scripts: Scripts, api: A
     assert len(api.requests) == 6
 
 
-def test_an_unreachable_or_wrong_address_is_named(script_python: Path) -> None:
-    code, out, err = Scripts(script_python, "http://127.0.0.1:9")("markets", "--json")
+def test_an_unreachable_or_wrong_address_is_named(market_forks: ScriptForks) -> None:
+    code, out, err = Scripts(market_forks, "http://127.0.0.1:9")("markets", "--json")
     assert (code, out) == (1, "")
     assert "Cannot reach 'http://127.0.0.1:9" in err
-    assert Scripts(script_python, "file:///etc/passwd")("status")[0] == 2
-    code, out, err = Scripts(script_python, "http://localhost:port")("status", "--json")
+    assert Scripts(market_forks, "file:///etc/passwd")("status")[0] == 2
+    code, out, err = Scripts(market_forks, "http://localhost:port")("status", "--json")
     assert (code, out) == (2, "")
     assert "Traceback" not in err
 
