@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "screens"), str(ROOT / "tests" / "cli")]
+sys.path[:0] = [str(ROOT / "tests" / "screens"), str(ROOT / "tests" / "cli"), str(ROOT / "tests")]
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent_forks import forked_agent
 from metier.cli.main import run
 
 AGENT = Path(sys.executable).with_name("agent")
@@ -206,11 +207,12 @@ def test_installed_skill_stays_a_package_when_the_home_folder_is_the_workspace(
     assert run(["skill", "run", "letters", "a"]) == 5
 
 
-@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"TERM": "dumb"}])
-def test_plain_marks_where_the_terminal_cannot_show_others(variables: dict[str, str]) -> None:
+@pytest.mark.parametrize(("variables", "is_anew"), [({"PYTHONIOENCODING": "ascii"}, True), ({"TERM": "dumb"}, False)])
+def test_plain_marks_where_the_terminal_cannot_show_others(*, variables: dict[str, str], is_anew: bool) -> None:
     write_skill(Path(".agent/skills/заметки"))
 
-    done = subprocess.run([AGENT, "check"], env={**os.environ, **variables}, capture_output=True, check=False)
+    agent = AGENT if is_anew else forked_agent()  # Python reads how its streams are coded when it starts
+    done = subprocess.run([agent, "check"], env={**os.environ, **variables}, capture_output=True, check=False)
 
     assert done.returncode == 0, done.stderr
     assert b"  [--] hello-extended (inactive) - 1 script, 1 toolset [" in done.stdout

@@ -127,7 +127,7 @@ def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) 
     model.follow(says("Done."))
 
     done = subprocess.run(
-        [AGENT, "run", "-"], input="Greet", text=True, capture_output=True, cwd=workspace.folder, check=False
+        [forked_agent(), "run", "-"], input="Greet", text=True, capture_output=True, cwd=workspace.folder, check=False
     )
 
     assert (done.returncode, done.stdout) == (0, "Done.\n")
@@ -323,7 +323,7 @@ def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model:
     controller, terminal = os.openpty()
 
     subprocess.run(
-        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=terminal,
+        [forked_agent(), "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=terminal,
         stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(terminal)
@@ -339,7 +339,7 @@ def test_answer_is_on_stdout_alone_where_it_is_not_the_terminal(workspace: Works
     controller, terminal = os.openpty()
 
     done = subprocess.run(
-        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [forked_agent(), "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(terminal)

@@ -25,16 +25,19 @@ def wait_for_script(fifo: Path) -> int:
     return os.open(fifo, os.O_WRONLY)
 
 
-def start_waiting(workspace: Workspace, model: ModelServer, fifo: Path, **options: str) -> subprocess.Popen[str]:
+def start_waiting(
+    workspace: Workspace, model: ModelServer, fifo: Path, *, is_anew: bool = False, **options: str
+) -> subprocess.Popen[str]:
+    """`is_anew`: the program as a user starts it, else a fork."""
     model.follow(calls("script_run", skill_name="waiter", script_name="wait", args=[str(fifo)]), says("Done."))
-    return workspace.start_anew("run", "--events", "Wait", **options)
+    return (workspace.start_anew if is_anew else workspace.start)("run", "--events", "Wait", **options)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_the_step_under_way_end_and_pauses_the_run(
     *, number: signal.Signals, code: int, workspace: Workspace, model: ModelServer, fifo: Path
 ) -> None:
-    process = start_waiting(workspace, model, fifo)
+    process = start_waiting(workspace, model, fifo, is_anew=True)
     pipe = wait_for_script(fifo)
     process.send_signal(number)
     _wait_for_event(process, "graceful_shutdown_started")
@@ -108,7 +111,7 @@ def test_a_signal_while_the_model_thinks_pauses_and_the_same_turn_is_asked_again
 ) -> None:
     model.follow(says("Done."))
     model.silent.set()
-    process = workspace.start_anew("run", "--events", "Greet", AGENT_RUNTIME_SIGNAL_GRACE_SECONDS="0")
+    process = workspace.start("run", "--events", "Greet", AGENT_RUNTIME_SIGNAL_GRACE_SECONDS="0")
     assert model.asked.wait(60)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)

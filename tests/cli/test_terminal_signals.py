@@ -1,11 +1,11 @@
 """Signals at a real terminal: Ctrl-C at a prompt and during a reply, a terminal that closes, Ctrl-Z and its return."""
 
-import os
 import signal
 import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 from chat_pty import AGENT, CTRL_BACKSLASH, CTRL_C, Terminal, agent_terminal
@@ -56,7 +56,7 @@ def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open
 def test_ctrl_c_during_a_reply_ends_at_once_and_keeps_what_had_come(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says(LONG))
     model.halting.set()
-    with agent_terminal(workspace.folder, "run", "Write", is_anew=True) as terminal:
+    with agent_terminal(workspace.folder, "run", "Write") as terminal:
         assert model.asked.wait(60)
         terminal.wait_for("of a long answer")  # the screen shows the end of what came
         terminal.type(CTRL_C)
@@ -80,7 +80,7 @@ def test_ctrl_c_during_the_reply_of_a_child_ends_at_once(workspace: Workspace, m
     workspace.write(".agent/tasks/note/TASK.md", "---\nname: note\n---\n\nWrite a note.\n")
     model.follow(says("Half a note"))
     model.silent.set()
-    with agent_terminal(workspace.folder, "task", "run", "note", is_anew=True) as terminal:
+    with agent_terminal(workspace.folder, "task", "run", "note") as terminal:
         assert model.asked.wait(60)
         code, seconds = end_after(terminal, CTRL_C)
     model.released.set()
@@ -94,7 +94,7 @@ def test_ctrl_c_during_a_command_ends_the_command_at_once_and_pauses_the_run(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("Bash", command="echo $$ > began; exec sleep 600"), says("Done."))
-    with agent_terminal(workspace.folder, "run", "Wait", is_anew=True) as terminal:
+    with agent_terminal(workspace.folder, "run", "Wait") as terminal:
         _wait_for_file(workspace.folder / "began")
         code, seconds = end_after(terminal, CTRL_C)
 
@@ -109,7 +109,7 @@ def test_ctrl_c_during_a_command_ends_the_command_at_once_and_pauses_the_run(
 def test_the_quit_key_pauses_the_run(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     model.silent.set()
-    with agent_terminal(workspace.folder, "run", "Write", is_anew=True) as terminal:
+    with agent_terminal(workspace.folder, "run", "Write") as terminal:
         assert model.asked.wait(60)
         code, seconds = end_after(terminal, CTRL_BACKSLASH)
     model.silent.clear()
@@ -191,6 +191,7 @@ def _wait_for_file(path: Path) -> None:
     until = time.monotonic() + 60
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < until, f"{path.name} was not made"
+        Event().wait(0.01)
 
 
 def _is_alive(pid: int) -> bool:
@@ -202,7 +203,7 @@ def _wait_until_stopped(pid: int) -> None:
     while time.monotonic() < deadline:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
             return
-        os.sched_yield()
+        Event().wait(0.01)
     raise AssertionError("the process was not stopped")
 
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from model_server import ModelServer, Reply, calls, fails, says
 from tmux import Terminal, open_terminal
 
+from agent_forks import forked_agent
+
 AGENT = Path(sys.executable).parent / "agent"
 ANSWER = """# What I found
 
@@ -47,8 +49,10 @@ class Place(NamedTuple):
     environment: Mapping[str, str]
     size: tuple[int, int]
 
-    def open(self, *args: str) -> AbstractContextManager[Terminal]:
-        return open_terminal([str(AGENT), *args], folder=self.folder, environment=self.environment, size=self.size)
+    def open(self, *args: str, is_anew: bool = False) -> AbstractContextManager[Terminal]:
+        """`is_anew`: the program as a user starts it, which hears from the terminal itself."""
+        words = [str(AGENT if is_anew else forked_agent()), *args]
+        return open_terminal(words, folder=self.folder, environment=self.environment, size=self.size)
 
 
 def _take(terminal: Terminal) -> Screens:
@@ -89,9 +93,8 @@ def show_interrupted_reply(place: Place) -> Screens:
 
 def show_resumed_run(place: Place) -> Screens:
     place.model.follow(LOOK, calls("ask_user", question="Which colour?"), says("It is **blue**."))
-    subprocess.run(
-        [AGENT, "run", "Ask me", "-q"], cwd=place.folder, env={**place.environment}, capture_output=True, check=False
-    )
+    asking = [forked_agent(), "run", "Ask me", "-q"]
+    subprocess.run(asking, cwd=place.folder, env={**place.environment}, capture_output=True, check=False)
     with place.open("resume", "latest", "--input", "answer=blue") as terminal:
         terminal.wait_for(CLOSED)
         return _take(terminal)

@@ -28,7 +28,7 @@ class Terminal:
         while not re.search(text, shown := self.capture()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} did not come; the screen shows:\n{shown}")
-            Event().wait(0.02)
+            Event().wait(0.05)  # each look is a process
         return shown
 
     def type(self, *keys: str) -> None:
