@@ -4,8 +4,11 @@
 JSON line on its standard input, and answers with its process id: a worker that was killed is replaced at once.
 """
 
+import atexit
 import contextlib
 import fcntl
+import functools
+import gc
 import os
 import subprocess
 import sys
@@ -29,10 +32,14 @@ from metier.settings.model import Settings
 from metier.settings.worker_options import WorkerOptions
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.options import StoreOptions
+from metier.testing.warm_process import warm_process
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.worker.celery_worker import run_celery_worker
 from metier.worker.store_worker import run_store_worker
+
+MEASURED = "COVERAGE_PROCESS_CONFIG"
+"""See `measured_processes`. A worker ends without saving what it measured, so none is told to."""
 
 
 class Load(Value):
@@ -230,12 +237,23 @@ def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
     return "done" if doubtful.started.idempotency_key in count_sent(load) else "retry"
 
 
+@functools.cache
+def start_spawner() -> subprocess.Popen[str]:
+    """What forks the workers, one process for all tests of this one: most of what a worker costs is its imports."""
+    environment = {name: value for name, value in os.environ.items() if name != MEASURED}
+    command = [sys.executable, str(Path(__file__).resolve())]
+    spawner = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    atexit.register(spawner.communicate)  # closes its standard input, at which it ends
+    return spawner
+
+
 class Crew:
     """Worker processes that a test starts and kills. Leaving the block ends all of them."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).resolve())]
-        self._spawner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._spawner = start_spawner()
         self.workers: list[int] = []
         """Process ids, each the leader of a group of its own."""
 
@@ -265,11 +283,6 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         for pid in self.workers:
             self.signal(pid, 9)
-        if self._spawner.stdin is not None:
-            self._spawner.stdin.close()
-        self._spawner.wait()
-        if self._spawner.stdout is not None:
-            self._spawner.stdout.close()
 
 
 def _is_there(group: int) -> bool:
@@ -300,6 +313,9 @@ def work(load: Load) -> None:
 
 
 def main() -> None:
+    warm_process()
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         load = Load.model_validate_json(line)
         child = os.fork()

@@ -1,7 +1,8 @@
 """Stores on files of their own, with a clock and a machine that the test moves."""
 
+import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
 import psycopg
@@ -12,6 +13,7 @@ from metier.store.postgres.store import open_postgres_store
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import Subject
+from services.postgres_server import PostgresServer
 
 # Tests are imported one by one, so what they share is put where Python finds it.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,15 +58,42 @@ def postgres_address(postgres_url: str) -> Address:
     return read_address("URL", {"URL": postgres_url})
 
 
-@pytest.fixture
-def postgres_subject(postgres_url: str) -> Subject:
-    """A store on PostgreSQL whose server has a clock that the test moves."""
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
+EMPTY = """
+DO $$ DECLARE one TEXT; BEGIN
+    PERFORM pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid();
+    SET LOCAL session_replication_role = replica;
+    FOR one IN SELECT quote_ident(tablename) FROM pg_tables
+        WHERE schemaname = 'public' AND tablename <> 'agent_schema_version'
+    LOOP EXECUTE 'DELETE FROM ' || one; END LOOP;
+    PERFORM setval(format('%I.%I', schemaname, sequencename)::regclass, 1, false) FROM pg_sequences
+        WHERE schemaname = 'public';
+    UPDATE fake.clock SET at = '2026-11-01 12:00:00+00';
+END $$
+"""
+"""No connection of the test before, no rows, and the clock where it began. The tables stay: making them takes long."""
+
+
+@pytest.fixture(scope="module")
+def subject_url(postgres_server: PostgresServer) -> Generator[str]:
+    """One database for all subjects of a file."""
+    name = f"subject_{os.getpid()}"
+    url = postgres_server.create_database(name)
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(FAKE_CLOCK)
-    address = read_address("URL", {"URL": f"{postgres_url}&options=-csearch_path%3Dpublic,fake,pg_catalog"})
+    yield url
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def postgres_subject(subject_url: str) -> Subject:
+    """A store on PostgreSQL that is empty, and whose server has a clock that the test moves."""
+    with psycopg.connect(subject_url, autocommit=True) as connection:
+        connection.execute(EMPTY)
+    address = read_address("URL", {"URL": f"{subject_url}&options=-csearch_path%3Dpublic,fake,pg_catalog"})
 
     async def pass_seconds(seconds: float) -> None:
-        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(subject_url, autocommit=True) as connection:
             await connection.execute("UPDATE fake.clock SET at = at + make_interval(secs => %s)", (seconds,))
 
     return Subject(open=lambda: open_postgres_store(address), pass_seconds=pass_seconds)

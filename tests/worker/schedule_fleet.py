@@ -26,8 +26,9 @@ from metier.store.options import StoreOptions
 from metier.store.schedules import Firing, FiringOutcome, ScheduleMark, ScheduleRow, ScheduleStore
 from metier.testing.scripted import ScriptedProvider
 from metier.testing.store_wrapper import StoreWrapper
+from metier.testing.warm_process import warm_process
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.05
 DEATH = 0.06
 """How likely a process dies at each of the moments."""
 
@@ -155,4 +156,5 @@ def keep_two(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    warm_process()
     keep_two(Path(sys.argv[1]))

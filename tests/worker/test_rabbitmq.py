@@ -85,19 +85,20 @@ async def test_a_run_that_kills_its_workers_fails_after_its_tries(
         broker.close()
 
 
-async def test_a_node_that_is_killed_and_comes_back_loses_no_run(tmp_path: Path, crew: Crew) -> None:
-    with run_rabbitmq() as server:
-        load = build_load(tmp_path, server, sweep_seconds=1).model_copy(update={"reply_seconds": 0.3})
-        async with open_runtime(build_place(load)) as runtime:
-            await leave_runs(runtime, load, 4)
-            crew.start(load)
-            await wait_for_rows(runtime, lambda rows: any(row.turns for row in rows), seconds=120)
+async def test_a_node_that_is_killed_and_comes_back_loses_no_run(
+    tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
+) -> None:
+    load = build_load(tmp_path, rabbit_server, sweep_seconds=1).model_copy(update={"reply_seconds": 0.3})
+    async with open_runtime(build_place(load)) as runtime:
+        await leave_runs(runtime, load, 4)
+        crew.start(load)
+        await wait_for_rows(runtime, lambda rows: any(row.turns for row in rows), seconds=120)
 
-            server.restart(is_immediate=True)
-            rows = await wait_for_rows(runtime, is_all("completed"), seconds=120)
+        rabbit_server.restart(is_immediate=True)
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=120)
 
-            assert [row.status for row in rows] == ["completed"] * 4
-            assert set(count_sent(load).values()) == {1}
+        assert [row.status for row in rows] == ["completed"] * 4
+        assert set(count_sent(load).values()) == {1}
 
 
 async def test_a_run_longer_than_the_patience_of_rabbitmq_ends_once_and_the_worker_stays(

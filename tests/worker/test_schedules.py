@@ -42,7 +42,7 @@ async def wait_until_started(runtime: Runtime, due_at: datetime) -> None:
             found = [firing for firing in await read_firings(runtime) if firing.due_at == due_at]
             if len(found) == SCHEDULES and all(firing.outcome == "started" for firing in found):
                 break
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.2)
     for firing in found:
         row = await runtime.store.find_run(firing.run_id)
         assert row is not None
@@ -83,7 +83,7 @@ async def check_due_times(tmp_path: Path, rounds: int) -> None:
                 if number == rounds // 2:
                     # An hour back, for long enough to be noticed, then an hour further than it was.
                     set_clock(tmp_path, now - timedelta(hours=1))
-                    await anyio.sleep(0.1)
+                    await anyio.sleep(0.2)
                     now += timedelta(hours=1)
                 now += timedelta(seconds=60)
                 set_clock(tmp_path, now + timedelta(seconds=1))
