@@ -16,7 +16,7 @@ from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import digest_content
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
-from metier.definitions.text.front_matter import read_front_matter
+from metier.definitions.text.front_matter import read_body, read_front_matter
 from metier.lazy_regex import lazy_regex
 from metier.routing.cache import load_index, save_index
 from metier.routing.halves import take_tallies
@@ -103,7 +103,8 @@ def _load_unchanged(skill: CatalogSkill) -> RoutableSkill:
     data = _read(skill)
     if data is None or digest_content(data) != skill.digest:
         raise _FileChanged
-    return build_routable(skill, body=read_front_matter(data).body)
+    # The same content as the catalog was read from: where nothing was wrong with it, its fields need no second look.
+    return build_routable(skill, body=read_front_matter(data).body if skill.problems else read_body(data))
 
 
 def _read(skill: CatalogSkill) -> bytes | None:

@@ -14,6 +14,8 @@ _EXCLUSION = lazy_regex(
     r"|\bskip (?:on|for|when|if|this)\b|\bavoid (?:for|when|using)\b|\bexcept when\b)[^.;\n]*",
     re.IGNORECASE,
 )
+_EXCLUSION_SIGNS = ("not", "don", "never", "skip", "avoid", "except")
+"""Without one of these there is no such clause; looking for them takes a tenth of the time."""
 _TRIGGER = lazy_regex(
     r"\b(?:use (?:this (?:skill )?)?(?:when|for|if|to|whenever|after|before|with)|triggers?\b|when (?:the )?users?"
     r"|invoke when|activates? (?:when|on|for)|also use|should be used)",
@@ -23,6 +25,9 @@ _TRIGGER = lazy_regex(
 
 def leave_out_exclusions(description: str) -> str:
     """The description without what the skill is not for; whole where nothing else would be left."""
+    folded = description.casefold()
+    if not any(sign in folded for sign in _EXCLUSION_SIGNS):
+        return description
     kept = _EXCLUSION.sub(" . ", description)
     return kept if any(character.isalnum() for character in kept) else description
 

@@ -7,18 +7,18 @@ request only multiplies and adds.
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 from metier.dataclass import dataclass
 from metier.routing.calibration import RARITY_POWER, find_rarity
 from metier.routing.names import normal_name
-from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
+from metier.routing.skill import BODY, RoutableSkill
 from metier.routing.subjects.topics import TopicBuilder, Topics
-from metier.routing.tally import Tally, Told, take_tally
+from metier.routing.tally import Tally, take_tally
 from metier.routing.term import Term
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 from metier.routing.words import stem
@@ -29,8 +29,6 @@ NAME_IMPACT, BODY_IMPACT = 0.3, 0.55
 """Beside 1.0 for name, description and tags together."""
 SATURATION = 0.6
 """How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
-TRIGGER_SHARE = 0.15
-"""How much more often a word counts as said that stands after "Use when"."""
 BODY_ONLY_SHARE = 0.8
 """A skill that has a word only in its body counts this much towards the word being common."""
 
@@ -47,13 +45,6 @@ class Postings:
     impacts: array[float] = field(default_factory=lambda: array("f"))
     fields: array[int] = field(default_factory=lambda: array("B"))
     rarities: array[float] = field(default_factory=lambda: array("f"))
-
-    def append(self, skills: Sequence[int], impacts: Sequence[float], fields: bytes | bytearray) -> None:
-        """Add the next key; its rarity is appended by the caller."""
-        self.skills.extend(skills)
-        self.impacts.extend(impacts)
-        self.fields.frombytes(fields)
-        self.starts.append(len(self.skills))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +128,23 @@ def _build_empty() -> IndexTables:
 
 def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> IndexTables:
     """The index of skills in their order, from the tallies of its parts."""
-    words, forms, renamed = _join_words(tallies)
-    told = [each for tally, numbers in zip(tallies, renamed, strict=True) for each in _rename(tally.told, numbers)]
-    topics = TopicBuilder(len(told))
-    postings = _build_word_postings(told, words, _join_columns(tallies, renamed, count=len(words)), topics=topics)
-    pair_keys, pairs = _build_pair_postings(told)
+    words, forms, parts = _join_words(tallies)
+    topics = TopicBuilder(len(ordered))
+    postings = _build_word_postings(words, parts, topics=topics)
+    pair_keys, pairs = _build_pair_postings(parts)
     firsts = Counter([key >> 32 for key in pair_keys])
+    names = [frozenset(map(part.numbers.__getitem__, name)) for part in parts for name in part.tally.names]
     return IndexTables(
-        ids=tuple(skill.id for skill in ordered),
-        names=tuple(skill.name for skill in ordered),
+        ids=tuple([skill.id for skill in ordered]),
+        names=tuple([skill.name for skill in ordered]),
         words=words,
         postings=postings,
-        pair_starts=array("I", accumulate((firsts[word] for word in range(len(words))), initial=0)),
+        pair_starts=array("I", accumulate(map(firsts.__getitem__, range(len(words))), initial=0)),
         pair_seconds=array("I", [key & 0xFFFFFFFF for key in pair_keys]),
         pairs=pairs,
         forms=forms,
-        name_words=tuple(tuple(sorted(set(each.name))) for each in told),
-        name_rarities=array("f", (sum(postings.rarities[word] for word in set(each.name)) for each in told)),
+        name_words=tuple([tuple(sorted(name)) for name in names]),
+        name_rarities=array("f", [sum([postings.rarities[word] for word in name]) for name in names]),
         by_name=_build_name_table(skill.name for skill in ordered),
         topics=topics.build(),
     )
@@ -169,119 +160,143 @@ def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(numbers) for key, numbers in table.items()}
 
 
+class _Part(NamedTuple):
+    """A tally of some of the skills, with the numbers that its words have in the index."""
+
+    tally: Tally
+    numbers: Sequence[int]
+    keys: Mapping[int, int]
+    """From a number of the index to the number in the tally."""
+
+
 class _Words(NamedTuple):
     words: dict[str, int]
     forms: dict[str, int]
-    renamed: list[list[int]]
-    """For each tally, the number here of each of its words."""
+    parts: list[_Part]
 
 
 def _join_words(tallies: Sequence[Tally]) -> _Words:
     """One number per stem and one entry per spelling, and every word of grammar among the spellings."""
     words: dict[str, int] = {}
     forms: dict[str, int] = {}
-    renamed: list[list[int]] = []
+    parts: list[_Part] = []
     for tally in tallies:
         numbers = [words.setdefault(word, len(words)) for word in tally.words]
         forms.update((form, numbers[key]) for form, key in tally.forms.items())
-        renamed.append(numbers)
+        parts.append(_Part(tally, numbers, dict(zip(numbers, range(len(numbers)), strict=True))))
     for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
         forms.setdefault(word, words.get(stem(word), -1))
-    return _Words(words, forms, renamed)
+    return _Words(words, forms, parts)
 
 
-def _rename(told: list[Told], numbers: list[int]) -> list[Told]:
-    """The first tally has the same numbers already."""
-    return told if not numbers or numbers[-1] == len(numbers) - 1 else [each.rename(numbers) for each in told]
+class _Drags(NamedTuple):
+    """For each skill, what its length takes from a word that it says once."""
+
+    bodies: list[float]
+    told: list[float]
+    names: list[float]
 
 
-class _Columns(NamedTuple):
-    """For each word, the skills that have it and how often each has it in its body."""
-
-    skills: list[list[int]]
-    times: list[list[int]]
-
-
-def _join_columns(tallies: Sequence[Tally], renamed: Sequence[list[int]], *, count: int) -> _Columns:
-    columns = _Columns([[] for _ in range(count)], [[] for _ in range(count)])
-    before = 0
-    for tally, numbers in zip(tallies, renamed, strict=True):
-        # One object per skill, however often it stands.
-        own = range(before, before + len(tally.told))
-        skills = list(map(list(own).__getitem__, tally.skills))
-        for key, number in enumerate(numbers):
-            start, end = tally.starts[key], tally.starts[key + 1]
-            columns.skills[number] += skills[start:end]
-            columns.times[number].extend(tally.times[start:end])
-        before = own.stop
-    return columns
-
-
-def _build_word_postings(
-    told: Sequence[Told], words: Iterable[str], columns: _Columns, *, topics: TopicBuilder
-) -> Postings:
-    body_mean = _mean([each.body_length for each in told])
-    drags = [_drag(each.body_length, body_mean, BODY_LENGTH_WEIGHT) for each in told]
-    additions = _weigh_told(told, count=len(columns.skills))
-    most = BODY_IMPACT * (SATURATION + 1)
+def _build_word_postings(words: Iterable[str], parts: Sequence[_Part], *, topics: TopicBuilder) -> Postings:
+    drags = _Drags(
+        _drag_all([length for part in parts for length in part.tally.lengths.bodies], BODY_LENGTH_WEIGHT),
+        _drag_all([length for part in parts for length in part.tally.lengths.told], META_LENGTH_WEIGHT),
+        _drag_all([len(name) for part in parts for name in part.tally.names], NAME_LENGTH_WEIGHT),
+    )
+    count = len(drags.told)
+    owners = array("I")
     postings = Postings()
-    for word, skills, times, added in zip(words, columns.skills, columns.times, additions, strict=True):
-        # The innermost loop of the index: once per word and skill.
-        impacts = [most * count / (count + drags[skill]) for skill, count in zip(skills, times, strict=True)]
-        fields = bytearray([BODY]) * len(skills)
-        for skill, impact, bits in added:
-            at = bisect_left(skills, skill)
-            impacts[at] += impact
-            fields[at] = bits | BODY if times[at] else bits
-        postings.append(skills, impacts, fields)
+    for number, word in enumerate(words):
+        column = _Column()
+        for part in parts:
+            key = part.keys.get(number)
+            if key is not None:
+                column.add(part.tally, key, drags)
+        skills, impacts, fields = column.skills, column.impacts, column.fields
+        owners.extend(skills)
+        postings.impacts.extend(impacts)
+        postings.fields.frombytes(fields)
+        postings.starts.append(len(owners))
         having = len(skills) - (1 - BODY_ONLY_SHARE) * fields.count(BODY)
-        postings.rarities.append(find_rarity(having, len(told)) ** RARITY_POWER)
+        postings.rarities.append(find_rarity(having, count) ** RARITY_POWER)
         topics.add(word, skills, fields)
+    postings.skills = list(map(list(range(count)).__getitem__, owners))
     return postings
 
 
-def _weigh_told(told: Sequence[Told], *, count: int) -> list[list[tuple[int, float, int]]]:
-    """For each word, the skills that have it in name, description or tags, with its impact there and the fields."""
-    name_mean = _mean([len(each.name) for each in told])
-    told_mean = _mean([each.length for each in told])
-    weighed: list[list[tuple[int, float, int]]] = [[] for _ in range(count)]
-    for number, each in enumerate(told):
-        drag = _drag(each.length, told_mean, META_LENGTH_WEIGHT)
-        name_drag = _drag(len(each.name), name_mean, NAME_LENGTH_WEIGHT)
-        triggers, names = Counter(each.triggers), Counter(each.name)
-        fields = _find_fields(each)
-        for key, counted in Counter([*each.name, *each.description, *each.tags]).items():
-            impact = _saturated(counted + TRIGGER_SHARE * triggers.get(key, 0), drag)
-            if key in names:
-                impact += NAME_IMPACT * _saturated(names[key], name_drag)
-            weighed[key].append((number, impact, fields[key]))
-    return weighed
+class _Column:
+    """The skills that have a word, in order."""
+
+    __slots__ = ("fields", "impacts", "skills")
+
+    def __init__(self) -> None:
+        self.skills: list[int] = []
+        self.impacts: list[float] = []
+        self.fields = bytearray()
+
+    def add(self, tally: Tally, key: int, drags: _Drags) -> None:
+        """Those of a tally, which has all its skills after those of the one before."""
+        starts, owners, counts = tally.bodies
+        start, end = starts[key], starts[key + 1]
+        skills = owners[start:end].tolist()
+        most, drag = BODY_IMPACT * (SATURATION + 1), drags.bodies
+        # The innermost loop of the index: once per word and skill.
+        impacts = [most * times / (times + drag[skill]) for skill, times in zip(skills, counts[start:end], strict=True)]
+        fields = bytearray([BODY]) * len(skills)
+        at = 0
+        for skill, impact, bits in _weigh_told(tally, key, drags):
+            at = bisect_left(skills, skill, at)
+            if at < len(skills) and skills[at] == skill:
+                impacts[at] += impact
+                fields[at] |= bits
+            else:
+                skills.insert(at, skill)
+                impacts.insert(at, impact)
+                fields.insert(at, bits)
+        self.skills += skills
+        self.impacts += impacts
+        self.fields += fields
 
 
-def _find_fields(told: Told) -> dict[int, int]:
-    """The fields of every word that does not stand in the body alone."""
-    fields: dict[int, int] = {}
-    for bit, keys in ((NAME, told.name), (DESCRIPTION, told.description), (TAGS, told.tags)):
-        for key in keys:
-            fields[key] = fields.get(key, 0) | bit
-    return fields
+def _weigh_told(tally: Tally, key: int, drags: _Drags) -> Iterator[tuple[int, float, int]]:
+    """The skills that have a word in name, description or tags, with its impact there and the fields."""
+    told = tally.told
+    chosen = slice(told.starts[key], told.starts[key + 1])
+    columns = told.skills[chosen], told.said[chosen], told.named[chosen], told.fields[chosen]
+    for skill, said, named, bits in zip(*columns, strict=True):
+        impact = _saturated(said, drags.told[skill])
+        if named:
+            impact += NAME_IMPACT * _saturated(named, drags.names[skill])
+        yield skill, impact, bits
 
 
-def _build_pair_postings(told: Sequence[Told]) -> tuple[array[int], Postings]:
-    mean = _mean([len(each.pairs) for each in told])
-    impacts = [_saturated(1, _drag(len(each.pairs), mean, META_LENGTH_WEIGHT)) for each in told]
-    # One number per entry, pair above skill, so that one sort groups the skills of each pair in order.
-    entries = [(pair << 32) | number for number, each in enumerate(told) for pair in each.pairs]
-    entries.sort()
-    keys = array("Q")
-    skills = list(range(len(told)))
-    postings = Postings()
-    for pair, group in groupby(entries, key=lambda entry: entry >> 32):
-        numbers = [skills[entry & 0xFFFFFFFF] for entry in group]
-        keys.append(pair)
-        postings.append(numbers, [impacts[number] for number in numbers], b"")
-        postings.rarities.append(find_rarity(len(numbers), len(told)))
-    return keys, postings
+def _build_pair_postings(parts: Sequence[_Part]) -> tuple[list[int], Postings]:
+    lengths = [length for part in parts for length in part.tally.lengths.pairs]
+    impacts = [_saturated(1, drag) for drag in _drag_all(lengths, META_LENGTH_WEIGHT)]
+    owners: dict[int, array[int]] = {}
+    for part in parts:
+        keys, starts, skills = part.tally.pairs
+        numbers = part.numbers
+        for pair, start, end in zip(keys, starts, starts[1:], strict=False):
+            renamed = (numbers[pair >> 32] << 32) | numbers[pair & 0xFFFFFFFF]
+            known = owners.get(renamed)
+            owners[renamed] = skills[start:end] if known is None else known + skills[start:end]
+    pairs = sorted(owners)
+    sizes = [len(owners[pair]) for pair in pairs]
+    rarities = {size: find_rarity(size, len(lengths)) for size in set(sizes)}
+    numbers = list(range(len(lengths)))
+    postings = Postings(
+        starts=array("I", accumulate(sizes, initial=0)),
+        skills=[numbers[skill] for pair in pairs for skill in owners[pair]],
+        rarities=array("f", [rarities[size] for size in sizes]),
+    )
+    postings.impacts.extend([impacts[skill] for skill in postings.skills])
+    return pairs, postings
+
+
+def _drag_all(lengths: Sequence[int], length_weight: float) -> list[float]:
+    mean = sum(lengths) / len(lengths) if lengths else 0.0
+    return [_drag(length, mean, length_weight) for length in lengths]
 
 
 def _saturated(times: float, drag: float) -> float:
@@ -290,7 +305,3 @@ def _saturated(times: float, drag: float) -> float:
 
 def _drag(length: int, mean: float, length_weight: float) -> float:
     return SATURATION * (1 - length_weight + length_weight * length / mean) if mean else SATURATION
-
-
-def _mean(numbers: Sequence[int]) -> float:
-    return sum(numbers) / len(numbers) if numbers else 0.0

@@ -62,7 +62,8 @@ def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
             for form, having in _list_forms(index, word[0], length)
             if (letters & ~having).bit_count() <= slips and (having & ~letters).bit_count() <= slips
         ]
-    for form, similarity, _ in rank(word, choices, measure_typing, at_least=MIN_SIMILARITY, most=2 * MEANINGS):
+    # Of equally near spellings the first stays, so their order must not depend on how the index was built.
+    for form, similarity, _ in rank(word, sorted(choices), measure_typing, at_least=MIN_SIMILARITY, most=2 * MEANINGS):
         yield form, similarity
 
 
@@ -88,7 +89,7 @@ def _find_letters(word: str) -> int:
 def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
     least = word[: math.ceil(MIN_PREFIX * len(word) - ROUNDING)]
-    choices = [form for form in index.forms_by_start.get(word[:STEM_LETTERS], ()) if form.startswith(least)]
+    choices = sorted(form for form in index.forms_by_start.get(word[:STEM_LETTERS], ()) if form.startswith(least))
     for form, similarity, _ in rank(word, choices, measure_beginning, at_least=MIN_PREFIX, most=MEANINGS):
         yield form, similarity
 

@@ -6,6 +6,7 @@ Words of scripts written without spaces become pairs of characters. Stems are fo
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from metier.lazy_regex import lazy_regex
@@ -29,8 +30,10 @@ _UNSPACED = lazy_regex(
 )
 _VOWEL = lazy_regex("[aeiouy]")
 
-_SPACED = {code: code if chr(code).isalnum() or chr(code) in "+#" else " " for code in range(128)}
-"""Every ASCII character that is in no word becomes a space, for `str.translate`."""
+_ASCII = bytes(range(128))
+_SPACED = bytes(code if chr(code).isalnum() or chr(code) in "+#" else 32 for code in _ASCII).ljust(256)
+"""Every byte that is in no ASCII word becomes a space, for `bytes.translate`."""
+_WORD_SIGNS = frozenset("+#")
 
 _SUFFIXES = ("ings", "ing", "edly", "ed", "ly", "ments", "ment")
 _ENDINGS = frozenset(suffix[-2:] for suffix in _SUFFIXES)
@@ -55,13 +58,22 @@ def count_tokens(text: str) -> Counter[str]:
     For long texts whose order does not matter. Splitting and counting take a third of the time of `split_words`, and a
     caller that remembers the words of a token splits it once for a whole catalog.
     """
-    if text.isascii():
-        return Counter(text.translate(_SPACED).split())
-    # Translating other characters is slow; mostly they are in a few lines.
+    tokens = _split_plain(text)
+    if tokens is not None:
+        return Counter(tokens)
+    # Mostly the other characters are in a few lines.
     lines = text.split("\n")
-    counted = Counter("\n".join([line for line in lines if line.isascii()]).translate(_SPACED).split())
+    counted = Counter(_split_ascii("\n".join([line for line in lines if line.isascii()]).encode()))
     counted.update(_WORD.findall(_fold("\n".join([line for line in lines if not line.isascii()]))))
     return counted
+
+
+def split_into_tokens(text: str) -> Iterator[list[str]]:
+    """Like `split_segments`, but tokens: `split_words` of each gives its words."""
+    for segment in _SEGMENT_END.split(text):
+        # What follows a `#` decides whether it belongs to the word, so such a segment is not taken apart first.
+        tokens = None if "#" in segment else _split_plain(segment)
+        yield _WORD.findall(_fold(segment)) if tokens is None else tokens
 
 
 def split_segments(text: str) -> Iterator[list[str]]:
@@ -101,6 +113,33 @@ def _split_word(word: str) -> list[str]:
         return list(_pieces(word.casefold()))
     humps = [] if word.islower() or word.isupper() or word.isdigit() else _HUMP.split(word)
     return [*(hump.lower() for hump in humps if len(humps) > 1), word.lower()]
+
+
+def _split_plain(text: str) -> list[str] | None:
+    """The tokens of a text whose words are all ASCII, as those of most English texts; else nothing.
+
+    On bytes, which takes a third of the time that splitting by a pattern takes.
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) > len(text):
+        others = data.translate(None, _ASCII).decode("utf-8", "surrogatepass")
+        if not all(map(_is_break, set(others))):
+            return None
+    return _split_ascii(data)
+
+
+def _split_ascii(data: bytes) -> list[str]:
+    """The tokens of a text in UTF-8 without other letters than ASCII."""
+    return data.translate(_SPACED).decode("ascii").split()
+
+
+@lru_cache(maxsize=4096)
+def _is_break(character: str) -> bool:
+    """No part of a word, and no accent of the character before it, whatever form it is folded to."""
+    return not any(
+        part.isalnum() or part in _WORD_SIGNS or unicodedata.combining(part)
+        for part in unicodedata.normalize("NFKD", character)
+    )
 
 
 def _fold(text: str) -> str:

@@ -48,6 +48,11 @@ def read_front_matter(data: bytes, *, file: str = "", strict: bool = False) -> F
     return _Splitter(file=file, strict=strict).read(data)
 
 
+def read_body(data: bytes) -> str:
+    """The body of a file that `read_front_matter` reads without a problem; its fields are not read again."""
+    return _Splitter(file="", strict=False).read_body(data)
+
+
 class _Splitter:
     def __init__(self, *, file: str, strict: bool) -> None:
         self._file = file
@@ -66,6 +71,11 @@ class _Splitter:
             header, body_at = header[:used], start + used
         body_line = text.count("\n", 0, body_at) + 1
         return FrontMatter(mapping, text[body_at:], body_line, header, tuple(self._problems))
+
+    def read_body(self, data: bytes) -> str:
+        text = self._decode(data)
+        opening = _OPEN.match(text)
+        return text if opening is None else text[self._cut(text, opening.end())[1] :]
 
     def _decode(self, data: bytes) -> str:
         if data.startswith(b"\xef\xbb\xbf"):
