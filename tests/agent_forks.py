@@ -58,6 +58,8 @@ sys.exit(code)
 
 MEASURED = "COVERAGE_PROCESS_CONFIG"
 """See `measured_processes`."""
+FIRST = "AGENT_FORK_FIRST"
+"""The variable with the Python code that a fork executes before its command, for tests that watch it from inside."""
 NO_ORDER = bytes(4)
 """What a process says that keeps the connection: it uses forks."""
 LEFT_OUT = ("metier.bundled", "metier.testing", "metier.worker")
@@ -304,6 +306,8 @@ def become(order: dict[str, Any]) -> int:
     """The command itself."""
     os.environ.clear()
     os.environ.update(order["environment"])
+    if FIRST in os.environ:
+        exec(os.environ.pop(FIRST), {})
     os.chdir(order["folder"])
     os.umask(order["mask"])
     if order["leads"]:

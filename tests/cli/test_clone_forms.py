@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,22 +26,31 @@ FILES = {
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def upstreams(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home, and the repositories of somebody else; each test has a copy."""
+    base = tmp_path_factory.mktemp("upstreams")
+    home = base / "home"
     home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("AGENT_TRUST", raising=False)
     (home / ".gitconfig").write_text("[user]\n\tname = a\n\temail = a@example.org\n[init]\n\tdefaultBranch = main\n")
     for name, below in {"up": "", "up.agent": ".agent/", "up.skill": ".agent/skills/"}.items():
-        folder = tmp_path / name
+        folder = base / name
         for path, text in FILES.items():
             if path.startswith(below):
                 file = folder / path.removeprefix(below)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
-        run_script(tmp_path, f"cd {folder}; git init -q; git add -A; git commit -q -m all --date=2020-01-02T03:04:05Z")
-    (tmp_path / "unzip.py").write_text(UNZIP)
+        commit = "git commit -q -m all --date=2020-01-02T03:04:05Z"
+        run_script(base, f"export HOME={home}; cd {folder}; git init -q; git add -A; {commit}")
+    (base / "unzip.py").write_text(UNZIP)
+    return base
+
+
+@pytest.fixture
+def place(upstreams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(upstreams, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("AGENT_TRUST", raising=False)
     return tmp_path
 
 

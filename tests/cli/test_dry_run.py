@@ -1,12 +1,15 @@
 """`--dry-run`: the same planning, and nothing that leaves the process. Proven by an audit hook in a real process."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from model_server import ModelServer, says
 from run_workspace import Workspace
+
+from agent_forks import FIRST, forked_agent
 
 PLANNING = [
     "run_started", "skill_catalog_loaded", "skill_prefilter_completed", "skill_disclosure_loaded",
@@ -17,18 +20,16 @@ PLANNING = [
 ]  # fmt: skip
 
 WATCHED = """
-import sys
+import atexit, sys
 seen = []
 def hook(event, args):
     if event in {"socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "subprocess.Popen", "os.exec",
                  "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}:
         seen.append((event, str(args)[:200]))
 sys.addaudithook(hook)
-from metier.cli.main import run
-code = run(sys.argv[1:])
-sys.stderr.write("SEEN " + repr(seen) + "\\n")
-sys.exit(code)
+atexit.register(lambda: sys.stderr.write("SEEN " + repr(seen) + "\\n"))
 """
+COMMAND = "from metier.cli.main import main; main()"
 
 TASK = """\
 ---
@@ -60,7 +61,7 @@ Greet somebody with {{steps.TASK.result}}
 
 
 def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, model: ModelServer) -> None:
-    done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json")
+    done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json", is_anew=True)
 
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "SEEN []"
@@ -112,9 +113,12 @@ def test_dry_run_false_is_a_live_run(workspace: Workspace, model: ModelServer) -
     assert len(model.received) == 1
 
 
-def _watch(workspace: Workspace, *args: str) -> subprocess.CompletedProcess[str]:
+def _watch(workspace: Workspace, *args: str, is_anew: bool = False) -> subprocess.CompletedProcess[str]:
+    """`is_anew`: from the first import on."""
+    program = [sys.executable, "-c", WATCHED + COMMAND] if is_anew else [str(forked_agent())]
+    environment = {**os.environ} if is_anew else {**os.environ, FIRST: WATCHED}
     return subprocess.run(
-        [sys.executable, "-c", WATCHED, *args], cwd=workspace.folder, capture_output=True, text=True,
+        [*program, *args], cwd=workspace.folder, env=environment, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
 

@@ -14,7 +14,9 @@ from browser import CHROMIUM, WAIT_MILLISECONDS, running_browser
 from console_scene import prepare
 from model_server import ModelServer, calls, says
 from playwright.sync_api import Browser, Page, expect
-from running_server import AGENT, WAIT_SECONDS, serving_process
+from running_server import WAIT_SECONDS, serving_process
+
+from agent_forks import ForkedAgent
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,9 +36,9 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def working_process(folder: Path) -> Generator["subprocess.Popen[bytes]"]:
-    """The installed command `agent worker`."""
-    process = subprocess.Popen(
-        [AGENT, "worker"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    """The command `agent worker`."""
+    process = ForkedAgent(
+        ["worker"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         yield process
