@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.capabilities.checks.sync_check import check_source
+from metier.capabilities.checks.sync_check import check_file, check_source
 from metier.cli.main import run
 
 UNSAFE = [
@@ -131,3 +131,13 @@ def test_code_of_bundled_skills_is_safe(workspace: Path) -> None:
 
     for impl in (*bundled.glob("*/impl.py"), *bundled.glob("*/scripts")):
         assert run(["skills", "check-sync", str(impl)]) == 0
+
+
+def test_file_that_changed_is_checked_as_it_is_now(tmp_path: Path) -> None:
+    file = tmp_path / "impl.py"
+    verdicts: list[int] = []
+    for text in ("x = 1\n", "import asyncio\n", "x = 1\n"):
+        file.write_text(text, encoding="utf-8")
+        verdicts.append(len(check_file(file)))
+
+    assert verdicts == [0, 1, 0]

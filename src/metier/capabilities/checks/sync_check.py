@@ -5,6 +5,7 @@ for a network without a limit. This finds what would; each finding has its line 
 """
 
 import ast
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from metier.errors import UsageError
 
 SYNTAX = "python_syntax"
 MAX_SOURCE_BYTES = 2 * 1024 * 1024
+KEPT_SOURCE_BYTES = 64 * 1024
+"""What is found in a file up to this size is kept: a skill is checked before each of its turns."""
 
 ASYNC_MODULES = frozenset({"asyncio", "aiohttp", "anyio", "trio", "curio", "uvloop", "aiofiles", "asyncpg", "gevent"})
 _VERBS = frozenset({"get", "post", "put", "patch", "delete", "head", "options", "request"})
@@ -94,7 +97,13 @@ def check_file(file: Path) -> tuple[Finding, ...]:
         return (_unreadable(1, f"the file cannot be read: {error.strerror}"),)
     if len(data) > MAX_SOURCE_BYTES:
         return (_unreadable(1, f"the file is larger than {MAX_SOURCE_BYTES} bytes"),)
-    return check_source(data.decode("utf-8", "replace"))
+    text = data.decode("utf-8", "replace")
+    return _check_small_source(text) if len(data) <= KEPT_SOURCE_BYTES else check_source(text)
+
+
+@functools.lru_cache(maxsize=64)
+def _check_small_source(text: str) -> tuple[Finding, ...]:
+    return check_source(text)
 
 
 def as_problem(finding: Finding, file: str, *, strict: bool = False) -> Problem:
