@@ -72,6 +72,8 @@ def state_of(home, registry):
 
 source = base / "source"
 shutil.copytree(old, source)
+# Once for all forks: what is imported and built at the first use.
+anyio.run(lambda: installer(base / "rehearsal").add(FolderSource(path=source), confirm=yes))
 start = base / "start"
 if operation != "add":
     anyio.run(lambda: installer(start).add(FolderSource(path=source), confirm=yes))
