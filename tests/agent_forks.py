@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import selectors
 import shutil
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import termios
 import threading
+import traceback
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, override
@@ -34,7 +36,11 @@ from typing import Any, NoReturn, override
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 told = os.environ.pop("AGENT_FORK_TOLD", "")
-order = {{"words": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ), "mask": os.umask(0)}}
+program = os.path.basename(sys.argv[0])
+if program == "python" and not (sys.argv[1:] and sys.argv[1].endswith(".py")):
+    os.execv({own!r}, [{own!r}, *sys.argv[1:]])
+order = {{"program": program, "words": sys.argv[1:], "folder": os.getcwd(), "mask": os.umask(0)}}
+order["environment"] = dict(os.environ)
 os.umask(order["mask"])
 order["leads"] = os.getsid(0) == os.getpid()
 body = json.dumps(order).encode("utf-8", "surrogateescape")
@@ -88,6 +94,11 @@ def forked_agent() -> Path:
     return folder / "bin" / "agent"
 
 
+def forked_python() -> Path:
+    """The program `python`, alone in its folder: a file is run by a fork, anything else by the interpreter itself."""
+    return forked_agent().parents[1] / "python" / "python"
+
+
 def _find_folder() -> Path:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
@@ -123,10 +134,12 @@ def _start_server(address: Path) -> None:
     # A fork measures itself, where its test is one whose processes do.
     environment = {name: value for name, value in os.environ.items() if name != MEASURED}
     address.unlink(missing_ok=True)
-    program = address.parent / "bin" / "agent"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(CLIENT.format(python=Path(sys.executable).resolve(), address=str(address)), encoding="utf-8")
-    program.chmod(0o755)
+    client = CLIENT.format(python=Path(sys.executable).resolve(), own=sys.executable, address=str(address))
+    for name in ("bin/agent", "python/python"):
+        program = address.parent / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(client, encoding="utf-8")
+        program.chmod(0o755)
     # It ends when the process that forks, a child of it, is ready.
     subprocess.run(
         [sys.executable, __file__, str(address)], cwd=address.parent, env=environment, stdin=subprocess.DEVNULL,
@@ -323,9 +336,23 @@ def become(order: dict[str, Any]) -> int:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     try:
+        if order["program"] == "python":
+            return run_file(order["words"])
         importlib.import_module("metier.cli.main").main()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+def run_file(words: list[str]) -> int:
+    """As `python FILE …` does."""
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).resolve().parent))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except Exception:  # noqa: BLE001  a program may raise anything
+        traceback.print_exc()
+        return 1
     return 0
 
 

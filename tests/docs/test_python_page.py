@@ -1,5 +1,7 @@
 """The page on the Python API, typed in by a reader who starts in an empty folder; only the model is scripted."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,9 +37,13 @@ def test_every_program_of_the_page_runs_and_prints_what_the_page_says(tmp_path: 
     folder.mkdir()
 
     with running_model() as model:
-        model.follow(*REPLIES, says("not asked"))
+        model.follow(*REPLIES, REPLIES[0], says("not asked"))
         exported = {"AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "any"}
         commands = read_through(PAGE, Reader(folder=folder, home=home, exported=exported))
+        # The others are forks of a process that has imported Metier already.
+        anew = {**os.environ, "HOME": str(home), **exported}
+        said = subprocess.run([sys.executable, "greet.py"], cwd=folder, env=anew, capture_output=True, check=False)
 
+    assert (said.returncode, said.stdout) == (0, b"completed 1\nGood morning, Ada!\n"), said.stderr
     assert commands == 10
     assert len(model.script) == 1, "every reply was asked for"

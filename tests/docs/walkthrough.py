@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blocks import Block, read_blocks
 
-from agent_forks import forked_agent
+from agent_forks import forked_agent, forked_python
 
 ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}|ap-[0-9a-f]+")
 """Of a run, of an approval: another each time. Where a page shows one, later commands mean the one that was printed."""
@@ -87,11 +87,12 @@ def find_commands(block: Block) -> Iterator[tuple[str, list[str], int]]:
 
 def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[bytes]:
     ordinary = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_", "XDG_CONFIG"))}
+    programs = (forked_agent().parent, forked_python().parent, Path(sys.executable).parent)
     environment = {
         **ordinary,
         "HOME": str(reader.home),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-        "PATH": os.pathsep.join([str(forked_agent().parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
         "PYTHONIOENCODING": "utf-8",
         "TERM": "xterm",
         **reader.exported,

@@ -211,14 +211,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_text_takes_linear_time(unit: str) -> None:
-    """Quadratic time would be minutes; the bound leaves room for a slow machine."""
+    """Quadratic time would be a minute; the bound leaves room for a slow machine."""
     redactor = build_redactor(values=["known-value-1", "another-known-value"])
-    text = unit * (500_000 // len(unit))
+    text = unit * (250_000 // len(unit))
 
     started = time.process_time()
     redactor.redact(text)
 
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 2
 
 
 WORDS = st.sampled_from(

@@ -99,8 +99,8 @@ def test_no_control_character_is_left_and_the_text_can_be_encoded(text: str) -> 
 @pytest.mark.parametrize(
     "unit", ["\x1b]", "\x1b[", "\x1b]8;;", "\x1b", "\x9d1", "\x1bP", "👩\u200d", "\r", "\x1b[1;", "\x1b]0;aaaa"]
 )
-def test_hostile_megabyte_takes_linear_time(unit: str) -> None:
+def test_hostile_half_megabyte_takes_linear_time(unit: str) -> None:
     started = time.process_time()
-    sanitize(unit * (1_000_000 // len(unit)))
+    sanitize(unit * (500_000 // len(unit)))
 
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 3
