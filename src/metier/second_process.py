@@ -24,10 +24,10 @@ class Parcel[Result](NamedTuple):
 
 
 def work_in_halves[Item, Result](
-    items: Sequence[Item], work: Callable[[Sequence[Item]], Result], parcel: Parcel[Result]
+    items: Sequence[Item], work: Callable[[Sequence[Item]], Result], parcel: Parcel[Result], *, worth: int = WORTH_TWO
 ) -> list[Result]:
-    """What `work` makes of the two halves of many items, else of all of them at once."""
-    if len(items) < WORTH_TWO or not _can_fork():
+    """What `work` makes of the two halves of `worth` items or more, else of all of them at once."""
+    if len(items) < worth or not _can_fork():
         return [work(items)]
     middle = len(items) // 2
     other = _Copy.start(lambda: parcel.pack(work(items[middle:])))

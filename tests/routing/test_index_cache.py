@@ -1,6 +1,7 @@
 """The kept index gives the same answers, and never an old or broken one."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
 from metier.routing.cache import FILES_KEPT, load_index, save_index
 from metier.routing.catalog import WORTH_KEEPING, open_index
-from metier.routing.halves import take_tallies
-from metier.routing.index import join_tallies
+from metier.routing.halves import build_spans, take_tallies
+from metier.routing.index import Columns, join_tallies
 from metier.routing.router import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 from metier.second_process import WORTH_TWO
@@ -144,8 +145,18 @@ def test_a_large_catalog_counted_in_two_processes_ranks_as_one_counted_in_one(fa
             raise RuntimeError("the other process fails")
         return skill
 
-    index = RoutingIndex(join_tallies(skills, take_tallies(skills, load)))
+    def build(span: range, inner: Callable[[range], Columns]) -> Columns:
+        if fails and os.getpid() != here:
+            raise RuntimeError("the other process fails")
+        return inner(span)
 
+    tables = join_tallies(
+        skills,
+        take_tallies(skills, load),
+        build_spans=lambda spans, inner: build_spans(spans, lambda span: build(span, inner)),
+    )
+
+    index = RoutingIndex(tables)
     whole = build_index(skills)
     for request in ("tidy drawer 700", "socks 3", "shirts of the Schublade", "drawer of s0999"):
         assert index.rank(request, 8) == whole.rank(request, 8)
@@ -178,3 +189,22 @@ def test_code_blocks_of_a_body_are_not_indexed(tmp_path: Path) -> None:
     assert index.rank("zebra", 1) == []
     assert index.rank("prose", 1)[0].skill_name == "one"
     assert index.rank("gardening", 1)[0].skill_name == "one"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "description: First things",
+        "description: First things: then others",
+        "description: First things\n# Heading",
+        "description: First things\nallowed-tools: [",
+    ],
+)
+def test_the_body_below_good_and_bad_front_matter_is_indexed(tmp_path: Path, header: str) -> None:
+    file = write_skill(tmp_path, "one", "First things")
+    file.write_text(f"---\nname: one\n{header}\n---\n\n# Gardens\n\nPlant tulips.\n", encoding="utf-8")
+    write_skill(tmp_path, "two", "Second things")
+
+    (found,) = open_index(read_catalog(tmp_path)).rank("tulips", 1)
+
+    assert (found.skill_name, found.matched[0].fields) == ("one", ("body",))

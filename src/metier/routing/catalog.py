@@ -19,7 +19,7 @@ from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.text.front_matter import read_body, read_front_matter
 from metier.lazy_regex import lazy_regex
 from metier.routing.cache import load_index, save_index
-from metier.routing.halves import take_tallies
+from metier.routing.halves import build_spans, take_tallies
 from metier.routing.index import join_tallies
 from metier.routing.router import RoutingIndex
 from metier.routing.skill import RoutableSkill
@@ -126,7 +126,8 @@ def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cach
 
 
 def _build(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill]) -> RoutingIndex:
-    return RoutingIndex(join_tallies(ordered, take_tallies(ordered, lambda source: load(source.number))))
+    tallies = take_tallies(ordered, lambda source: load(source.number))
+    return RoutingIndex(join_tallies(ordered, tallies, build_spans=build_spans))
 
 
 class _Memory:

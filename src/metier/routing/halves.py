@@ -1,10 +1,11 @@
-"""Take the tally of a large catalog in two processes."""
+"""Count and weigh the words of a large catalog in two processes."""
 
 import marshal
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from metier.routing.index import Columns
 from metier.routing.skill import RoutableSkill
 from metier.routing.tally import Bodies, Lengths, Pairs, Tally, Told, take_tally
 from metier.second_process import Parcel, work_in_halves
@@ -19,6 +20,14 @@ def take_tallies[Skill](skills: Sequence[Skill], load: Callable[[Skill], Routabl
         lambda part: take_tally((load(skills[number]) for number in part), first=part[0] if part else 0),
         Parcel(_pack, _unpack),
     )
+
+
+def build_spans(spans: Sequence[range], build: Callable[[range], Columns]) -> list[Columns]:
+    """The second of two spans in another process."""
+    halves = work_in_halves(
+        spans, lambda part: [build(span) for span in part], Parcel(_pack_columns, _unpack_columns), worth=2
+    )
+    return [columns for half in halves for columns in half]
 
 
 def _pack(tally: Tally) -> bytes:
@@ -41,6 +50,15 @@ def _unpack(data: bytes) -> Tally:
         Told(*_arrays("IIdIB", told)),
         Pairs(*_arrays("QII", pairs)),
     )
+
+
+def _pack_columns(spans: list[Columns]) -> bytes:
+    return marshal.dumps([[column.tobytes() for column in span] for span in spans])
+
+
+def _unpack_columns(data: bytes) -> list[Columns]:
+    spans = cast("list[_Columns]", marshal.loads(data))  # noqa: S302 - from `_pack_columns` in a copy of this process
+    return [Columns(*_arrays("IIfBf", span)) for span in spans]
 
 
 def _arrays(typecodes: str, columns: _Columns) -> list[Any]:

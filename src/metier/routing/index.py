@@ -7,10 +7,10 @@ request only multiplies and adds.
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple, Protocol
 
 from metier.dataclass import dataclass
@@ -29,6 +29,8 @@ NAME_IMPACT, BODY_IMPACT = 0.3, 0.55
 """Beside 1.0 for name, description and tags together."""
 SATURATION = 0.6
 """How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
+FIRST_SPAN = 0.42
+"""How much of the words is weighed by the process that does the pairs too, where there are two."""
 BODY_ONLY_SHARE = 0.8
 """A skill that has a word only in its body counts this much towards the word being common."""
 
@@ -105,6 +107,26 @@ class IndexTables:
         return row
 
 
+class Columns(NamedTuple):
+    """The postings of some words, one after the other, before they are joined."""
+
+    sizes: array[int]
+    """How many skills each word has."""
+    skills: array[int]
+    impacts: array[float]
+    fields: array[int]
+    rarities: array[float]
+
+
+type BuildSpans = Callable[[Sequence[range], Callable[[range], Columns]], list[Columns]]
+"""Builds each span of words, perhaps in two processes."""
+
+
+def build_each(spans: Sequence[range], build: Callable[[range], Columns]) -> list[Columns]:
+    """In this process."""
+    return [build(span) for span in spans]
+
+
 class NamedSkill(Protocol):
     """What an index keeps of a skill beside its words."""
 
@@ -126,11 +148,14 @@ def _build_empty() -> IndexTables:
     return join_tallies([], [])
 
 
-def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> IndexTables:
+def join_tallies(
+    ordered: Sequence[NamedSkill], tallies: Sequence[Tally], *, build_spans: BuildSpans = build_each
+) -> IndexTables:
     """The index of skills in their order, from the tallies of its parts."""
     words, forms, parts = _join_words(tallies)
-    topics = TopicBuilder(len(ordered))
-    postings = _build_word_postings(words, parts, topics=topics)
+    drags = _find_drags(parts)
+    columns = build_spans(_find_spans(parts, len(words)), lambda span: _build_columns(span, parts, drags))
+    postings = _join_columns(columns, len(ordered))
     pair_keys, pairs = _build_pair_postings(parts)
     firsts = Counter([key >> 32 for key in pair_keys])
     names = [frozenset(map(part.numbers.__getitem__, name)) for part in parts for name in part.tally.names]
@@ -146,8 +171,16 @@ def join_tallies(ordered: Sequence[NamedSkill], tallies: Sequence[Tally]) -> Ind
         name_words=tuple([tuple(sorted(name)) for name in names]),
         name_rarities=array("f", [sum([postings.rarities[word] for word in name]) for name in names]),
         by_name=_build_name_table(skill.name for skill in ordered),
-        topics=topics.build(),
+        topics=_build_topics(words, postings, len(ordered)),
     )
+
+
+def _build_topics(words: Iterable[str], postings: Postings, skills: int) -> Topics:
+    topics = TopicBuilder(skills)
+    if topics.counts:
+        for word, (start, end) in zip(words, pairwise(postings.starts), strict=True):
+            topics.add(word, postings.skills[start:end], postings.fields[start:end])
+    return topics.build()
 
 
 def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -197,30 +230,53 @@ class _Drags(NamedTuple):
     names: list[float]
 
 
-def _build_word_postings(words: Iterable[str], parts: Sequence[_Part], *, topics: TopicBuilder) -> Postings:
-    drags = _Drags(
+def _find_drags(parts: Sequence[_Part]) -> _Drags:
+    return _Drags(
         _drag_all([length for part in parts for length in part.tally.lengths.bodies], BODY_LENGTH_WEIGHT),
         _drag_all([length for part in parts for length in part.tally.lengths.told], META_LENGTH_WEIGHT),
         _drag_all([len(name) for part in parts for name in part.tally.names], NAME_LENGTH_WEIGHT),
     )
-    count = len(drags.told)
-    owners = array("I")
-    postings = Postings()
-    for number, word in enumerate(words):
-        column = _Column()
+
+
+def _find_spans(parts: Sequence[_Part], words: int) -> list[range]:
+    """All words, in two spans where the catalog is so large that it was counted in two parts.
+
+    The second span has more of the work: pairs follow in the process that builds the first. Common words come first.
+    """
+    if len(parts) < 2:
+        return [range(words)]
+    starts = parts[0].tally.bodies.starts
+    middle = bisect_left(starts, FIRST_SPAN * starts[-1], hi=len(starts) - 1)
+    return [range(middle), range(middle, words)]
+
+
+def _build_columns(span: range, parts: Sequence[_Part], drags: _Drags) -> Columns:
+    columns = Columns(array("I"), array("I"), array("f"), array("B"), array("f"))
+    for number in span:
+        word = _Column()
         for part in parts:
             key = part.keys.get(number)
             if key is not None:
-                column.add(part.tally, key, drags)
-        skills, impacts, fields = column.skills, column.impacts, column.fields
-        owners.extend(skills)
-        postings.impacts.extend(impacts)
-        postings.fields.frombytes(fields)
-        postings.starts.append(len(owners))
-        having = len(skills) - (1 - BODY_ONLY_SHARE) * fields.count(BODY)
-        postings.rarities.append(find_rarity(having, count) ** RARITY_POWER)
-        topics.add(word, skills, fields)
-    postings.skills = list(map(list(range(count)).__getitem__, owners))
+                word.add(part.tally, key, drags)
+        columns.sizes.append(len(word.skills))
+        columns.skills.extend(word.skills)
+        columns.impacts.extend(word.impacts)
+        columns.fields.frombytes(word.fields)
+        having = len(word.skills) - (1 - BODY_ONLY_SHARE) * word.fields.count(BODY)
+        columns.rarities.append(find_rarity(having, len(drags.told)) ** RARITY_POWER)
+    return columns
+
+
+def _join_columns(columns: Sequence[Columns], skills: int) -> Postings:
+    numbers = list(range(skills))
+    postings = Postings(skills=[*chain.from_iterable(map(numbers.__getitem__, each.skills) for each in columns)])
+    sizes = array("I")
+    for each in columns:
+        sizes += each.sizes
+        postings.impacts += each.impacts
+        postings.fields += each.fields
+        postings.rarities += each.rarities
+    postings.starts = array("I", accumulate(sizes, initial=0))
     return postings
 
 

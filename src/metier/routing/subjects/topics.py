@@ -7,7 +7,7 @@ subject of a request, and words alone tell them apart better; there it does not 
 
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -93,8 +93,13 @@ class TopicBuilder:
         self._told = [_Added() for _ in range(counted)]
         self._bodies = [_Added() for _ in range(counted)]
 
-    def add(self, word: str, skills: list[int], fields: bytearray) -> None:
-        lanes = self._public.find_lanes(word) if self._told else 0
+    @property
+    def counts(self) -> bool:
+        """The catalog is not too large for subjects."""
+        return bool(self._told)
+
+    def add(self, word: str, skills: Sequence[int], fields: Sequence[int]) -> None:
+        lanes = self._public.find_lanes(word)
         if lanes:
             for skill, bits in zip(skills, fields, strict=True):
                 (self._bodies if bits == BODY else self._told)[skill].add(lanes)
