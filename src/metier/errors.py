@@ -13,6 +13,7 @@ MetierError                     1   something failed that a person can act on
 │   ├── SkillRejected           1   a package that must not be installed
 │   └── NoSkillMatches          1   no skill is near enough to a request
 ├── SandboxUnavailable          9   a sandbox is required and none works here
+├── EmbeddingsFailed            1   no vectors can be had, so words alone rank
 ├── ToolFailed                  1   a tool could not do its work; the model reads why
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused              1   an exported run that was changed or cannot be read

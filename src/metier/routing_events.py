@@ -4,7 +4,7 @@ from metier.events import Payload
 
 
 class EmbeddingsUnavailable(Payload):
-    """The server of `routing.embeddings` could not be used, so the skills were ranked by words alone."""
+    """What `routing.embeddings` names could not be used, so the skills were ranked by words alone."""
 
     event_type = "embeddings_unavailable"
     reason: str

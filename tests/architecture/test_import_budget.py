@@ -11,7 +11,7 @@ import pytest
 
 HEAVY = frozenset(
     {"celery", "cronsim", "fastapi", "httpx2", "jsonschema", "mcp", "metier.events", "opentelemetry", "packaging",
-     "PIL", "prompt_toolkit", "psycopg", "re2", "rich.console", "tomllib"}
+     "PIL", "prompt_toolkit", "psycopg", "re2", "rich.console", "safetensors", "tokenizers", "tomllib"}
 )  # fmt: skip
 SOURCE = """
 import io, json, sys
@@ -38,6 +38,7 @@ BUDGETS = (
     Budget("approvals list", 152),
     Budget("task list", 130),
     Budget("skills list", 313, frozenset({"metier.events", "re2", "tomllib"})),
+    Budget("skills route hello", 165),
     Budget("run --provider offline hello", 574, frozenset({"metier.events", "re2", "rich.console", "tomllib"})),
 )
 

@@ -316,6 +316,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
         "notify.webhook_url",
         "routing.embeddings.api_key_env",
         "routing.embeddings.base_url",
+        "routing.embeddings.folder",
         "routing.embeddings.model",
         "routing.embeddings.timeout_seconds",
         "runtime.shell_linux",

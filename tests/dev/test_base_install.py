@@ -101,6 +101,24 @@ def test_a_script_that_names_no_packages_needs_no_extra(base: Path, tmp_path: Pa
     assert json.loads(said.stdout)["result"] == "hello\n"
 
 
+def test_a_model_for_embeddings_is_answered_with_the_extra_and_words_rank(base: Path, tmp_path: Path) -> None:
+    for name in ("model/model.safetensors", "model/tokenizer.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "agent.yaml").write_text("routing: {embeddings: {folder: model}}\n", encoding="utf-8")
+    (tmp_path / "skills/piano").mkdir(parents=True)
+    (tmp_path / "skills/piano/SKILL.md").write_text("---\nname: piano\ndescription: Tune it.\n---\n", encoding="utf-8")
+
+    routed = run_agent(base, "skills", "route", "tune the piano", cwd=tmp_path)
+    checked = run_agent(base, "check", cwd=tmp_path)
+
+    assert routed.returncode == checked.returncode == 0, checked.stderr
+    assert routed.stdout.split()[1] == "piano"
+    for said in (routed.stderr, checked.stderr):
+        assert "is not installed" in said
+        assert "Install it: pip install 'metier[embeddings]'" in said
+
+
 def test_the_nearest_command_is_named_without_an_extra(base: Path, tmp_path: Path) -> None:
     assert "Did you mean 'runs'?" in run_agent(base, "rnus", cwd=tmp_path).stderr
 

@@ -231,4 +231,29 @@ ROWS: tuple[Row, ...] = (
             "agent.yaml:1: error: The file has no sections at its top level [not_a_mapping] (Begin with a section such as `model:`)",
         ),
     ),
+    Row(
+        name="embeddings of a folder that is not there",
+        files={"agent.yaml": "routing:\n  embeddings:\n    folder: models/small\n"},
+        says=(
+            "models/small: warning: Skills are ranked by words alone: The folder 'models/small' for the embedding model does not exist [embeddings_unavailable] (Correct routing.embeddings.folder)",
+        ),
+    ),
+    Row(
+        name="embeddings of a server whose key is not set",
+        files={
+            "agent.yaml": "routing:\n  embeddings:\n    base_url: http://127.0.0.1:9/v1\n    api_key_env: NO_SUCH_VARIABLE\n"
+        },
+        says=(
+            "warning: Skills are ranked by words alone: Variable 'NO_SUCH_VARIABLE' is not set [embeddings_unavailable] (Set the key: export NO_SUCH_VARIABLE=\"…\")",
+        ),
+    ),
+    Row(
+        name="embeddings of a server and of a folder",
+        files={
+            "agent.yaml": "routing:\n  embeddings:\n    base_url: http://127.0.0.1:9/v1\n    folder: models/small\n"
+        },
+        says=(
+            "agent.yaml:4: error: routing.embeddings.folder must be empty where base_url names a server, not 'models/small' [bad_value]",
+        ),
+    ),
 )

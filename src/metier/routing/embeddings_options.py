@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from metier.messages import Value
 
 
 class EmbeddingsOptions(Value):
-    """Who turns texts into vectors; without an address skills are ranked by words alone."""
+    """What turns texts into vectors; without an address and a folder skills are ranked by words alone."""
 
     base_url: Annotated[str, Field(pattern=r"^(https?://[^\s/?#]+\S*)?$")] = Field(
         default="",
@@ -17,8 +18,15 @@ class EmbeddingsOptions(Value):
             "`http://localhost:8080/v1`; empty: skills are ranked by words alone."
         ),
     )
+    folder: str = Field(
+        default="",
+        description=(
+            "A folder with a static embedding model (`model.safetensors` and `tokenizer.json`), instead of a server; "
+            "needs the extra `embeddings`."
+        ),
+    )
     model: Annotated[str, Field(min_length=1)] = Field(
-        default="text-embedding-3-small", description="The embedding model that is asked."
+        default="text-embedding-3-small", description="The embedding model that the server is asked for."
     )
     api_key_env: Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = Field(
         default="", description="The environment variable that holds the key of the server; empty: it wants none."
@@ -30,10 +38,23 @@ class EmbeddingsOptions(Value):
         description="How long one request may wait for embeddings, in seconds; then it is ranked by words alone.",
     )
 
+    @property
+    def is_on(self) -> bool:
+        return bool(self.base_url or self.folder)
+
+    @field_validator("folder")
+    @classmethod
+    def _is_one_of_two(cls, folder: str, info: ValidationInfo) -> str:
+        if folder and info.data.get("base_url"):
+            message = "must be empty where base_url names a server"
+            raise PydanticCustomError("together", message, {"other": "base_url"})
+        return folder
+
 
 class RoutingOptions(Value):
     """What ranks skills beside their words."""
 
     embeddings: EmbeddingsOptions = Field(
-        default=EmbeddingsOptions.model_construct(), description="Who turns texts into vectors; off without an address."
+        default=EmbeddingsOptions.model_construct(),
+        description="What turns texts into vectors: a server, or a model in a folder; off without either.",
     )

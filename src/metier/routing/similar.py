@@ -1,12 +1,13 @@
 """Skills whose descriptions mean what a request means, as an embedding model sees it. Fused with the ranking by words.
 
-Values and the seam; `embeddings` asks a server, a replay reads the record.
+Values and the seam; `embeddings` compares vectors, a replay reads the record.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from metier.errors import MetierError
 from metier.routing.skill import SkillCandidate
 
 DEPTH = 50
@@ -31,6 +32,10 @@ class FoundSimilar(NamedTuple):
     """The nearest first."""
     failure: str = ""
     """One sentence; the request is ranked by words alone."""
+
+
+class EmbeddingsFailed(MetierError):
+    """No vectors can be had; the request is ranked by words alone."""
 
 
 class Similarities(Protocol):

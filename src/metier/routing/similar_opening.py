@@ -1,40 +1,79 @@
-"""Open what the settings say ranks skills beside their words. Loads the HTTP client only where something is set."""
+"""Open what the settings say ranks skills beside their words. Loads an HTTP client or a model only where one is set."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from metier.errors import ToolFailed
 from metier.routing.catalog import DescribedSkill
 from metier.routing.embeddings_options import EmbeddingsOptions
-from metier.routing.similar import FoundSimilar, Similarities
+from metier.routing.similar import EmbeddingsFailed, FoundSimilar, Similarities
 from metier.tools.web.url import check_domain, parse_url
+
+
+class Surroundings(NamedTuple):
+    """Of a run or a command."""
+
+    workspace: Path
+    environ: Mapping[str, str]
+    cache_folder: Path
 
 
 def open_similarities(
     skills: Iterable[DescribedSkill],
     options: EmbeddingsOptions | None,
+    surroundings: Surroundings,
     *,
-    environ: Mapping[str, str],
-    cache_folder: Path,
     allowed_domains: tuple[str, ...] = (),
     denied_domains: tuple[str, ...] = (),
 ) -> Similarities | None:
-    """What finds the similar ones of these skills; nothing where no server is named.
+    """What finds the similar ones of these skills; nothing where neither a server nor a folder is named.
 
-    The domains are those of the agent: a server that it may not go to is not asked on its behalf either.
+    Nothing is asked or read before a request is there. The domains are those of the agent: a server that it may not go
+    to is not asked on its behalf either.
     """
-    if options is None or not options.base_url:
+    if options is None or not options.is_on:
         return None
-    key = environ.get(options.api_key_env, "") if options.api_key_env else ""
-    if options.api_key_env and not key:
-        return _Closed(f"Variable {options.api_key_env!r} is not set")
+    from metier.routing.embeddings.embedded_skills import EmbeddedSkills
+
+    if options.folder:
+        from metier.routing.embeddings.folder import FolderEmbeddings
+
+        workspace = surroundings.workspace
+        local = FolderEmbeddings(workspace / options.folder, workspace=workspace, seconds=options.timeout_seconds)
+        return EmbeddedSkills(skills, local, cache_folder=surroundings.cache_folder)
+    if fault := _find_server_fault(options, surroundings.environ):
+        return _Closed(fault.message)
     try:
         check_domain(parse_url(options.base_url), allowed=allowed_domains, denied=denied_domains)
     except ToolFailed as error:
         return _Closed(error.message)
-    from metier.routing.embeddings import open_embedded
+    from metier.routing.embeddings.server import ServerEmbeddings
 
-    return open_embedded(skills, options, key=key, cache_folder=cache_folder)
+    server = ServerEmbeddings(options, key=surroundings.environ.get(options.api_key_env, ""))
+    return EmbeddedSkills(skills, server, cache_folder=surroundings.cache_folder)
+
+
+def find_embeddings_fault(
+    options: EmbeddingsOptions, *, workspace: Path, environ: Mapping[str, str]
+) -> EmbeddingsFailed | None:
+    """Why nothing would come of what is set, as far as that shows here: a folder is read whole, no server is asked."""
+    if not options.folder:
+        return _find_server_fault(options, environ)
+    from metier.routing.embeddings.static_model import load_model
+
+    try:
+        load_model(workspace / options.folder, workspace=workspace).table.check()
+    except EmbeddingsFailed as failed:
+        return failed
+    return None
+
+
+def _find_server_fault(options: EmbeddingsOptions, environ: Mapping[str, str]) -> EmbeddingsFailed | None:
+    name = options.api_key_env
+    if not name or environ.get(name, ""):
+        return None
+    return EmbeddingsFailed(f"Variable {name!r} is not set", hint=f'Set the key: export {name}="…"')
 
 
 class _Closed:

@@ -1,12 +1,13 @@
 """Vectors of texts on disk, by a hash of the text: what was asked for once is not asked for again.
 
-One file for each server and model: a header line (format, length of a vector, checksum), then records of equal size.
-Numbers are kept as single bytes, which changes a cosine in the third place. Whatever is wrong with the file, the answer
-is: no vectors.
+One file for each server and model, and for each model in a folder: a header line (format, size of a vector, checksum),
+then records of equal size. Numbers are kept as single bytes, which changes a cosine in the third place. Whatever is
+wrong with the file, the answer is: no vectors.
 """
 
 import hashlib
 import math
+import os
 import struct
 import zlib
 from array import array
@@ -14,11 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from metier.definitions.files.kept_file import remove_old_files
 from metier.definitions.files.whole_file import replace_file
 
 FORMAT = 1
 MOST_VECTORS = 50_000
 MAX_FILE_BYTES = 128 * 1024 * 1024
+MOST_FILES = 4
+"""The one that was not used for longest goes first."""
 _KEY_BYTES = 16
 _NORM = struct.Struct("<f")
 _MOST = 127
@@ -56,10 +60,10 @@ def name_text(text: str) -> bytes:
 
 
 class VectorFile:
-    """The kept vectors of one server and model."""
+    """The kept vectors of one server and model, or of one model file."""
 
-    def __init__(self, folder: Path, endpoint: str) -> None:
-        self._path = folder / f"embeddings-{hashlib.blake2b(endpoint.encode(), digest_size=12).hexdigest()}.vectors"
+    def __init__(self, folder: Path, identity: str) -> None:
+        self._path = folder / f"embeddings-{hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()}.vectors"
 
     def load(self) -> dict[bytes, Vector]:
         try:
@@ -69,6 +73,8 @@ class VectorFile:
             return {}
         if header != _header(size, body) or size < 1:
             return {}
+        with suppress(OSError):
+            os.utime(self._path)  # what is used stays longest
         step = _KEY_BYTES + _NORM.size + size
         return {
             body[at : at + _KEY_BYTES]: _unpack(body[at + _KEY_BYTES : at + step]) for at in range(0, len(body), step)
@@ -87,6 +93,7 @@ class VectorFile:
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._path, _header(size, body) + b"\n" + body)
+            remove_old_files(self._path, "embeddings-*.vectors", most=MOST_FILES)
 
 
 def _unpack(record: bytes) -> Vector:

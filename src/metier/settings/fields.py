@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from metier.dataclass import dataclass
 from metier.settings.model import STRUCTURED, Settings
 
-PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir"})
+PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir", "model.facts_file", "routing.embeddings.folder"})
 """Relative to the current directory; a leading `~` is the home folder."""
 
 _TYPE_WORDS: dict[object, str] = {
@@ -25,7 +25,7 @@ _TYPE_WORDS: dict[object, str] = {
     NoneType: "null",
 }
 
-_FORMS = {"_env": "name of a variable", "_url": "address", "dir": "path"}
+_FORMS = {"_env": "name of a variable", "_url": "address", "dir": "path", "folder": "path", "_file": "path"}
 """What a text stands for, by the end of its key."""
 
 _BOUNDS: tuple[tuple[type[object], str, str], ...] = (

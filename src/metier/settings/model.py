@@ -91,8 +91,9 @@ class Settings(Value):
 
     @property
     def embeddings(self) -> EmbeddingsOptions | None:
-        """Who is asked for embeddings; none where the user wants nothing to be asked."""
-        return None if self.model.provider == "offline" else self.routing.embeddings
+        """What makes embeddings; nothing where the user wants no server to be asked."""
+        options = self.routing.embeddings
+        return options if options.folder or self.model.provider != "offline" else None
 
     @field_validator("hooks")
     @classmethod

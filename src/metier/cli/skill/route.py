@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.context import current_settings
+from metier.cli.shared.context import current_directory, current_settings
 from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill.catalog import cache_folder, open_active_catalog, open_catalog
 from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
 from metier.routing.similar import FoundSimilar, Similarities
-from metier.routing.similar_opening import open_similarities
+from metier.routing.similar_opening import Surroundings, open_similarities
 from metier.routing.skill import SkillCandidate
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -39,7 +39,9 @@ def route(
     catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     index = open_index(catalog, cache_folder=cache_folder())
     similarities = open_similarities(
-        catalog.skills, current_settings(None, {}).settings.embeddings, environ=os.environ, cache_folder=cache_folder()
+        catalog.skills,
+        current_settings(None, {}).settings.embeddings,
+        Surroundings(workspace=current_directory(), environ=os.environ, cache_folder=cache_folder()),
     )
     near = _wait_for(similarities, request) if similarities is not None else FoundSimilar()
     if near.failure:

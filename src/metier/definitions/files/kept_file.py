@@ -54,7 +54,7 @@ class KeptFiles(NamedTuple):
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(path, self._header(key, zlib.crc32(body)) + body)
-            self._remove_old(path)
+            remove_old_files(path, f"{self.kind}-*.index", most=self.most)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{self.kind}-{key}.index"
@@ -62,10 +62,12 @@ class KeptFiles(NamedTuple):
     def _header(self, key: str, checksum: int) -> bytes:
         return f"{self.kind} {self.format} {__version__} {sys.byteorder} {key} {checksum:08x}\n".encode()
 
-    def _remove_old(self, newest: Path) -> None:
-        others = [path for path in self.folder.glob(f"{self.kind}-*.index") if path != newest]
-        for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[self.most - 1 :]:
-            path.unlink(missing_ok=True)
+
+def remove_old_files(newest: Path, pattern: str, *, most: int) -> None:
+    """Of the files beside it that fit the pattern, so many stay: those that were used last. Raises `OSError`."""
+    others = [path for path in newest.parent.glob(pattern) if path != newest]
+    for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[most - 1 :]:
+        path.unlink(missing_ok=True)
 
 
 def _split(body: memoryview) -> Iterator[memoryview]:

@@ -29,7 +29,7 @@ class SkillIndex:
     problems: tuple[Problem, ...] = ()
     """What kept a skill from being here."""
     similarities: Similarities | None = None
-    """Finds skills by meaning; None where the settings name no server for embeddings."""
+    """Finds skills by meaning; None where the settings name nothing that makes embeddings."""
 
     async def find_similar(self, query: str) -> FoundSimilar:
         return await self.similarities.find(query) if self.similarities is not None else FoundSimilar()

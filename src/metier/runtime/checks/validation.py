@@ -35,6 +35,7 @@ from metier.definitions.workspace import Checked, Workspace, load_workspace, rea
 from metier.errors import ConfigError
 from metier.providers.allowed import is_allowed
 from metier.providers.options import OFFLINE, ModelOptions
+from metier.routing.similar_opening import find_embeddings_fault
 from metier.runtime.checks.step_checks import StepChecker
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
@@ -137,6 +138,7 @@ def validate_workspace(place: Host, catalog: Catalog, *, strict: bool = False) -
             *_check_schedules(place, workspace.checked),
             *_check_hooks(place),
             *_check_context(place),
+            *_check_embeddings(place),
         ),
     )
 
@@ -388,6 +390,20 @@ def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
 def _check_context(place: Host) -> tuple[CheckedFile, ...]:
     found = find_context_problems(place.workspace) | find_project_problems(place)
     return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
+
+
+def _check_embeddings(place: Host) -> tuple[CheckedFile, ...]:
+    """Runs go on by words alone where nothing comes of the setting, so a person would hardly notice."""
+    options = place.settings.embeddings
+    if options is None or not options.is_on:
+        return ()
+    path = str(place.workspace / options.folder) if options.folder else ""
+    fault = find_embeddings_fault(options, workspace=place.workspace, environ=place.environ)
+    if fault is None:
+        return (CheckedFile("embeddings", path),) if path else ()
+    message = f"Skills are ranked by words alone: {fault.message}"
+    problem = Problem(severity="warning", code="embeddings_unavailable", message=message, file=path, hint=fault.hint)
+    return (CheckedFile("embeddings", path, (problem,)),)
 
 
 def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:

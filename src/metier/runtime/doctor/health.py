@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from metier.errors import ConfigError
 from metier.extras import hint_extra
+from metier.routing.similar_opening import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.doctor.finding import Finding, State
@@ -45,6 +46,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     yield from examine_sandbox(settings, environ, cwd)
     yield from examine_servers(settings, environ)
     yield from examine_mcp(settings, cwd, home=home)
+    yield examine_embeddings(settings, environ, cwd)
     yield from examine_folders(settings, cwd)
     yield from examine_store(settings, environ, cwd)
 
@@ -191,6 +193,26 @@ def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Findin
         detail = f"accepted, {len(found.tools)} tools" if found else "not accepted, so it is not started"
         hint = "" if found else f"Look at it: agent mcp accept {server.name}"
         yield Finding(area="mcp", name=server.name, state="ok" if found else "off", detail=detail, hint=hint)
+
+
+def examine_embeddings(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Finding:
+    """What ranks skills beside their words: a model is read whole, a server is not asked."""
+    options = settings.embeddings
+    if options is None or not options.is_on:
+        return _embeddings("off", "none; skills are ranked by words alone")
+    fault = find_embeddings_fault(options, workspace=cwd, environ=environ)
+    if fault is not None:
+        return _embeddings("problem", f"{fault.message}, so skills are ranked by words alone", fault.hint)
+    if options.folder:
+        return _embeddings("ok", f"the model in '{cwd / options.folder}' can be used")
+    address = _without_password(options.base_url)
+    if _answers(options.base_url):
+        return _embeddings("ok", f"{address} answers")
+    return _embeddings("problem", f"{address} does not answer", "Start the server, or correct the address")
+
+
+def _embeddings(state: State, detail: str, hint: str = "") -> Finding:
+    return Finding(area="routing", name="embeddings", state=state, detail=detail, hint=hint)
 
 
 def examine_folders(settings: Settings, cwd: Path) -> Iterator[Finding]:

@@ -1,0 +1,71 @@
+"""Embeddings of an OpenAI-compatible server."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from metier.providers.connection import Connection, Server
+from metier.providers.facts import FactBook
+from metier.providers.failures import CallFailed, ReplyBroken
+from metier.providers.json_values import as_list, as_objects, serialise
+from metier.providers.rest import Rest
+from metier.providers.transport import exchange
+from metier.routing.embeddings_options import EmbeddingsOptions
+from metier.routing.similar import EmbeddingsFailed
+from metier.routing.vectors import Vector, build_vector
+
+_NAME = "The embeddings server"
+
+
+class ServerEmbeddings:
+    def __init__(self, options: EmbeddingsOptions, *, key: str) -> None:
+        self._options = options
+        self._key = key
+
+    @asynccontextmanager
+    async def open(self) -> "AsyncGenerator[_Server]":
+        try:
+            with exchange(_NAME, self._options.timeout_seconds):
+                rest = self._open()
+                try:
+                    yield _Server(rest, self._options)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await rest.aclose()
+        except CallFailed as failed:
+            # Its advice is about the model that answers.
+            raise EmbeddingsFailed(failed.message) from failed
+
+    def _open(self) -> Rest:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        connection = Connection(facts=FactBook({}), key=self._key)
+        return Rest(connection, Server(_NAME, self._key), root=self._options.base_url, headers=headers)
+
+
+class _Server:
+    def __init__(self, rest: Rest, options: EmbeddingsOptions) -> None:
+        self._rest = rest
+        self._model = options.model
+        self.identity = f"{options.base_url} {options.model}"
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector | None]:
+        body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
+        reply = await self._rest.fetch("/embeddings", serialise(body))
+        return _read_vectors(as_objects(reply.get("data")), len(texts))
+
+
+def _read_vectors(items: Sequence[Mapping[str, object]], wanted: int) -> list[Vector | None]:
+    """Raises `ReplyBroken` for anything but one usable vector per text, all of one length."""
+    by_index = {item.get("index", at): item for at, item in enumerate(items)}
+    vectors: list[Vector | None] = []
+    size = 0
+    for at in range(wanted):
+        numbers = as_list(by_index.get(at, {}).get("embedding"))
+        values = [float(number) for number in numbers if isinstance(number, int | float)]
+        vector = build_vector(values) if len(values) == len(numbers) else None
+        if vector is None or len(vector) != (size or len(vector)):
+            raise ReplyBroken(f"{_NAME} sent no usable vector for each text")
+        size = len(vector)
+        vectors.append(vector)
+    return vectors

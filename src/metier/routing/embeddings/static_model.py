@@ -1,0 +1,278 @@
+"""Read a static embedding model: a vector for each token, and the vector of a text is the sum of theirs.
+
+The files are data. Weights are read by `safetensors` and the words of a text by `tokenizers`, the packages of the extra
+`embeddings`; no pickle is opened, and no code of the folder is run. Whatever is wrong with a folder is an
+`EmbeddingsFailed` that says what to do.
+"""
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
+
+from metier.definitions.files.contained_file import read_contained
+from metier.extras import hint_extra
+from metier.routing.similar import EmbeddingsFailed
+from metier.routing.vectors import Vector, build_vector
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MAX_WEIGHTS_BYTES = 640 * 1024 * 1024
+"""A file is read as a whole, so that its hash is the hash of what is used. The largest known model has 512 MB."""
+MAX_TOKENIZER_BYTES = 64 * 1024 * 1024
+MOST_TOKENS = 512
+"""Of one text."""
+MOST_NUMBERS = 8_192
+"""Of one vector."""
+WEIGHTS_FILE, TOKENIZER_FILE, MODULES_FILE = "model.safetensors", "tokenizer.json", "modules.json"
+LAYOUTS = (".", "0_StaticEmbedding")
+"""Where in the folder the two files lie: as model2vec saves them, and as sentence-transformers does."""
+
+_PROCEDURE = "1"
+"""Raised when a text becomes another vector than before."""
+_NUMBERS: Mapping[str, str] = {"F64": "d", "F32": "f", "F16": "e", "I8": "b"}
+_INDEXES: Mapping[str, str] = {"I64": "q", "I32": "i"}
+_TABLES = ("embeddings", "embedding.weight")
+_WEIGHTS, _MAPPING = "weights", "mapping"
+_PARTS = frozenset({"StaticEmbedding", "Normalize"})
+_MEGABYTE = 1024 * 1024
+_READABLE = (
+    f"A static model is read: '{WEIGHTS_FILE}' with the tensor 'embeddings' or 'embedding.weight', and "
+    f"'{TOKENIZER_FILE}', in the folder or in '{LAYOUTS[1]}' below it; for another model name a server in "
+    "routing.embeddings.base_url"
+)
+_AGAIN = "Fetch the model again"
+
+
+class _Stored(TypedDict):
+    """A tensor as `safetensors` gives it."""
+
+    dtype: str
+    shape: list[int]
+    data: bytes
+
+
+class _Tensor(NamedTuple):
+    kind: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class _Files(NamedTuple):
+    weights: Path
+    tokenizer: Path
+    within: Path
+    """No link on the way to them leads out of it."""
+
+
+class StaticModel:
+    """A model that is in memory. Does not change."""
+
+    def __init__(self, identity: str, tokenizer: "Tokenizer", *, unknown: int | None, table: "_Table") -> None:
+        self.identity = identity
+        self.table = table
+        self._tokenizer = tokenizer
+        self._unknown = unknown
+
+    def embed(self, text: str) -> Vector | None:
+        """Nothing for a text without a known token. Raises `EmbeddingsFailed` for numbers that are none."""
+        told = text.encode("utf-8", "replace").decode()
+        encoded = _try(lambda: self._tokenizer.encode(told, add_special_tokens=False).ids, "cannot take a text apart")
+        tokens = [token for token in encoded if token != self._unknown]
+        return build_vector(self.table.add(tokens)) if tokens else None
+
+
+class _Table:
+    """The vectors of all tokens, as the file has them."""
+
+    def __init__(self, tensor: _Tensor, *, weights: Sequence[float], mapping: Sequence[int]) -> None:
+        self.rows, self.size = tensor.shape
+        self._data = tensor.data
+        self._row = struct.Struct(f"<{self.size}{_NUMBERS[tensor.kind]}")
+        self._weights = weights
+        self._mapping = mapping
+
+    def add(self, tokens: Sequence[int]) -> Sequence[float]:
+        """The sum of their vectors, which points where the mean does."""
+        try:
+            places = [self._mapping[token] for token in tokens] if self._mapping else tokens
+            rows: list[Sequence[float]] = [self._row.unpack_from(self._data, at * self._row.size) for at in places]
+            if self._weights:
+                pairs = zip(rows, tokens, strict=True)
+                rows = [[number * self._weights[token] for number in row] for row, token in pairs]
+        except (IndexError, struct.error) as error:
+            raise _misfit() from error
+        found: list[float] = [sum(column) for column in zip(*rows, strict=True)]
+        if not all(map(math.isfinite, found)):
+            raise _no_numbers()
+        return found
+
+    def check(self) -> None:
+        """Every number of it. Raises `EmbeddingsFailed`."""
+        if not all(math.isfinite(sum(row)) for row in self._row.iter_unpack(self._data)):
+            raise _no_numbers()
+
+
+def load_model(folder: Path, *, workspace: Path) -> StaticModel:
+    """The model of a folder; the last one stays in memory while its files do not change.
+
+    Raises `EmbeddingsFailed`. A folder of the workspace has no links out of the workspace.
+    """
+    files = _find_files(folder, workspace)
+    try:
+        stamps = tuple(_stamp(path) for path in (files.weights, files.tokenizer))
+    except OSError as error:
+        raise _unreadable(error) from error
+    return _load(files, stamps)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _find_files(folder: Path, workspace: Path) -> _Files:
+    if not folder.is_dir():
+        there = "is not a folder" if folder.exists() else "does not exist"
+        raise EmbeddingsFailed(
+            f"The folder '{folder}' for the embedding model {there}", hint="Correct routing.embeddings.folder"
+        )
+    base = next((folder / place for place in LAYOUTS if (folder / place / WEIGHTS_FILE).exists()), None)
+    if base is None:
+        raise _unsupported(folder, f"it has no '{WEIGHTS_FILE}'")
+    if other := _find_other_parts(folder):
+        raise _unsupported(folder, f"it has a part {other!r}")
+    if not (base / TOKENIZER_FILE).exists():
+        raise EmbeddingsFailed(f"The embedding model in '{folder}' has no '{TOKENIZER_FILE}'", hint=_AGAIN)
+    is_inside = Path(os.path.normpath(folder)).is_relative_to(workspace)
+    within = workspace if is_inside else Path(folder.anchor)
+    return _Files(base / WEIGHTS_FILE, base / TOKENIZER_FILE, within)
+
+
+def _find_other_parts(folder: Path) -> str:
+    """The first part of a sentence-transformers model that is more than a table of vectors."""
+    try:
+        content = read_contained(folder / MODULES_FILE, within=folder, limit=_MEGABYTE)
+        modules = cast("list[dict[str, object]]", json.loads(content))
+        kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""  # not there as a rule; the tensors say what the model is
+    return next((kind for kind in kinds if kind not in _PARTS), "")
+
+
+@lru_cache(maxsize=1)
+def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
+    """`stamps` are those of the files: other files, another model."""
+    try:
+        import safetensors
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise EmbeddingsFailed(
+            f"An embedding model in a folder needs the package {error.name!r}, which is not installed",
+            hint=hint_extra("embeddings"),
+        ) from error
+    words = _read(files.tokenizer, files.within, size=stamps[1][2], most=MAX_TOKENIZER_BYTES)
+    content = _read(files.weights, files.within, size=stamps[0][2], most=MAX_WEIGHTS_BYTES)
+    identity = f"{_PROCEDURE} {hashlib.sha256(content).hexdigest()} {hashlib.sha256(words).hexdigest()}"
+    deserialize = cast(
+        "Callable[[bytes], Sequence[tuple[str, _Stored]]]",
+        safetensors.deserialize,
+    )
+    found = _try(lambda: deserialize(content), f"has a damaged '{WEIGHTS_FILE}'")
+    tensors = {name: _Tensor(part["dtype"], tuple(part["shape"]), part["data"]) for name, part in found}
+    tokenizer = _try(lambda: Tokenizer.from_str(words.decode()), f"has a '{TOKENIZER_FILE}' that cannot be used")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MOST_TOKENS)  # pyright: ignore[reportUnknownMemberType]
+    table = _build_table(tensors, files, tokens=tokenizer.get_vocab_size())
+    return StaticModel(identity, tokenizer, unknown=_find_unknown(tokenizer, words), table=table)
+
+
+def _read(file: Path, within: Path, *, size: int, most: int) -> bytes:
+    if size > most:
+        raise EmbeddingsFailed(
+            f"'{file.name}' of the embedding model has {size // _MEGABYTE} MB, and {most // _MEGABYTE} MB is the most",
+            hint="Take a smaller model, or name a server in routing.embeddings.base_url",
+        )
+    try:
+        return read_contained(file, within=within, limit=size)
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _build_table(tensors: Mapping[str, _Tensor], files: _Files, *, tokens: int) -> _Table:
+    name = next((name for name in _TABLES if name in tensors), "")
+    others = sorted(tensors.keys() - {name, _WEIGHTS, _MAPPING})
+    if not name or others:
+        raise _unsupported(files.weights.parent, f"it has a tensor {others[0]!r}" if others else "it has no vectors")
+    table = tensors[name]
+    if table.kind not in _NUMBERS:
+        raise _unsupported(files.weights.parent, f"its numbers are of the kind {table.kind!r}")
+    if len(table.shape) != 2 or 0 in table.shape or table.shape[1] > MOST_NUMBERS:
+        shape = " x ".join(map(str, table.shape)) or "no"
+        raise EmbeddingsFailed(
+            f"The tensor {name!r} of the embedding model has {shape} numbers, and a row of at most {MOST_NUMBERS} for "
+            "each token is wanted",
+            hint=_AGAIN,
+        )
+    mapping = cast("Sequence[int]", _unpack(tensors.get(_MAPPING), _INDEXES))
+    weights = _unpack(tensors.get(_WEIGHTS), _NUMBERS)
+    is_short = any(0 < len(each) < tokens for each in (mapping, weights)) or (not mapping and table.shape[0] < tokens)
+    if is_short or (mapping and not 0 <= min(mapping) <= max(mapping) < table.shape[0]):
+        raise _misfit()
+    return _Table(table, weights=weights, mapping=mapping)
+
+
+def _unpack(tensor: _Tensor | None, kinds: Mapping[str, str]) -> Sequence[float]:
+    if tensor is None:
+        return ()
+    if tensor.kind not in kinds or len(tensor.shape) != 1 or 0 in tensor.shape:
+        raise _misfit()
+    return struct.unpack(f"<{tensor.shape[0]}{kinds[tensor.kind]}", tensor.data)
+
+
+def _find_unknown(tokenizer: "Tokenizer", words: bytes) -> int | None:
+    """The token that stands for what the model does not know. It says nothing about a text."""
+    token: object = getattr(tokenizer.model, "unk_token", None)
+    if isinstance(token, str):
+        return tokenizer.token_to_id(token)
+    if type(tokenizer.model).__name__ != "Unigram":
+        return None
+    found = json.loads(words)["model"].get("unk_id")
+    return found if isinstance(found, int) else None
+
+
+def _try[Found](work: Callable[[], Found], fault: str) -> Found:
+    """Whatever the packages raise: they have no error of their own for every fault, and a panic is no `Exception`."""
+    try:
+        return work()
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise EmbeddingsFailed(f"The embedding model {fault}", hint=_AGAIN) from error
+
+
+def _unsupported(folder: Path, found: str) -> EmbeddingsFailed:
+    return EmbeddingsFailed(f"The folder '{folder}' holds no embedding model that can be read: {found}", hint=_READABLE)
+
+
+def _unreadable(error: OSError) -> EmbeddingsFailed:
+    return EmbeddingsFailed(
+        f"'{error.filename}' of the embedding model cannot be read: {error.strerror}",
+        hint="Make it readable, or correct routing.embeddings.folder",
+    )
+
+
+def _misfit() -> EmbeddingsFailed:
+    return EmbeddingsFailed(
+        f"'{WEIGHTS_FILE}' and '{TOKENIZER_FILE}' of the embedding model do not belong together", hint=_AGAIN
+    )
+
+
+def _no_numbers() -> EmbeddingsFailed:
+    return EmbeddingsFailed("The embedding model has weights that are no finite numbers", hint=_AGAIN)

@@ -1,0 +1,64 @@
+"""A static embedding model as real files in a folder: what model2vec and sentence-transformers save, in small."""
+
+import ctypes
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors
+from embeddings_server import CONCEPTS
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+UNKNOWN = "[UNK]"
+WORDS = (UNKNOWN, *(word for concept in CONCEPTS for word in concept))
+_CODES = {"float64": "d", "float32": "f", "float16": "e", "int8": "b", "int64": "q", "int32": "i"}
+
+
+class Tensor(NamedTuple):
+    values: Sequence[float]
+    shape: Sequence[int]
+    kind: str = "float32"
+
+
+def build_vectors(concepts: Sequence[Sequence[str]] = CONCEPTS) -> list[list[int]]:
+    """Of each word: a one for what it means. The unknown token points where no text does."""
+    return [[9, -9, 9]] + [[int(word in concept) for concept in concepts] for word in WORDS[1:]]
+
+
+def build_table(vectors: Sequence[Sequence[float]] | None = None, *, kind: str = "float32") -> Tensor:
+    rows = build_vectors() if vectors is None else vectors
+    return Tensor([number for row in rows for number in row], (len(rows), len(rows[0])), kind)
+
+
+def serialise(tensors: Mapping[str, Tensor]) -> bytes:
+    """The bytes of a safetensors file."""
+    specs: dict[str, safetensors.TensorSpec] = {}
+    kept: list[ctypes.Array[ctypes.c_char]] = []
+    for name, tensor in tensors.items():
+        code = _CODES.get(tensor.kind, "h")
+        numbers = [int(value) for value in tensor.values] if code in "bqih" else tensor.values
+        data = struct.pack(f"<{len(numbers)}{code}", *numbers)
+        kept.append((ctypes.c_char * len(data)).from_buffer_copy(data))
+        specs[name] = safetensors.TensorSpec(
+            dtype=tensor.kind, shape=list(tensor.shape), data_ptr=ctypes.addressof(kept[-1]), data_len=len(data)
+        )
+    return safetensors.serialize(specs)
+
+
+def build_tokenizer() -> str:
+    """One token for each word, in lower case."""
+    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer.to_str()
+
+
+def write_model(folder: Path, tensors: Mapping[str, Tensor] | None = None) -> Path:
+    """As model2vec saves one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(serialise(tensors or {"embeddings": build_table()}))
+    (folder / "tokenizer.json").write_text(build_tokenizer(), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}), encoding="utf-8")
+    return folder
