@@ -1,5 +1,6 @@
 """Toolsets of skills: loaded in a process of their own, called through the toolbox."""
 
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -265,7 +266,6 @@ BROKEN = {
     "syntax": ("def (", "SyntaxError"),
     "missing": ("import no_such_module", "No module named 'no_such_module'"),
     "leaves": ("import sys; sys.exit(1)", "SystemExit: 1"),
-    "dies": ("import os; os._exit(1)", "The toolset process ended"),
     "absent": (BAD, "has no class 'T'"),
     "stranger": ("class T: pass", "'T' does not inherit from AgentToolset"),
     "constructor": (f"{BAD}class T(AgentToolset):\n def __init__(self, config): raise OSError('no')", "OSError: no"),
@@ -275,27 +275,30 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(BROKEN))
-async def test_broken_toolset_is_a_problem_and_the_other_skills_load(load: Load, tmp_path: Path, case: str) -> None:
-    code, message = BROKEN[case]
-    broken = make_skill(tmp_path / "broken", {"bad.py": code}, "toolsets: [bad:T]\n")
+async def test_broken_toolset_is_a_problem_and_the_other_skills_load(load: Load, tmp_path: Path) -> None:
+    files = {f"bad_{number}.py": code for number, (code, _) in enumerate(BROKEN.values())}
+    references = json.dumps([f"bad_{number}:T" for number in range(len(BROKEN))])
+    broken = make_skill(tmp_path / "broken", files, f"toolsets: {references}\n")
+    dying = make_skill(tmp_path / "dying", {"bad.py": "import os; os._exit(1)"}, "toolsets: [bad:T]\n")
 
-    reading = await load(broken, make_skill(tmp_path / "hello", FILES))
+    reading = await load(broken, dying, make_skill(tmp_path / "hello", FILES))
 
-    assert [problem.severity for problem in reading.problems] == ["error"]
-    assert message in reading.problems[0].message
-    assert reading.problems[0].file.endswith("SKILL.md")
+    assert {problem.severity for problem in reading.problems} == {"error"}
+    assert [Path(problem.file).parent.name for problem in reading.problems] == ["broken"] * len(BROKEN) + ["dying"]
+    messages = [*(message for _, message in BROKEN.values()), "The toolset process ended"]
+    for problem, message in zip(reading.problems, messages, strict=True):
+        assert message in problem.message
     assert (await call(reading, "greet", name="Ada")).ok
 
 
-@pytest.mark.parametrize("reference", ["hello", "../x:T", "toolsets.hello:", ":Hello", "a b:T", "os:system"])
-async def test_reference_that_is_not_a_module_of_the_skill_is_a_problem(
-    load: Load, tmp_path: Path, reference: str
-) -> None:
-    reading = await load(make_skill(tmp_path / "hello", FILES, f'toolsets: ["{reference}"]\n'))
+REFERENCES = ("hello", "../x:T", "toolsets.hello:", ":Hello", "a b:T", "os:system")
+
+
+async def test_reference_that_is_not_a_module_of_the_skill_is_a_problem(load: Load, tmp_path: Path) -> None:
+    reading = await load(make_skill(tmp_path / "hello", FILES, f"toolsets: {json.dumps(REFERENCES)}\n"))
 
     assert reading.tools == ()
-    assert len(reading.problems) == 1
+    assert len(reading.problems) == len(REFERENCES)
 
 
 async def test_untrusted_toolset_is_not_imported_and_trust_is_checked_at_each_call(load: Load, tmp_path: Path) -> None:
