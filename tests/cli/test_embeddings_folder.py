@@ -191,6 +191,7 @@ def test_a_request_without_a_word_that_the_model_knows_is_ranked_by_words(
 
     captured = capsys.readouterr()
     assert captured.out.split()[1] == "piano"
+    assert "similar in meaning" not in captured.out
     assert ALONE not in captured.err
 
 
@@ -204,6 +205,28 @@ def test_it_ranks_offline_and_for_a_plan_because_nothing_is_sent(
 
     assert [candidate["skill_name"] for candidate in ranked["payload"]["candidates"]] == wanted
     assert names(route(garage, capsys)) == wanted
+
+
+def test_a_shown_prompt_has_the_order_of_the_run(shed: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shed.agent("prompt", "show", REQUEST) == 0
+
+    shown = capsys.readouterr().out
+    assert 0 < shown.index("Repair the engine of a vehicle") < shown.index("File an invoice in drawer 0")
+
+
+def test_links_lead_anywhere_from_a_folder_outside_of_the_project(
+    garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in the cache of a model hub, whose folders hold links to files that lie elsewhere."""
+    wanted = route(garage, capsys)
+    outside = Path(os.environ["HOME"]) / "hub"
+    shutil.move(garage.folder / "models/small", outside / "blobs")
+    (outside / "snapshot").mkdir()
+    for name in ("model.safetensors", "tokenizer.json"):
+        (outside / "snapshot" / name).symlink_to(Path("../blobs", name))
+    configure(garage, model, str(outside / "snapshot"))
+
+    assert route(garage, capsys) == wanted
 
 
 def test_a_folder_of_the_home_folder_can_be_named(
@@ -384,7 +407,7 @@ def test_missing_packages_are_answered_with_the_extra(
         assert "[embeddings]" in captured.err
 
 
-def test_more_time_than_allowed_is_said_and_what_was_made_is_kept(
+def test_a_model_that_takes_too_long_is_said_with_what_gives_it_more_time(
     garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(garage, model, timeout_seconds=0.000001)

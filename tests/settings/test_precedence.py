@@ -193,7 +193,13 @@ def test_a_setting_that_may_be_nothing_can_be_set_to_null_in_the_file(tmp_path: 
 
 
 def test_tilde_in_a_path_is_the_home_folder(tmp_path: Path) -> None:
-    loaded = load(tmp_path, text="skills: {dir: ~/my-skills}\nlogging: {jsonl_dir: runs~}\n")
+    text = (
+        "skills: {dir: ~/my-skills}\nlogging: {jsonl_dir: runs~}\nmodel: {facts_file: ~/facts.yaml}\n"
+        "routing: {embeddings: {folder: ~/model}}\n"
+    )
+    loaded = load(tmp_path, text=text)
 
     assert loaded.settings.skills.dir == str(tmp_path / "home" / "my-skills")
+    assert loaded.settings.model.facts_file == str(tmp_path / "home" / "facts.yaml")
+    assert loaded.settings.routing.embeddings.folder == str(tmp_path / "home" / "model")
     assert loaded.settings.logging.jsonl_dir == "runs~"
