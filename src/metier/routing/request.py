@@ -1,7 +1,7 @@
 """A request read against an index: which posting lists to walk, and how much each counts. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from operator import attrgetter
 
@@ -46,10 +46,11 @@ def read_request(text: str, index: IndexTables) -> Request:
     times = Counter(chain.from_iterable(segments))
     readings = _read_words(times, index, segments)
     emphasize = find_emphasis(text)
+    factors = {word: emphasize(word) for word in readings}
     return Request(
-        terms=_build_terms(readings, times, emphasize),
+        terms=_build_terms(readings, times, factors),
         pairs=_build_pairs(segments, readings, index),
-        subjects=find_wanted(readings, emphasize) if index.topics.norms else None,
+        subjects=find_wanted(readings, factors) if index.topics.norms else None,
     )
 
 
@@ -117,15 +118,15 @@ def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1
 
 
 def _build_terms(
-    readings: dict[str, tuple[Term, ...]], times: Counter[str], emphasize: Callable[[str], float]
+    readings: dict[str, tuple[Term, ...]], times: Counter[str], factors: Mapping[str, float]
 ) -> tuple[Term, ...]:
     """Words with the same stem are counted together."""
     counts: dict[int, int] = {}
     best: dict[int, Term] = {}
     for word, terms in readings.items():
-        factor = emphasize(word)
+        factor = factors[word]
         for plain in terms:
-            term = plain._replace(weight=plain.weight * factor) if factor != 1 else plain
+            term = plain.weigh(factor) if factor != 1 else plain
             key = term.key
             known = best.get(key)
             if known is None or known.weight < term.weight:
@@ -133,7 +134,7 @@ def _build_terms(
             counts[key] = counts.get(key, 0) + times[word]
     for key, count in counts.items():
         if count > 1:
-            best[key] = best[key]._replace(weight=best[key].weight * _repeated(count))
+            best[key] = best[key].weigh(_repeated(count))
     return tuple(sorted([best[key] for key in sorted(best)], key=attrgetter("weight"), reverse=True))
 
 

@@ -14,3 +14,7 @@ class Term(NamedTuple):
     """Grammar only: refines the order, brings no skill in."""
     common: bool
     """A large share of the skills have it."""
+
+    def weigh(self, factor: float) -> "Term":
+        """The same with another weight; `_replace` takes four times as long, and a request has dozens."""
+        return Term._make((self.key, self.weight * factor, self.word, self.meant, self.light, self.common))

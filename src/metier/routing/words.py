@@ -46,9 +46,13 @@ def split_words(text: str) -> list[str]:
         text = _fold(text)
     if text.isascii() and not _INNER_CAPITAL.search(text):
         return _PLAIN_WORD.findall(text.lower())
+    is_plain = text.isascii()
     words: list[str] = []
     for word in _WORD.findall(text):
-        words += _split_word(word)
+        if is_plain and word.islower():
+            words.append(word)
+        else:
+            words += _split_word(word)
     return words
 
 

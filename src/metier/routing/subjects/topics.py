@@ -7,8 +7,9 @@ subject of a request, and words alone tell them apart better; there it does not 
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import NamedTuple
 
 from metier.dataclass import dataclass
@@ -30,6 +31,9 @@ FEW_WORDS = 5
 _ZERO = 128
 _STEPS = 20
 """Weights of the words of a request are whole numbers of this many parts."""
+
+_find_stem = lru_cache(maxsize=8_192)(stem)
+"""Requests are made of the same words again and again."""
 
 
 class Wanted(NamedTuple):
@@ -118,15 +122,17 @@ class TopicBuilder:
         return self._public.read(added.lanes, added.words)
 
 
-def find_wanted(readings: Mapping[str, tuple[Term, ...]], emphasize: Callable[[str], float]) -> Wanted | None:
+def find_wanted(readings: Mapping[str, tuple[Term, ...]], factors: Mapping[str, float]) -> Wanted | None:
     """The subjects of a request, by what its words mean and how much each counts; nothing where no word is known."""
     public = read_public_words()
     weights: dict[int, int] = {}
     for word, terms in readings.items():
         if word not in FUNCTION_WORDS:
-            lanes = public.find_lanes(stem(word)) or public.find_lanes(stem(terms[0].meant) if terms else "")
+            lanes = public.find_lanes(_find_stem(word)) or public.find_lanes(
+                _find_stem(terms[0].meant) if terms else ""
+            )
             if lanes:
-                weights[lanes] = round(_STEPS * weight_of(word) * emphasize(word))
+                weights[lanes] = round(_STEPS * weight_of(word) * factors[word])
     total = sum([lanes * weight for lanes, weight in weights.items()])
     numbers = public.read(total, sum(weights.values()))
     norm = math.sqrt(math.sumprod(numbers, numbers))
