@@ -319,7 +319,7 @@ async def test_a_tree_that_resists_is_removed_and_nothing_else(scene: Scene) -> 
     """Deep, without rights, full of links that lead outside, with names that a cleaner might use itself."""
     code = (
         "top = os.environ['TMPDIR']\nos.chdir(top)\nos.makedirs('0/0.removed')\n"
-        "for n in range(1200):\n"  # deeper than calls may be nested, and longer than a path may be
+        "for n in range(1020):\n"  # deeper than calls may be nested, and longer than a path may be
         "  os.mkdir('deep'); os.symlink(T['workspace'], 'deep/link'); os.symlink('..', 'deep/up'); os.chdir('deep')\n"
         "  if n % 400 == 0: os.mkdir('shut'); open('shut/f', 'w'); os.chmod('shut', 0)\n"
         "os.chdir(top)\nos.chmod('deep', 0)\nos.chmod(top, 0o500)\n"
