@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -40,6 +41,16 @@ from metier.worker.store_worker import run_store_worker
 
 MEASURED = "COVERAGE_PROCESS_CONFIG"
 """See `measured_processes`. A worker ends without saving what it measured, so none is told to."""
+
+
+USED_BY_WORKERS = (
+    "billiard.heap", "billiard.pool", "billiard.popen_fork", "celery.app.routes", "celery.backends.base",
+    "celery.concurrency.asynpool", "celery.concurrency.prefork", "celery.events.dispatcher", "celery.events.receiver",
+    "celery.loaders.app", "celery.worker.consumer", "celery.worker.control", "celery.worker.heartbeat",
+    "celery.worker.loops", "celery.worker.pidbox", "kombu.transport.pyamqp", "kombu.transport.redis",
+    "metier.store.postgres.store", "multiprocessing.popen_fork",
+)  # fmt: skip
+"""What Celery and the store import when a worker begins."""
 
 
 class Load(Value):
@@ -313,6 +324,8 @@ def work(load: Load) -> None:
 
 
 def main() -> None:
+    for name in USED_BY_WORKERS:
+        importlib.import_module(name)
     warm_process()
     gc.collect()
     gc.freeze()
