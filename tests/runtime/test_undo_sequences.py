@@ -14,6 +14,7 @@ import pytest
 from anyio import run_process
 from pydantic import JsonValue
 
+from agent_forks import forked_agent
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.history.undo import plan_undo, read_effects, undo
@@ -166,7 +167,7 @@ async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, 
         first = await run_process([*trace, str(agent), "undo"], cwd=folder, env=environ, check=False)
         killed += first.returncode == -signal.SIGKILL
 
-        second = await run_process([str(agent), "undo"], cwd=folder, env=environ, check=False)
+        second = await run_process([forked_agent(), "undo"], cwd=folder, env=environ, check=False)
 
         assert second.returncode == 0, second.stderr
         assert read_tree(folder) == before
