@@ -52,7 +52,7 @@ class Limits(NamedTuple):
     query_ms: float
 
 
-LIMITS = {100: Limits(98.3, 0.6, 1.0), 1_000: Limits(92.0, 0.6, 1.0), 10_000: Limits(83.0, 5.0, 5.0)}
+LIMITS = {100: Limits(98.3, 0.6, 1.0), 1_000: Limits(92.5, 0.6, 1.0), 10_000: Limits(83.5, 5.0, 5.0)}
 
 
 def rows() -> list[Row]:

@@ -8,6 +8,7 @@ from operator import attrgetter
 from metier.dataclass import dataclass
 from metier.routing.emphasis import find_emphasis
 from metier.routing.index import IndexTables
+from metier.routing.subjects.telling_words import find_factor
 from metier.routing.subjects.topics import Wanted, find_wanted
 from metier.routing.term import Term
 from metier.routing.typos import MOST_REPAIRS, find_meanings
@@ -109,7 +110,7 @@ def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1
     starts = index.postings.starts
     return Term(
         key=key,
-        weight=index.postings.rarities[key] * grade * certainty,
+        weight=index.postings.rarities[key] * grade * certainty * find_factor(stem(meant or word), len(index)),
         word=word,
         meant=meant,
         light=grade * certainty <= FUNCTION_WEIGHT,
