@@ -208,3 +208,15 @@ def test_the_body_below_good_and_bad_front_matter_is_indexed(tmp_path: Path, hea
     (found,) = open_index(read_catalog(tmp_path)).rank("tulips", 1)
 
     assert (found.skill_name, found.matched[0].fields) == ("one", ("body",))
+
+
+def test_the_text_above_a_rule_that_was_taken_for_the_end_of_the_fields_is_indexed(tmp_path: Path) -> None:
+    file = write_skill(tmp_path, "one", "First things")
+    file.write_text(
+        "---\nname: one\ndescription: First things\n\n# Gardens\n\nPlant tulips.\n\n---\n\nMore.\n", encoding="utf-8"
+    )
+    write_skill(tmp_path, "two", "Second things")
+
+    (found,) = open_index(read_catalog(tmp_path)).rank("tulips", 1)
+
+    assert (found.skill_name, found.matched[0].fields) == ("one", ("body",))
