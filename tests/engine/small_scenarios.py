@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import JsonValue
-from reference_scenario import AskFor, Call, Narrator, make_workspace
+from reference_scenario import AskFor, Call, Narrator
 
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
@@ -51,7 +51,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     place = Host(
         trust=MADE_HERE,
         settings=Settings(),
-        workspace=make_workspace(folder),
+        workspace=folder,
         home=folder / "home",
         environ={},
         provider=Narrator(LINES),
