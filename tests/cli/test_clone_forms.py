@@ -41,7 +41,7 @@ def upstreams(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
         commit = "git commit -q -m all --date=2020-01-02T03:04:05Z"
-        run_script(base, f"export HOME={home}; cd {folder}; git init -q; git add -A; {commit}")
+        run_script(base, f"export HOME={home}; cd {folder}; git init -q --template=; git add -A; {commit}; git gc -q")
     (base / "unzip.py").write_text(UNZIP)
     return base
 
