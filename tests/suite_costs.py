@@ -50,6 +50,9 @@ QUICK_SECONDS = 75
 LATER_ROOMS = ("bundled", "capabilities", "cli", "security", "tools")
 """Their tests cost more than those of the other rooms, so a quick run has most of the others before."""
 
+LONGEST_ROOMS = ("dev", "engine", "store", "tasks", "worker")
+"""Single tests there take up to half a minute, so a whole run has them before the others."""
+
 _began = pytest.StashKey[float]()
 _deadline = pytest.StashKey[float]()
 
@@ -84,13 +87,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_slow_file(item.nodeid.partition("::")[0]):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
     if config.getoption("--quick"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
-        quick = [item for item in items if not item.get_closest_marker("slow")]
         items[:] = sorted(quick, key=lambda item: _room(item.nodeid) in LATER_ROOMS)
         config.stash[_deadline] = time.monotonic() + QUICK_SECONDS
+    else:
+        items[:] = _deal(slow, quick, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _deal(slow: list[pytest.Item], quick: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Each process begins with an equal part of the list: files of slow tests, then quick tests that others take."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in sorted(slow, key=lambda item: _room(item.nodeid) not in LONGEST_ROOMS):
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    total = len(slow) + len(quick)
+    dealt: list[pytest.Item] = []
+    for each in range(processes):
+        dealt += [item for file in list(files.values())[each::processes] for item in file]
+        missing = max(0, (each + 1) * total // processes - len(dealt))
+        dealt += quick[:missing]
+        quick = quick[missing:]
+    return dealt + quick
 
 
 def is_slow_file(path: str) -> bool:
