@@ -330,7 +330,8 @@ def become(order: dict[str, Any]) -> int:
     if MEASURED in os.environ:
         importlib.import_module("coverage").process_startup()
     sys.argv = [str(Path(sys.executable).with_name("agent")), *order["words"]]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # Whatever the tests were started with: a shell starts a background job to ignore two of them.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115

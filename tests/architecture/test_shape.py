@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from source_facts import ROOT, SOURCE, read_sources
 
 MAX_FILE_LINES = 500
@@ -21,6 +22,7 @@ def our_files() -> list[Path]:
     return [file.path for file in read_sources() if file.is_ours]
 
 
+@pytest.mark.slow
 def test_files_and_functions_stay_short() -> None:
     offenders: set[str] = set()
     for file in read_sources():

@@ -20,6 +20,7 @@ CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP = "\x03", "\x04", "\r", "\x1b", "\t", "\x
 CTRL_BACKSLASH = "\x1c"
 OWN_TERMINAL = """import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from chat_pty import CTRL_C, CTRL_D, ENTER, TAB, chat_terminal
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace, use_model
@@ -16,6 +17,7 @@ def said(model: ModelServer) -> list[str]:
     return [str(each["content"]).partition("\n\n# Environment")[0] for each in messages if each["role"] != "system"]
 
 
+@pytest.mark.slow
 def test_a_message_typed_while_a_turn_runs_is_sent_after_it(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("First answer."), says("Second answer."))
     model.silent.set()
