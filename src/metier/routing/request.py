@@ -110,7 +110,7 @@ def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1
     starts = index.postings.starts
     return Term(
         key=key,
-        weight=index.postings.rarities[key] * grade * certainty * find_factor(stem(meant or word), len(index)),
+        weight=index.postings.rarities[key] * grade * certainty * find_factor(meant or word, len(index)),
         word=word,
         meant=meant,
         light=grade * certainty <= FUNCTION_WEIGHT,

@@ -4,8 +4,10 @@ Rarity alone does not say it: in "research my competitors this month", "month" i
 The table is made by `scripts/telling_words.py`, holds stems and factors and no text, and is read once per process.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+
+from metier.routing.words import stem
 
 FORMAT = 1
 FILE = Path(__file__).with_name("telling_words.txt")
@@ -20,6 +22,12 @@ def read_telling_words() -> dict[str, float]:
     return {word: int(percent) / 100 for word, percent in map(str.split, lines)}
 
 
-def find_factor(stem: str, skills: int) -> float:
+def find_factor(word: str, skills: int) -> float:
     """What a word of a request counts in a catalog of so many skills, beside what its rarity says."""
-    return read_telling_words().get(stem, 1.0) if skills >= LEAST_SKILLS else 1.0
+    return _find_factor(word) if skills >= LEAST_SKILLS else 1.0
+
+
+@lru_cache(maxsize=8_192)
+def _find_factor(word: str) -> float:
+    """Kept: requests are made of the same words again and again, and finding a stem costs more than the rest."""
+    return read_telling_words().get(stem(word), 1.0)
