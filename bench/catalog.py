@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.table import Row
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
-from metier.definitions.text.flat_yaml import read_flat
+from metier.definitions.text.front_matter import read_flat
 from metier.definitions.text.yaml_text import read_yaml
 
 COUNT = 10_000

@@ -17,7 +17,7 @@ from bench.table import Row
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from services.postgres_server import PostgresServer, find_binaries, run_server
 from services.worker_load import Crew, build_place
 from services.worker_load import Load as RunLoad

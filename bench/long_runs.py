@@ -12,7 +12,6 @@ import anyio
 
 from bench.engine import Echo, Talker
 from bench.table import Row
-from metier.cli.shared.garbage import begin_collection, start_without_collection
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
@@ -28,8 +27,6 @@ WINDOW = 50
 
 
 def rows() -> list[Row]:
-    start_without_collection()
-    begin_collection()  # as `agent run` does
     return anyio.run(_measure)
 
 

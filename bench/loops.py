@@ -22,7 +22,6 @@ import httpx2
 from bench.engine import Echo, Talker
 from bench.model_server import running_model
 from bench.table import Row
-from metier.cli.shared.garbage import begin_collection, start_without_collection
 from metier.engine.options import RuntimeOptions
 from metier.providers.options import AnthropicOptions, ModelOptions, OpenAIOptions, ProvidersOptions
 from metier.runtime.host import Host
@@ -40,8 +39,6 @@ type Work = Callable[[], Coroutine[Any, Any, None]]
 
 def rows() -> list[Row]:
     warnings.simplefilter("ignore", DeprecationWarning)  # of the model's name, by the SDK
-    start_without_collection()
-    begin_collection()  # as `agent` does; the bare loops gain by it too
     with running_model() as url:
         return anyio.run(_measure, url)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NotRequired, TypedDict
 
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, prefilter
-from metier.routing.router import RoutingIndex, build_index
+from metier.routing.ranking import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 
 type Route = Callable[[str, int], list[str]]

@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from bench.engine import Echo, Talker
 from bench.table import Row
-from metier.cli.shared.garbage import begin_collection, start_without_collection
 from metier.engine.options import RuntimeOptions
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
@@ -29,8 +28,6 @@ _ROUNDS = 7
 
 
 def rows() -> list[Row]:
-    start_without_collection()
-    begin_collection()  # as `agent serve` does
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run_id, entries = anyio.run(partial(_make_run, folder))

@@ -15,10 +15,10 @@ from bench.table import Row
 from metier.definitions.skills.skill import load_skill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.active_scripts import ScriptCatalog
 from metier.tools.scripts.environments import ScriptEnvironments
 from metier.tools.scripts.runner import ScriptRunner
-from metier.tools.scripts.tools import build_script_tools
+from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 
 _FLOOD = """

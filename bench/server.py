@@ -16,12 +16,12 @@ import psycopg
 from bench.table import Row
 from metier.event_record import EventRecord
 from metier.events import PromptLayerCut
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.server.feed import Feed, Watcher
-from metier.store.postgres.address import read_address
+from metier.store.base import RunSearch
+from metier.store.postgres.database import read_address
 from metier.store.postgres.store import open_postgres_store
-from metier.store.search import RunSearch
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.telemetry.jsonl import FILE_NAME
 from services.postgres_server import find_binaries, run_server

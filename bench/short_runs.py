@@ -20,7 +20,6 @@ from pydantic import JsonValue
 
 from bench.engine import Echo
 from bench.table import Row
-from metier.cli.shared.garbage import begin_collection, start_without_collection
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
@@ -83,8 +82,6 @@ class SlowSync:
 
 
 def rows() -> list[Row]:
-    start_without_collection()
-    begin_collection()  # as `agent` does
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # a real disk; the system's folder may be memory
         return [
             _count_syncs("act", "syncs of a run of one step with an effect, alone", most=6),

@@ -11,7 +11,7 @@ import psycopg
 from bench.table import Row
 from metier.store.base import RunRow, StoredEntry
 from metier.store.contexts import ContextChange, ContextState
-from metier.store.postgres.address import read_address
+from metier.store.postgres.database import read_address
 from metier.store.postgres.store import PostgresStore, open_postgres_store
 from services.postgres_server import find_binaries, run_server
 

@@ -11,7 +11,7 @@ from metier.decisions import ActionStep
 from metier.engine import entries as e
 from metier.engine.tracing.span_fold import SpanFold
 from metier.messages import ModelReply, TextPart, Usage
-from metier.runtime.tracing.tracer import clean_span
+from metier.runtime.traces import clean_span
 from metier.telemetry.options import LoggingOptions
 from metier.telemetry.otel.exporter import build_span
 from metier.telemetry.redaction import build_redactor

@@ -1,4 +1,4 @@
-"""Write what is generated of the docs: the reference, and the drawing of the rooms. `--check` fails when stale."""
+"""Write the generated docs: the reference, a drawing, the table of programs. `--check` fails when stale."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,15 +7,15 @@ from typing import Any
 
 from api_reference import render_http, render_python
 from house import render_house
+from program_starts import render_page
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metier import errors
-from metier.cli.help.dress import dress
-from metier.cli.help.texts import load_texts
+from metier.cli.help.help_texts import dress, load_texts
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.event_record import SCHEMA_VERSION, EventRecord, payload_types
-from metier.settings.rows import setting_rows
+from metier.settings.template import setting_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
@@ -45,6 +45,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/http.md": render_http,
         "reference/python.md": render_python,
         "house.svg": render_house,
+        "security.md": render_page,
     }
 
 
@@ -54,7 +55,7 @@ def is_current(page: str, text: str) -> bool:
 
 
 def _get_head(page: str) -> str:
-    return NOTE if page.endswith(".md") else ""
+    return NOTE if page.startswith("reference/") else ""
 
 
 def render_commands() -> str:

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -13,10 +15,9 @@ from hypothesis import settings as hypothesis_settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from metier.errors import MetierError
+from metier.programs import search
 from services.postgres_keeper import shared_server
 from services.postgres_server import PostgresServer
-
-pytest_plugins = ["measured_processes", "suite_costs"]
 
 NUMBERS = itertools.count()
 
@@ -28,12 +29,30 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("metier")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Update the copies of the demo skills in the package once, before the workers start."""
+    # A shell starts a background job with these ignored, and every program that a test starts would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if hasattr(config, "workerinput"):
+        # Measuring costs a short command more than it costs itself: coverage is that of the test processes.
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    else:
+        subprocess.run([sys.executable, Path(__file__).parents[1] / "scripts/demo_skills.py"], check=True)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """The runner gives its workers little time to end; what a worker measured must not depend on that."""
     measured = Coverage.current()
     if measured is not None and hasattr(session.config, "workerinput"):
         measured.stop()
         measured.save()
+
+
+@pytest.fixture(autouse=True)
+def search_all_folders() -> None:
+    """Forget the folders that `sandbox.writable` excluded from the program search in an earlier test."""
+    search.excluded_folders.clear()
 
 
 @pytest.fixture(scope="session")

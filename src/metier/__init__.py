@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metier.api.capabilities import create_agent_adapter as create_agent_adapter
     from metier.api.capabilities import create_executor as create_executor
     from metier.api.capabilities import create_state_store as create_state_store
+    from metier.api.capabilities import generate_resume_token as generate_resume_token
     from metier.api.results import Approval as Approval
     from metier.api.results import Decision as Decision
     from metier.api.results import Question as Question
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from metier.api.stream import RunStream as RunStream
     from metier.api.stream import TextDelta as TextDelta
     from metier.capabilities.protocol import AgentResponse as AgentResponse
+    from metier.capabilities.protocol import ExecutionStatus as ExecutionStatus
     from metier.capabilities.protocol import TaskState as TaskState
+    from metier.capabilities.protocol import execution_status_to_task_state as execution_status_to_task_state
+    from metier.capabilities.protocol import (
+        task_state_to_execution_status_value as task_state_to_execution_status_value,
+    )
     from metier.errors import ApprovalClosed as ApprovalClosed
     from metier.errors import ConfigError as ConfigError
     from metier.errors import MetierError as MetierError
@@ -38,9 +44,12 @@ if TYPE_CHECKING:
     from metier.errors import ToolFailed as ToolFailed
     from metier.errors import UsageError as UsageError
     from metier.event_record import EventRecord as Event
+    from metier.runtime.skill_router import create_run_router as create_run_router
     from metier.store.failures import DuplicateMessageError as DuplicateMessageError
     from metier.store.failures import ResumeTokenRefused as ResumeTokenRefused
     from metier.store.failures import VersionConflictError as VersionConflictError
+    from metier.store.state import redact_sensitive as redact_sensitive
+    from metier.store.state import validate_resume_token as validate_resume_token
     from metier.tools.base import ToolContext as ToolContext
     from metier.tools.function_tool import tool as tool
 
@@ -53,6 +62,7 @@ _HOMES = {
     "Decision": "api.results",
     "DuplicateMessageError": "store.failures",
     "Event": "event_record:EventRecord",
+    "ExecutionStatus": "capabilities.protocol",
     "MetierError": "errors",
     "Question": "api.results",
     "ResumeTokenRefused": "store.failures",
@@ -69,10 +79,16 @@ _HOMES = {
     "VersionConflictError": "store.failures",
     "create_agent_adapter": "api.capabilities",
     "create_executor": "api.capabilities",
+    "create_run_router": "runtime.skill_router",
     "create_state_store": "api.capabilities",
+    "execution_status_to_task_state": "capabilities.protocol",
+    "generate_resume_token": "api.capabilities",
     "open": "api.agent:open_agent",
+    "redact_sensitive": "store.state",
     "run_sync": "api.blocking",
+    "task_state_to_execution_status_value": "capabilities.protocol",
     "tool": "tools.function_tool",
+    "validate_resume_token": "store.state",
 }
 """Where each public name is defined, with the name it has there where that is another."""
 
@@ -85,6 +101,7 @@ __all__ = [
     "Decision",
     "DuplicateMessageError",
     "Event",
+    "ExecutionStatus",
     "MetierError",
     "Question",
     "ResumeTokenRefused",
@@ -101,10 +118,16 @@ __all__ = [
     "VersionConflictError",
     "create_agent_adapter",
     "create_executor",
+    "create_run_router",
     "create_state_store",
+    "execution_status_to_task_state",
+    "generate_resume_token",
     "open",
+    "redact_sensitive",
     "run_sync",
+    "task_state_to_execution_status_value",
     "tool",
+    "validate_resume_token",
 ]
 
 if not TYPE_CHECKING:

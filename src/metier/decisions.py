@@ -32,7 +32,7 @@ class ActionStep(Value):
     params: dict[str, JsonValue] = Field(default_factory=dict)
     expected_output: str = ""
     call_id: str = ""
-    """The model's own id of the call, which its result must name; vendors differ, so events leave it out."""
+    """The model's own id of the call, which its result must name; vendors differ in their form."""
 
 
 def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:
@@ -63,7 +63,7 @@ class SkillCall(Value):
 
 
 class CalledRun(Value):
-    """Work that another run does: which one, so that it is found and not begun again."""
+    """Work that another run does: which one, so that it is found and not started again."""
 
     run_id: str
     call: SkillCall

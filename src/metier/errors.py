@@ -1,6 +1,6 @@
 """Everything Metier raises on purpose: a fact, what to do about it, and the exit code it ends with.
 
-MetierError                     1   something failed that a person can act on
+MetierError                     1   something failed that a user can act on
 ├── UsageError                  2   the call itself is wrong: an argument, a file, a name
 │   ├── ConfigError             2   settings or definitions cannot be used; carries every problem found
 │   └── InvalidName             2   a name of a skill or script that could mean something else on disk
@@ -18,7 +18,7 @@ MetierError                     1   something failed that a person can act on
 ├── ProviderError               8   a model could not answer; its kinds are in `providers/failures.py`
 ├── ArchiveRefused              1   an exported run that was changed or cannot be read
 ├── ApprovalClosed             10   decided before, or not decided in time
-├── FilesChanged               10   files changed since a run, so that they are not put back without a yes
+├── FilesChanged               10   files changed since a run, so that they are not restored without a yes
 ├── BrokerUnavailable           1   the message broker of workers does not answer
 ├── RunFailed                   1   a run did not complete, where a Python program wanted it to
 ├── PromptTooLarge              6   what must be said does not fit the context budget
@@ -42,7 +42,7 @@ class MetierError(Exception):
     @property
     def sentence(self) -> str:
         """Fact and advice in one line, where there is room for one line only."""
-        return f"{self.message}. {self.hint}" if self.hint else self.message
+        return f"{self.message.rstrip('. ')}. {self.hint}" if self.hint else self.message
 
 
 class Located(Protocol):
@@ -132,7 +132,7 @@ class ProviderError(MetierError):
 
 
 class FilesChanged(MetierError):
-    """Files that an undo would put back changed since."""
+    """Files that an undo would restored changed since."""
 
     exit_code = 10
 

@@ -71,6 +71,18 @@ class SkillLoadFailed(Payload):
     line: int | None = None
 
 
+class SkillProblemFound(Payload):
+    """A problem of skills that keeps none from loading: a hidden or unknown name."""
+
+    event_type = "skill_problem_found"
+    skill_name: str = ""
+    path: str = ""
+    code: str
+    reason: str
+    line: int | None = None
+    hint: str = ""
+
+
 class SkillPrefilterCompleted(Payload):
     """All skills were ranked for the request; these are the candidates. `strategy` says what was done without one."""
 
@@ -248,13 +260,13 @@ class StepStarted(Payload):
     effect: str = ""
     idempotency_key: OwnText = ""
     verdict: str = ""
-    """What the policy said; `ask` where a person then approved it."""
+    """What the policy said; `ask` where a user then approved it."""
     rule: str = ""
     skill_name: str = ""
 
 
 class CallRefused(Payload):
-    """A call was not run: a rule, a person, its schema, or what is open to it stood in the way."""
+    """A call was not run: a rule, a user, its schema, or what is open to it stood in the way."""
 
     event_type = "call_refused"
     step_id: str
@@ -264,7 +276,7 @@ class CallRefused(Payload):
     status: StepStatus = "denied"
     error_type: str = ""
     verdict: str = ""
-    """What the policy said: `deny`, `ask` where a person then said no, `allow` where something else was in the way."""
+    """What the policy said: `deny`, `ask` where a user then said no, `allow` where something else was in the way."""
     rule: str = ""
     reason: str = ""
     skill_name: str = ""
@@ -293,6 +305,9 @@ class SkillStepExecuted(Payload):
     """The first lines of what came back; of a step that failed the last ones."""
     output_lines: int = 0
     """How many lines came back in all; 0 in logs of versions that did not count them."""
+    diff: str | None = None
+    """The first lines of the change that `Write` or `Edit` made; empty if it changed nothing, None if not known."""
+    diff_lines: int = 0
 
 
 class StepRetryScheduled(Payload):
@@ -335,7 +350,7 @@ class ArtifactWritten(Payload):
 
 
 class ApprovalRequested(Payload):
-    """A person must decide before this call runs."""
+    """A user must decide before this call runs."""
 
     event_type = "approval_requested"
     approval_id: str
@@ -378,7 +393,7 @@ class InputReceived(Payload):
 
 
 class RunPaused(Payload):
-    """The run stopped where it can go on later: what it waits for, and how to continue."""
+    """The run stopped where it can continue later: what it waits for, and how to continue."""
 
     event_type = "run_paused"
     kind: Literal[
@@ -390,7 +405,7 @@ class RunPaused(Payload):
 
 
 class RunResumed(Payload):
-    """The run goes on: after a pause, a restart, or a take-over."""
+    """The run continues: after a pause, a restart, or a take-over."""
 
     event_type = "run_resumed"
     reason: str
@@ -399,7 +414,7 @@ class RunResumed(Payload):
 
 
 class LimitsRaised(Payload):
-    """A person raised what bounds the run; what is not named stays as it was."""
+    """A user raised what bounds the run; what is not named stays as it was."""
 
     event_type = "limits_raised"
     max_turns: int | None = None
@@ -409,7 +424,7 @@ class LimitsRaised(Payload):
 
 
 class RunReopened(Payload):
-    """A run that a limit or a provider had ended goes on where it was."""
+    """A run that a limit or a provider had ended continues where it was."""
 
     event_type = "run_reopened"
     reason: str
@@ -418,7 +433,7 @@ class RunReopened(Payload):
 
 
 class PinnedDefinitionUsed(Payload):
-    """A definition changed since the run began; the run goes on with the bytes it is pinned to."""
+    """A definition changed since the run began; the run continues with the bytes it is pinned to."""
 
     event_type = "pinned_definition_used"
     definition: str

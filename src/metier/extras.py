@@ -1,25 +1,59 @@
-"""Say how a part of Metier that is not installed is installed, in the way in which Metier itself was."""
+"""Name the command that installs a missing extra, for the way in which Metier itself was installed."""
 
+import importlib.util
+import json
 import shlex
 import sys
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+PACKAGE = "metier"
+
+
+class _Source(NamedTuple):
+    """The place that Metier was installed from."""
+
+    address: str = ""
+    """For a requirement `metier @ …`; empty for a package index."""
+    folder: str = ""
+    """Of an editable install."""
 
 
 def hint_extra(extra: str) -> str:
-    """The command that adds an extra: for a clone, `uv tool`, `pipx`, or `pip` in any other environment."""
-    prefix = Path(sys.prefix)
-    wanted = shlex.quote(f"metier[{extra}]")
+    """The command that adds an extra: for a clone, `uv tool`, `pipx`, or any other environment."""
+    source, prefix = _find_source(), Path(sys.prefix)
+    if source.folder:
+        return f"Install it: {_installer()} -e {shlex.quote(f'{source.folder}[{extra}]')}"
+    wanted = shlex.quote(f"{PACKAGE}[{extra}] @ {source.address}" if source.address else f"{PACKAGE}[{extra}]")
     if (prefix / "uv-receipt.toml").is_file():
-        return f"Install it: uv tool install {wanted}"
+        return f"Install it: uv tool install --force {wanted}"
     if (prefix / "pipx_metadata.json").is_file():
         return f"Install it: pipx install --force {wanted}"
-    clone = _find_clone()
-    if clone is not None:
-        return f"Install it: pip install -e {shlex.quote(f'{clone}[{extra}]')}"
-    return f"Install it: pip install {wanted}"
+    return f"Install it: {_installer()} {wanted}"
 
 
-def _find_clone() -> Path | None:
-    """The folder that this package is imported from, if it is a clone and not an installed copy."""
-    root = Path(__file__).resolve().parents[2]
-    return root if (root / "pyproject.toml").is_file() and (root / "dev").is_file() else None
+def _installer() -> str:
+    """Of this environment: the `pip` of the shell may belong to another one."""
+    python = shlex.quote(sys.executable)
+    has_pip = importlib.util.find_spec("pip") is not None
+    return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
+
+
+def _find_source() -> _Source:
+    """As the installer recorded it (`direct_url.json`, PEP 610); an index records nothing."""
+    # Without `importlib.metadata`, whose import would add a tenth to the start of every command.
+    files = (file for entry in sys.path for file in Path(entry).glob(f"{PACKAGE}-*.dist-info/direct_url.json"))
+    try:
+        recorded = json.loads(next(files).read_text(encoding="utf-8"))
+        url = urlsplit(str(recorded["url"]))
+        if "vcs_info" in recorded:
+            vcs = recorded["vcs_info"]
+            return _Source(address=f"{vcs['vcs']}+{url.geturl()}@{vcs.get('requested_revision') or vcs['commit_id']}")
+    except (StopIteration, OSError, ValueError, KeyError, TypeError):
+        return _Source()
+    path = unquote(url.path)
+    if recorded.get("dir_info", {}).get("editable"):
+        return _Source(folder=path)
+    is_gone = url.scheme == "file" and not Path(path).exists()
+    return _Source(address="file:///PATH/TO/METIER" if is_gone else url.geturl())

@@ -40,6 +40,11 @@ class SystemClock:
         return time.monotonic()
 
 
+def measure_ms(clock: Clock, started: float) -> float:
+    """Return the milliseconds since `started`, a value of `clock.monotonic()`."""
+    return round((clock.monotonic() - started) * 1000, 3)
+
+
 class SystemIds:
     """Random identities; trace and span ids have the sizes that W3C trace context asks for."""
 

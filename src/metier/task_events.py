@@ -63,8 +63,26 @@ class ResultChecked(Payload):
     failures: tuple[str, ...] = ()
 
 
+class StepOutcomeUnknown(Payload):
+    """The process ended while a step ran, and nothing shows how the step ended: a user is asked."""
+
+    event_type = "step_outcome_unknown"
+    step_id: str
+    known: str
+    """The call, and why its outcome is unknown."""
+
+
+class StepOutcomeAnswered(Payload):
+    """A user answered for a step whose outcome is unknown, or for the failed step of a task."""
+
+    event_type = "step_outcome_answered"
+    step_id: str
+    answer: Literal["done", "retry", "skip", "abort"]
+    answered_by: str = ""
+
+
 class RunAdopted(Payload):
-    """A run that was not started in this store goes on here: with this host's settings, rules, provider and keys.
+    """A run that was not started in this store continues here: with this host's settings, rules, provider and keys.
 
     Steps that were planned and not finished are asked about.
     """
@@ -75,8 +93,19 @@ class RunAdopted(Payload):
     profile: str
 
 
+class ModelChanged(Payload):
+    """A run that its provider ended continues with another provider, model, address or window."""
+
+    event_type = "model_changed"
+    provider: str
+    model: str
+    settings: tuple[str, ...] = ()
+    """Names of the settings whose values differ from before."""
+    changed_by: str = ""
+
+
 class SkillCodeAccepted(Payload):
-    """The files of skills changed since the run began, and it goes on with the new ones."""
+    """The files of skills changed since the run began, and it continues with the new ones."""
 
     event_type = "skill_code_accepted"
     skills: tuple[str, ...] = ()

@@ -19,9 +19,11 @@ SURFACE = {
 
 NAMES = [
     "Agent", "AgentResponse", "Approval", "ApprovalClosed", "ConfigError", "Decision", "DuplicateMessageError",
-    "Event", "MetierError", "Question", "ResumeTokenRefused", "RunFailed", "RunResult", "RunStream", "SkillNotFound",
-    "TaskState", "TextDelta", "ToolContext", "ToolFailed", "Usage", "UsageError", "VersionConflictError",
-    "create_agent_adapter", "create_executor", "create_state_store", "open", "run_sync", "tool",
+    "Event", "ExecutionStatus", "MetierError", "Question", "ResumeTokenRefused", "RunFailed", "RunResult", "RunStream",
+    "SkillNotFound", "TaskState", "TextDelta", "ToolContext", "ToolFailed", "Usage", "UsageError",
+    "VersionConflictError", "create_agent_adapter", "create_executor", "create_run_router", "create_state_store",
+    "execution_status_to_task_state", "generate_resume_token", "open", "redact_sensitive", "run_sync",
+    "task_state_to_execution_status_value", "tool", "validate_resume_token",
 ]  # fmt: skip
 
 
@@ -60,7 +62,7 @@ else:
 def test_type_checkers_and_the_running_program_find_the_same_names() -> None:
     source = Path(metier.__file__).read_text("utf-8")
     checked = source[source.index("if TYPE_CHECKING:") : source.index("_HOMES")]
-    declared = {line.split(" as ")[1].split()[0] for line in checked.splitlines() if " as " in line}
+    declared = {line.split(" as ")[1].split()[0].rstrip(",") for line in checked.splitlines() if " as " in line}
 
     assert declared == set(NAMES)
 

@@ -190,6 +190,9 @@ BEYOND_LOOKING: tuple[str, ...] = (
     "ls | xargs cat", "find / -name passwd | xargs cat", "find . -printf '/etc/passwd\\n' | xargs cat",
     "find . | xargs -a x cat", "cat < /etc/passwd", "cat < ../x", "cat $HOME/.netrc", "cat ../*", "ls | sh", "sh < x",
     "env -i sh", "env x=1 ls", "less +!id README.md", "cd $HOME && cat .netrc", "cd $TMPDIR && ls", "echo $SECRET",
-    "ls > out",
+    "ls > out", "find . | xargs --max-lines rm cat", "find . -print0 | xargs -0 --max-lines tee cat",
+    "find . | xargs -n touch cat", "git log --format=%+G?", "git log --format='% G?'", "git show --pretty=tformat:%-GG",
+    "git shortlog --group=format:%+G?", "git for-each-ref --sort=v:signature", "git branch --sort=-version:signature",
+    "tree -Po x out", "tree -Lo 1 out", "tree -aIo x out",
 )  # fmt: skip
 """Forms of programs that often only look, which do more: a rule that allows the shell does not reach them."""

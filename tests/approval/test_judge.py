@@ -1,9 +1,9 @@
 """Who speaks, who wins, and what is said when nobody speaks."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 from verdicts import judge, read_scope
 
 from metier.approval.judge import listen

@@ -11,7 +11,7 @@ RUNNING = [
     "sitecustomize.py", "usercustomize.py", ".pythonrc", ".pdbrc", ".gdbinit", ".lldbinit", ".bashrc", ".bash_profile",
     ".zshenv", ".profile", ".vimrc", ".exrc", ".inputrc", ".pre-commit-config.yaml", "lefthook.yml", ".curlrc",
     ".vscode/tasks.json", ".vscode/settings.json", ".cargo/config.toml", ".pnpmfile.cjs",
-    "CONFTEST.py", ".GitAttributes",
+    "CONFTEST.py", ".GitAttributes", ".venv/lib/python3.12/site-packages/x.pth",
 ]  # fmt: skip
 OPEN = ["a.py", "src/conftest_notes.md", "tests/test_a.py", "tasks.json", "Makefile", "package.json", "gitattributes"]
 BROAD = "rules:\n  - {tool: Write, allow: true}\n  - {tool: Edit, allow: true}\n"

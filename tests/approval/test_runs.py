@@ -9,6 +9,7 @@ import pytest
 from pydantic import JsonValue
 
 from metier.cli.run.approval_dialog import Prompter
+from metier.decisions import describe_failure
 from metier.engine.entries import ApprovalAsked, ApprovalDecided, Entry
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
@@ -17,8 +18,7 @@ from metier.errors import ConfigError
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.runtime.questions.asking import Asker
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.settings.model import Settings
@@ -108,7 +108,7 @@ async def check_replay(runtime: Runtime, run_id: str) -> None:
 def last_result(provider: ScriptedProvider) -> str:
     (part,) = provider.requests[-1].messages[-1].parts
     assert part.kind == "tool_result"
-    return part.text
+    return describe_failure(part.text)
 
 
 async def test_a_person_at_the_terminal_says_yes_and_the_run_goes_on(
@@ -149,7 +149,7 @@ async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_agai
 
 
 async def test_always_holds_for_the_tool_until_the_run_ends(tmp_path: Path) -> None:
-    person = Person("a", "")
+    person = Person("a", "c")
     script = (write("a.txt", "1"), write("b.txt", "2"), says("Done."))
 
     state, _ = await run_with(tmp_path, Prompter(person, "ada"), *script)
@@ -430,3 +430,12 @@ async def test_a_run_without_a_person_waits_for_all_calls_of_a_reply(tmp_path: P
 
     assert state.status == "completed"
     assert (tmp_path / "b.txt").read_text() == "2"
+
+
+async def test_an_unknown_key_at_the_question_about_always_is_not_a_yes(tmp_path: Path) -> None:
+    person = Person("a", "x", "y", "b", "n", "No")
+
+    state, _ = await run_with(tmp_path, Prompter(person, "ada"), write("a.txt", "hello"), says("Done."))
+
+    assert state.status == "completed"
+    assert not (tmp_path / "a.txt").exists()

@@ -11,8 +11,7 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.runtime.questions.asking import Asker
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.settings.model import Settings

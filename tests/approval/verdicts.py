@@ -9,7 +9,7 @@ from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Scope, ScopeKind
 from metier.approval.scopes import ScopeReader
 from metier.context.decoder import build_step
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile
 from metier.tools.toolbox import Toolbox
 
 TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "WebFetch"})

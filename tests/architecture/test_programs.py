@@ -1,96 +1,99 @@
-"""Every program that Metier starts for itself is known, and found in a way that no confined program can influence."""
+"""Every program that Metier starts for itself is started by one launcher, which nothing confined can influence."""
 
 import ast
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "metier"
+import program_starts
+import pytest
+from program_starts import COPIES, INSIDE, LAUNCHER, PAGE, SOURCE, Module, list_modules, list_starts, list_uses
 
-STARTING = frozenset({
-    "anyio.open_process", "anyio.run_process", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
-    "subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
-    "os.system", "os.popen", "os.posix_spawn", "os.posix_spawnp", "os.execl", "os.execle", "os.execlp", "os.execlpe",
-    "os.execv", "os.execve", "os.execvp", "os.execvpe", "os.startfile", "pty.spawn", "webbrowser.open", "click.edit",
-    "click.launch", "typer.launch", "multiprocessing.Process",
-})  # fmt: skip
-STARTERS = {
-    "cli/shared/editor.py": ("your editor",),
-    "evals/local_git.py": ("git",),
-    "runtime/doctor/health.py": ("git", "ripgrep", "bubblewrap", "uv"),
-    "runtime/queue/autostart.py": ("a worker",),
-    "skills/git/process.py": ("git",),
-    "tools/shell/line_runner.py": ("commands",),
-    "tools/process/run.py": ("the supervisor",),
-    "tools/files/ripgrep.py": ("ripgrep",),
-    "tools/files/snapshots.py": ("git",),
-    "tools/process/sandbox/attempts.py": ("the interpreter",),
-    "tools/process/sandbox/ladder.py": ("bubblewrap",),
-    "tools/process/sandbox/shim.py": ("commands",),
-    "tools/process/supervisor.py": ("bubblewrap", "MCP servers"),
-}
-"""The modules that start a program, with the rows of the table in `docs/security.md` that say how it is found."""
+from metier.programs.launcher import SUPERVISOR, USES, Program, use_own_program
+
+pytestmark = pytest.mark.slow
+
 SEARCHING = {
-    "runtime/doctor/health.py": "looks whether the shell of the settings exists, and starts nothing",
-    "skills/trusted_programs.py": "the one place that searches PATH",
-    "tools/mcp/server_code.py": "looks where the program of a server lies",
-    "tools/mcp/tools.py": "shows the program of a server to its sandbox",
+    "programs/code.py": "finds the program that an accepted command line names",
+    "programs/search.py": "trusted search",
+    "runtime/diagnosis.py": "checks whether the shell of the settings exists, and starts nothing",
+    "tools/shell/bash.py": "finds the program that an approval covers, and starts nothing",
+    "tools/mcp/server_tools.py": "shows the program of a server to its sandbox",
 }
 
 
-def list_modules(functions: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
-    """Those that can call one of them: their text has each part of its name."""
-    names = [name.split(".") for name in functions]
-    for file in sorted(SOURCE.rglob("*.py")):
-        name = file.relative_to(SOURCE).as_posix()
-        if name.startswith(("bundled/", "testing/")):
-            continue
-        text = file.read_text(encoding="utf-8")
-        if any(all(part in text for part in parts) for parts in names):
-            yield name, ast.parse(text)
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    return list(list_modules())
 
 
-def list_calls(module: ast.Module) -> set[str]:
-    """Every function of another module that is called, by its dotted name."""
-    names: dict[str, str] = {}
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            names |= {alias.asname or alias.name: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    called = (_join_name(node.func) for node in ast.walk(module) if isinstance(node, ast.Call))
-    return {names.get(head, head) + dot + tail for head, dot, tail in (name.partition(".") for name in called)}
+def test_only_the_launcher_starts_programs(modules: list[Module]) -> None:
+    starting = {module.name: list_starts(module) for module in modules if list_starts(module)}
+
+    assert starting.keys() == {LAUNCHER} | INSIDE.keys() | COPIES.keys(), starting
 
 
-def _join_name(function: ast.expr) -> str:
-    """`a.b.c` as it is written; of anything else an empty part."""
-    if isinstance(function, ast.Attribute):
-        return f"{_join_name(function.value)}.{function.attr}"
-    return function.id if isinstance(function, ast.Name) else ""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import subprocess\nsubprocess.run(['x'])",
+        "from subprocess import Popen as start\nstart(['x'])",
+        "import functools, os\nfunctools.partial(os.execvp, 'x')",
+        "import anyio\nasync def f(): await anyio.open_process('x')",
+        "import multiprocessing as m\nm.get_context('spawn')",
+        "import webbrowser\nwebbrowser.open('x')",
+        "from asyncio import create_subprocess_shell",
+    ],
+)
+def test_start_that_bypasses_the_launcher_is_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module.py").write_text(text)
+    monkeypatch.setattr(program_starts, "SOURCE", tmp_path)
+
+    (module,) = list_modules()
+
+    assert list_starts(module)
 
 
-def test_only_known_modules_start_programs() -> None:
-    starting = {name for name, module in list_modules(STARTING) if list_calls(module) & STARTING}
+def test_every_row_of_the_launcher_is_used(modules: list[Module]) -> None:
+    used = {use for module in modules if module.name != LAUNCHER for use in list_uses(module)}
 
-    assert starting == set(STARTERS)
+    assert used == set(USES)
 
 
-def test_path_is_searched_in_one_place() -> None:
-    searching = {name for name, module in list_modules(["shutil.which"]) if "shutil.which" in list_calls(module)}
+def test_programs_are_built_by_the_launcher_alone(modules: list[Module]) -> None:
+    building = {module.name for module in modules for call in list_calls(module) if call == "Program"}
+
+    assert building == {LAUNCHER}
+
+
+def test_only_commands_of_the_launcher_run_without_a_confinement(modules: list[Module]) -> None:
+    unconfined = {
+        module.name
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.keyword) and node.arg == "confinement"
+        if isinstance(node.value, ast.Constant) and node.value.value is None
+    }
+
+    assert unconfined == {"tools/process/run.py"}
+
+
+def test_program_without_an_absolute_path_is_refused() -> None:
+    with pytest.raises(ValueError, match="'git' is no absolute path"):
+        use_own_program(SUPERVISOR, "git", environment={})
+    with pytest.raises(ValueError, match="no absolute path"):
+        Program(use=SUPERVISOR, command=("./git",), environment={})
+
+
+def test_path_is_searched_in_known_places(modules: list[Module]) -> None:
+    searching = {module.name for module in modules if "shutil.which" in module.names}
 
     assert searching == set(SEARCHING)
 
 
-def test_the_security_page_says_how_each_program_is_found() -> None:
-    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
-    section = page.partition("## What Metier starts itself")[2].partition("\n## ")[0]
-    rows = set(re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE))
-
-    assert {program for programs in STARTERS.values() for program in programs} <= rows
+def test_the_security_page_has_the_table_of_the_launcher() -> None:
+    assert PAGE.read_text(encoding="utf-8") == program_starts.render_page(), "run `./dev docs`"
 
 
 def test_program_that_is_handed_to_an_interpreter_as_text_imports_the_standard_library_alone() -> None:
@@ -100,3 +103,8 @@ def test_program_that_is_handed_to_an_interpreter_as_text_imports_the_standard_l
     done = subprocess.run([sys.executable, "-I", "-S", "-c", text, order], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.stderr) == ("read\n", "")
+
+
+def list_calls(module: Module) -> list[str]:
+    called = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    return [function.id for function in called if isinstance(function, ast.Name)]

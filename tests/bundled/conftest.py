@@ -1,68 +1,41 @@
 """Fixtures for the bundled skills: a way to run their scripts, and a folder full of odd files."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
+from filelock import FileLock
 from uv import find_uv_bin
 
 # Tests are imported one by one, so what they share is put where Python finds it.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from script_forks import ScriptForks
+from skill_scripts import Outcome, run_script
 
 import metier
-from metier.file_lock import FileLock
 
 _WAIT_SECONDS = 300.0
 BUNDLED = Path(metier.__file__).parent / "bundled"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a script ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Standard output as the one JSON object that it must be."""
-        assert self.code == 0, self.err
-        value = json.loads(self.out)
-        assert isinstance(value, dict)
-        return cast("dict[str, Any]", value)
-
-
 type Run = Callable[..., Outcome]
 
 
-@pytest.fixture(scope="session")
-def plain_forks() -> Iterator[ScriptForks]:
-    """For scripts that need nothing but Python. A warning is an error."""
-    with ScriptForks(sys.executable, "-W", "error") as running:
-        yield running
-
-
 @pytest.fixture
-def run(plain_forks: ScriptForks) -> Run:
+def run() -> Run:
     """Run a script of a skill that needs nothing but Python: run("skill", "script", *arguments).
 
-    With a small environment and closed standard input, as the script tools do.
+    With a small environment, as the script tools do.
     """
     kept = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
 
     def call(skill: str, script: str, *arguments: str | Path) -> Outcome:
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         path = BUNDLED / skill / "scripts" / f"{script}.py"
-        return Outcome(*plain_forks.run(path, *map(str, arguments), environment=environment))
+        return run_script(path, *map(str, arguments), env=environment)
 
     return call
 
@@ -74,7 +47,7 @@ def script_python(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
     folder = (base if worker_id == "master" else base.parent) / "script-python"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
-    with FileLock(folder.with_name(f"{folder.name}.lock"), wait_seconds=_WAIT_SECONDS):
+    with FileLock(folder.with_name(f"{folder.name}.lock"), timeout=_WAIT_SECONDS):
         if not (folder / "ready").exists():
             uv = find_uv_bin()
             make = [uv, "venv", "--no-config", "--quiet", "--python", sys.executable, str(folder)]
@@ -84,13 +57,6 @@ def script_python(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
             subprocess.run(install, env=environment, check=True, timeout=100)
             (folder / "ready").touch()
     return python
-
-
-@pytest.fixture(scope="session")
-def market_forks(script_python: Path) -> Iterator[ScriptForks]:
-    packages = ("click", "httpx", "httpcore", "certifi", "encodings.idna", "importlib.resources")
-    with ScriptForks(str(script_python), packages=packages) as running:
-        yield running
 
 
 @pytest.fixture

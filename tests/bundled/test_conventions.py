@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from script_forks import ScriptForks
+from skill_scripts import run_script
 from uv import find_uv_bin
 
 import metier
@@ -118,15 +118,13 @@ def test_help_is_quick_and_explains_every_option(script: Path, script_python: Pa
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
-def test_a_wrong_option_is_a_sentence_and_not_a_traceback(
-    script: Path, plain_forks: ScriptForks, market_forks: ScriptForks
-) -> None:
-    forks = market_forks if script.parent.parent.name == "kalshi-markets" else plain_forks
-    code, out, err = forks.run(script, "--no-such-option", "--json", environment={})
-    assert code == 2
-    assert out == ""
-    assert "Traceback" not in err
-    assert "no-such-option" in err
+def test_a_wrong_option_is_a_sentence_and_not_a_traceback(script: Path, script_python: Path) -> None:
+    python = script_python if script.parent.parent.name == "kalshi-markets" else None
+    done = run_script(script, "--no-such-option", "--json", python=python, env={})
+    assert done.code == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    assert "no-such-option" in done.err
 
 
 def test_no_bytecode_or_stray_files_are_shipped() -> None:

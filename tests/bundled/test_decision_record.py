@@ -3,9 +3,12 @@
 import os
 from pathlib import Path
 
+import pytest
 from pydantic import JsonValue
 
 from metier import create_agent_adapter, create_executor
+
+pytestmark = pytest.mark.slow
 
 
 def test_interview_keeps_what_it_was_told_and_ends_in_a_numbered_record(tmp_path: Path) -> None:

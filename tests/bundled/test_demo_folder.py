@@ -1,6 +1,9 @@
 """`demos/basic_demo_skills`: the skills that ship, as skills of a project."""
 
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -23,9 +26,46 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_demo_skill_is_the_one_that_ships(name: str) -> None:
-    assert read_tree(DEMOS / name) == read_tree(ROOT / "src/metier/bundled" / name)
+def test_wheel_contains_the_demo_skills(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        assert len(set(wheel.namelist())) == len(wheel.namelist())
+        wheel.extractall(tmp_path)
+
+    for name in NAMES:
+        assert read_tree(tmp_path / "metier/bundled" / name) == read_tree(DEMOS / name)
+
+
+def test_git_has_one_copy_of_the_demo_skills() -> None:
+    tracked = subprocess.run(["git", "ls-files", "src/metier/bundled"], cwd=ROOT, capture_output=True, text=True)
+
+    assert [line for line in tracked.stdout.splitlines() if line.split("/")[3] in NAMES] == []
+
+
+def test_copies_for_an_editable_install_follow_the_originals(tmp_path: Path) -> None:
+    for folder in ("demos/basic_demo_skills", "scripts"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_skills = [sys.executable, tmp_path / "scripts/demo_skills.py"]
+    originals = tmp_path / "demos/basic_demo_skills"
+    copies = tmp_path / "src/metier/bundled"
+
+    subprocess.run(copy_skills, check=True)
+    (originals / "workspace-inventory/SKILL.md").write_text("changed")
+    (originals / "workspace-inventory/references/output.md").unlink()
+    subprocess.run(copy_skills, check=True)
+
+    for name in NAMES:
+        assert read_tree(copies / name) == read_tree(originals / name)
+    assert (copies / "workspace-inventory/SKILL.md").read_text() == "changed"
+
+
+def test_build_without_the_demo_skills_fails(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    done = subprocess.run([sys.executable, tmp_path / "scripts/demo_skills.py"], capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert "No skills in" in done.stderr
 
 
 def test_copied_into_a_project_they_do_its_work_offline(

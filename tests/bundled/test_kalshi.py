@@ -11,9 +11,11 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
-from script_forks import ScriptForks
+from skill_scripts import run_script
 
 import metier
+
+pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(metier.__file__).parent / "bundled" / "kalshi-markets" / "scripts"
 LARGEST_PAGE = 3
@@ -175,12 +177,13 @@ def api() -> Iterator[Api]:
 class Scripts:
     """Runs a script against the server: its exit code, output and errors."""
 
-    forks: ScriptForks
+    python: Path
     url: str
 
     def __call__(self, script: str, *arguments: str) -> tuple[int, str, str]:
         environment = {"PATH": os.environ["PATH"], "KALSHI_API_BASE_URL": self.url, "NO_PROXY": "*"}
-        return self.forks.run(SCRIPTS / f"{script}.py", *arguments, environment=environment)
+        done = run_script(SCRIPTS / f"{script}.py", *arguments, python=self.python, env=environment)
+        return done.code, done.out, done.err
 
     def json(self, script: str, *arguments: str) -> dict[str, Any]:
         code, out, err = self(script, *arguments, "--json")
@@ -191,8 +194,8 @@ class Scripts:
 
 
 @pytest.fixture
-def scripts(api: Api, market_forks: ScriptForks) -> Scripts:
-    return Scripts(market_forks, api.url)
+def scripts(api: Api, script_python: Path) -> Scripts:
+    return Scripts(script_python, api.url)
 
 
 def test_status_tells_exchange_and_trading_apart(scripts: Scripts) -> None:
@@ -331,12 +334,12 @@ def test_a_busy_server_is_asked_again_and_then_given_up(scripts: Scripts, api: A
     assert len(api.requests) == 6
 
 
-def test_an_unreachable_or_wrong_address_is_named(market_forks: ScriptForks) -> None:
-    code, out, err = Scripts(market_forks, "http://127.0.0.1:9")("markets", "--json")
+def test_an_unreachable_or_wrong_address_is_named(script_python: Path) -> None:
+    code, out, err = Scripts(script_python, "http://127.0.0.1:9")("markets", "--json")
     assert (code, out) == (1, "")
     assert "Cannot reach 'http://127.0.0.1:9" in err
-    assert Scripts(market_forks, "file:///etc/passwd")("status")[0] == 2
-    code, out, err = Scripts(market_forks, "http://localhost:port")("status", "--json")
+    assert Scripts(script_python, "file:///etc/passwd")("status")[0] == 2
+    code, out, err = Scripts(script_python, "http://localhost:port")("status", "--json")
     assert (code, out) == (2, "")
     assert "Traceback" not in err
 

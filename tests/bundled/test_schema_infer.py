@@ -12,6 +12,8 @@ from metier import create_agent_adapter, create_executor
 from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.protocol import AgentResponse
 
+pytestmark = pytest.mark.slow
+
 PEOPLE = """id,zip,joined,score,active
 1,01234,2024-01-01,2.5,true
 2,99999,2024-02-01,3,false
@@ -141,11 +143,56 @@ def test_data_is_asked_for_then_its_type_where_it_could_be_several(adapter: Agen
     third = adapter.invoke("schema-infer", {"source_type": "pdf"}, "ctx", resume=True)
     last = adapter.invoke("schema-infer", {"source_type": "text"}, "ctx", resume=True)
 
-    assert first.message.startswith("What shall the schema describe?")
+    assert first.message.startswith("Give the data, a path, or parsed sections with their source type")
     assert second.input_request is not None
     assert [field.name for field in second.input_request.missing_fields] == ["source_type"]
     assert third.metadata.agent_state_detail == "invalid_input"
     assert last.state == "completed"
+
+
+def test_parsed_sections_and_their_source_type_complete_the_second_turn(adapter: AgentAdapter) -> None:
+    sections: JsonValue = {"users": [{"id": 1, "name": "Ada"}, {"id": 2}], "title": "People"}
+
+    first = adapter.invoke("schema-infer", {}, "ctx")
+    second = adapter.invoke("schema-infer", {"parsed_sections": sections, "source_type": "TYPE1"}, "ctx", resume=True)
+
+    assert first.input_request is not None
+    asked = {field.name: field.required for field in first.input_request.missing_fields}
+    assert asked == {"data": False, "path": False, "parsed_sections": False, "source_type": False}
+    assert (second.state, second.outputs["source_type"]) == ("completed", "TYPE1")
+    properties = schema_of(second)["properties"]
+    assert properties == {
+        "users": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+                "required": ["id"],
+            },
+        },
+        "title": {"type": "string"},
+    }
+
+
+def test_half_of_the_parsed_sections_and_source_type_asks_for_the_other_half(adapter: AgentAdapter) -> None:
+    no_type = adapter.invoke("schema-infer", {"parsed_sections": {"a": [{"x": 1}, {"x": 2}]}}, "one")
+    no_sections = adapter.invoke("schema-infer", {"source_type": "TYPE2"}, "two")
+    done = adapter.invoke("schema-infer", {"source_type": "TYPE2"}, "one", resume=True)
+    unknown = adapter.invoke("schema-infer", {"data": "a: 1", "source_type": "TYPE2"}, "three")
+
+    assert no_type.input_request is not None
+    assert no_sections.input_request is not None
+    assert [field.name for field in no_type.input_request.missing_fields] == ["source_type"]
+    assert "parsed_sections" in [field.name for field in no_sections.input_request.missing_fields]
+    assert done.state == "completed"
+    assert unknown.metadata.agent_state_detail == "invalid_input"
+
+
+def test_path_alone_answers_the_question_for_data(adapter: AgentAdapter, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(PEOPLE, encoding="utf-8")
+    adapter.invoke("schema-infer", {}, "ctx")
+
+    assert adapter.invoke("schema-infer", {"path": "people.csv"}, "ctx", resume=True).state == "completed"
 
 
 def test_too_much_guesswork_asks_for_more_records_once(adapter: AgentAdapter) -> None:

@@ -12,6 +12,8 @@ from metier import create_agent_adapter, create_executor
 from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.protocol import AgentResponse
 
+pytestmark = pytest.mark.slow
+
 type Properties = dict[str, dict[str, JsonValue]]
 
 SHOP = """

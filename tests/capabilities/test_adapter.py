@@ -12,12 +12,14 @@ from capability_skills import write_skill
 
 from metier import create_agent_adapter, create_executor
 from metier.capabilities.adapter import AgentAdapter
-from metier.capabilities.contracts.contract import Schema
+from metier.capabilities.contract import Schema
 from metier.capabilities.protocol import AgentResponse, ExecutionStatus, TaskState
 from metier.errors import SkillNotFound, UsageError
 from metier.store.failures import ResumeTokenRefused
 from metier.store.state import StateOptions, open_state_store
 from metier.telemetry.redaction import build_redactor
+
+pytestmark = pytest.mark.slow
 
 ASKS = """
 interaction_outcomes:

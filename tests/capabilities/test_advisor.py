@@ -11,10 +11,12 @@ from pydantic import JsonValue
 
 from metier import create_agent_adapter, create_executor
 from metier.capabilities.advisor import AdvisorOutputValidator, ProviderAdvisor
-from metier.capabilities.contracts.contract import Schema, SideEffects, SkillContract
+from metier.capabilities.contract import Schema, SideEffects, SkillContract
 from metier.capabilities.protocol import AgentResponse
 from metier.errors import ProviderError
 from metier.testing.scripted import Says, ScriptedProvider
+
+pytestmark = pytest.mark.slow
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ASKS = f"""

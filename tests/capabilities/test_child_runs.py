@@ -21,6 +21,8 @@ from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.failures import StoreUnavailable
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 
+pytestmark = pytest.mark.slow
+
 PARENT_CONTRACT = """
 interaction_outcomes: {{allowed_intermediate_states: [delegating], max_turns: 4}}
 depends_on: [{child}]
@@ -132,7 +134,7 @@ def test_what_the_child_could_not_do_is_for_the_parent_to_judge(
     assert [row["status"] for row in list_runs(capsys)] == ["failed", "completed"]
 
 
-def test_child_that_cannot_begin_fails_the_step_and_is_not_ordered_again(
+def test_policy_that_becomes_unusable_fails_the_step_before_a_child_starts(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     contract = """
@@ -155,7 +157,7 @@ def execute(context):
 
     shown = call("runs", "show", "latest", capsys=capsys)[1]
     assert code == 1
-    assert "not_started" in shown
+    assert "The policy of this workspace cannot be used" in shown
 
 
 def test_rule_that_denies_the_child_binds_it_below_its_parent_too(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from capability_skills import write_skill
 
-from metier.capabilities.contracts.contract import SideEffects, SkillContract
-from metier.capabilities.contracts.reading import ContractReading, read_contract
+from metier.capabilities.contract import SideEffects, SkillContract
+from metier.capabilities.contract_reader import ContractReading, read_contract
 from metier.cli.main import run
 from metier.definitions.skills.skill import load_skill
 

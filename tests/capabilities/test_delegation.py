@@ -9,6 +9,8 @@ from metier import create_agent_adapter, create_executor
 from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.protocol import AgentResponse
 
+pytestmark = pytest.mark.slow
+
 DELEGATES = """
 interaction_outcomes:
   allowed_intermediate_states: [delegating, input_required]

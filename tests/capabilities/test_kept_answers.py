@@ -1,15 +1,16 @@
 """What a skill answered survives the agent that should have stored it, and is not left lying about."""
 
+import dataclasses
 import os
 import stat
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 from capability_skills import write_skill
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier import create_executor
@@ -24,14 +25,15 @@ from metier.runtime.confinement import open_confinement
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.store.backend import StoreOptions, open_store
 from metier.store.base import Store
-from metier.store.opening import open_store
-from metier.store.options import StoreOptions
 from metier.store.tokens import load_resume_keys
 from metier.telemetry.redaction import build_redactor
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.process.sandbox.options import SandboxOptions
+
+pytestmark = pytest.mark.slow
 
 LAUNCH = """
 def execute(context):
@@ -52,7 +54,9 @@ def find_kept(workspace: Path) -> list[Path]:
 async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> tuple[CapabilityTool, Capability]:
     write_skill(workspace / "skills", "launcher", contract=OPAQUE, impl=LAUNCH)
     artifacts = workspace / "runs" / "r1" / "artifacts"
-    executor = replace(create_executor(workspace), artifacts=artifacts, is_one_place=True, confinement=confinement)
+    executor = dataclasses.replace(
+        create_executor(workspace), artifacts=artifacts, is_one_place=True, confinement=confinement
+    )
     found = executor.find("launcher")
     assert isinstance(found, Capability)
     conversations = Conversations(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.capabilities.checks.sync_check import check_file, check_source
+from metier.capabilities.sync_check import check_file, check_source
 from metier.cli.main import run
 
 UNSAFE = [

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 
-AGENT = Path(sys.executable).parent / "agent"
 SECONDS = 90.0
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP = "\x03", "\x04", "\r", "\x1b", "\t", "\x1b[A"
 CTRL_BACKSLASH = "\x1c"
@@ -33,10 +32,8 @@ class Terminal:
         self.process = process
         self._descriptor = descriptor
         self._seen = ""
-
-    @property
-    def agent_pid(self) -> int:
-        return self.process.agent_pid if isinstance(self.process, ForkedAgent) else self.process.pid
+        self.raw = b""
+        """All bytes that were sent to the terminal."""
 
     @property
     def is_open(self) -> bool:
@@ -75,28 +72,26 @@ class Terminal:
             data = os.read(self._descriptor, 65536)
         except OSError:
             return False
+        self.raw += data
         self._seen += _CONTROL.sub("", data.decode("utf-8", "replace"))
         return bool(data)
 
 
 @contextmanager
-def chat_terminal(folder: Path, *args: str, is_anew: bool = False, **environment: str) -> Generator[Terminal]:
-    with agent_terminal(folder, "chat", *args, is_anew=is_anew, **environment) as terminal:
+def chat_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
+    with agent_terminal(folder, "chat", *args, **environment) as terminal:
         yield terminal
 
 
 @contextmanager
-def agent_terminal(folder: Path, *args: str, is_anew: bool = False, **environment: str) -> Generator[Terminal]:
-    """`is_anew`: the program as a user starts it, else a fork that imports nothing."""
+def agent_terminal(folder: Path, *args: str, **environment: str) -> Generator[Terminal]:
+    """Start the real program at a terminal that is its own."""
     controller, terminal = pty.openpty()
     variables = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "NO_COLOR": "1", **environment}
-    options: dict[str, Any] = {"cwd": folder, "env": variables, "start_new_session": True}
-    options |= {"stdin": terminal, "stdout": terminal, "stderr": terminal}
-    if is_anew:
-        words = [sys.executable, "-c", OWN_TERMINAL, str(AGENT), *args]
-        process: subprocess.Popen[Any] = subprocess.Popen(words, **options)
-    else:
-        process = ForkedAgent(args, **options)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", OWN_TERMINAL, AGENT, *args], cwd=folder, env=variables,
+        stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+    )  # fmt: skip
     os.close(terminal)
     shown = Terminal(controller, process)
     try:

@@ -53,7 +53,7 @@ FOREIGN: dict[str, str] = {
     "patches": "git init -q $W; cd $W; echo x > x; git add x; git commit -q -m x; git -C $UP format-patch -q --root --stdout main | git am -q",
     "tar archive": "mkdir $W; git -C $UP archive main | tar x -C $W",
     "tar archive in a new repository": "git init -q $W; git -C $UP archive main | tar x -C $W; cd $W; git add -A; git commit -q -m mine",
-    "zip archive": "mkdir $W; git -C $UP archive --format=zip -o $W.zip main; cd $W; $PYTHON $UNZIP $W.zip",
+    "zip archive": 'mkdir $W; git -C $UP archive --format=zip -o $W.zip main; cd $W; "$PYTHON" "$UNZIP" "$W.zip"',
     "tar archive of a folder": "mkdir $W; find $UP/.agent -type f -exec touch -d 2020-01-02T03:04:05.67 {} +; "
     "tar c -C $UP --exclude=.git . | tar x -C $W",
     "bundle fetched into a repository": "git -C $UP bundle create -q $W.bundle main; git init -q $W; cd $W; git pull -q $W.bundle main",

@@ -16,6 +16,7 @@ class Reply:
     calls: tuple[tuple[str, dict[str, object]], ...] = ()
     status: int = 200
     finish: str = ""
+    error: str = "scripted failure"
 
 
 def says(text: str) -> Reply:
@@ -26,8 +27,8 @@ def calls(name: str, **arguments: object) -> Reply:
     return Reply(calls=((name, arguments),))
 
 
-def fails(status: int) -> Reply:
-    return Reply(status=status)
+def fails(status: int, error: str = "scripted failure") -> Reply:
+    return Reply(status=status, error=error)
 
 
 @dataclass
@@ -39,6 +40,9 @@ class ModelServer:
     received: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     silent: threading.Event = field(default_factory=threading.Event)
     """While it is set a request is taken and not answered."""
+    hold_after: int = -1
+    """After so many replies a request is taken and not answered."""
+    held: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     halting: threading.Event = field(default_factory=threading.Event)
@@ -65,6 +69,9 @@ class ModelServer:
     def next(self, body: dict[str, Any]) -> Reply:
         self.received.append(body)
         self.asked.set()
+        if len(self.received) - 1 == self.hold_after:
+            self.held.set()
+            self.released.wait(60)
         if self.silent.is_set():
             self.released.wait(60)
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -87,7 +94,7 @@ def running_model(given: ModelServer | None = None) -> Generator[ModelServer]:
             reply = model.next(body)
             number = len(model.received)
             if reply.status != 200:
-                self._send(json.dumps({"error": {"message": "scripted failure"}}).encode(), status=reply.status)
+                self._send(json.dumps({"error": {"message": reply.error}}).encode(), status=reply.status)
             elif body.get("stream"):
                 pieces = list(_stream(reply, number, model.cached))
                 is_whole = not model.halting.is_set()

@@ -4,7 +4,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any, cast
 
 from model_server import ModelServer
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 from metier.cli.main import run
 
-AGENT = Path(sys.executable).parent / "agent"
 QUICK = {"retry_base_delay_seconds": 0, "retry_max_delay_seconds": 0}
 
 SKILL = """---
@@ -72,15 +70,8 @@ class Workspace:
     def agent(self, *args: str) -> int:
         return run(list(args))
 
-    def start(self, *args: str, **environment: str) -> ForkedAgent:
-        """The command as a process of its own, which imports nothing: see `agent_forks`."""
-        return ForkedAgent(
-            args, cwd=self.folder, env={**os.environ, **environment}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def start_anew(self, *args: str, **environment: str) -> subprocess.Popen[str]:
-        """The command as a user starts it."""
+    def start(self, *args: str, **environment: str) -> subprocess.Popen[str]:
+        """Start the real program."""
         return subprocess.Popen(
             [AGENT, *args], cwd=self.folder, env={**os.environ, **environment}, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -108,6 +99,14 @@ def close_after_reader(pipe: int) -> None:
 
 
 BREAK = 'import sys\nsys.stderr.write("no luck\\n")\nsys.exit(3)\n'
+
+
+def run_approved(workspace: Workspace) -> int:
+    """Run a task whose one command asks for an approval, and approve it."""
+    assert workspace.agent("run", "Do it", "-q", "--output-format", "json") == 3
+    (approval,) = [event for event in workspace.events() if event["event_type"] == "approval_requested"]
+    assert workspace.agent("approvals", "approve", approval["payload"]["approval_id"]) == 0
+    return workspace.agent("resume", "latest", "-q")
 
 
 def use_model(model: ModelServer) -> dict[str, object]:

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from model_server import ModelServer, calls, says
+from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace
 
-from agent_forks import forked_agent
+from agent_command import AGENT, run_agent
+
+pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -88,13 +90,11 @@ def test_an_approval_is_found_without_reading_the_journals_of_other_runs(
 def test_approved_in_another_process_the_call_runs_once_after_resume(
     workspace: Workspace, model: ModelServer, parked: str
 ) -> None:
-    subprocess.run([forked_agent(), "approvals", "approve", parked, "--by", "ada"], cwd=workspace.folder, check=True)
+    subprocess.run([AGENT, "approvals", "approve", parked, "--by", "ada"], cwd=workspace.folder, check=True)
 
-    resumed = subprocess.run(
-        [forked_agent(), "resume", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=True
-    )
+    resumed = run_agent("resume", "latest", cwd=workspace.folder)
 
-    assert resumed.stdout == "Done.\n"
+    assert (resumed.returncode, resumed.stdout) == (0, "Done.\n")
     assert count_runs(workspace) == 1
     assert "one" in model.received[-1]["messages"][-1]["content"]
     (decided,) = [event for event in workspace.events() if event["event_type"] == "approval_decided"]
@@ -250,6 +250,24 @@ def test_an_approval_past_its_time_is_closed_and_the_model_is_told(
     assert show(workspace, parked, capsys)["status"] == "expired"
 
 
+@pytest.mark.parametrize(("setting", "hours"), [(None, 168), ("1.5", 1.5)])
+def test_an_approval_expires_after_a_week_or_after_the_hours_of_the_setting(
+    setting: str | None, hours: float, workspace: Workspace, model: ModelServer, *, capsys: Capture
+) -> None:
+    if setting:
+        settings = json.loads((workspace.folder / "agent.yaml").read_text("utf-8"))
+        workspace.configure(**settings | {"runtime": {"approval_expiry_hours": float(setting)}})
+    model.follow(calls("Bash", command="touch made.txt"), says("Done."))
+    assert workspace.agent("run", "Make it", "--profile", "guarded", "--quiet") == 3
+    capsys.readouterr()
+
+    assert workspace.agent("approvals", "list", "--json") == 0
+
+    (shown,) = json.loads(capsys.readouterr().out)
+    left = datetime.fromisoformat(shown["expires_at"]) - datetime.fromisoformat(shown["created_at"])
+    assert left == timedelta(hours=hours)
+
+
 def test_an_approval_that_does_not_exist_is_said_to(workspace: Workspace, parked: str, capsys: Capture) -> None:
     assert workspace.agent("approvals", "approve", "ap-nothing") == 2
 
@@ -268,3 +286,21 @@ def test_a_tool_that_was_turned_off_meanwhile_does_not_run_although_it_was_appro
 
     assert "'script_run' is turned off" in model.received[-1]["messages"][-1]["content"]
     assert count_runs(workspace) == 0
+
+
+@pytest.mark.parametrize("first", ["a.txt", "secret/a.txt"])
+def test_all_calls_of_a_reply_are_asked_together_also_beside_a_refused_one(
+    workspace: Workspace, model: ModelServer, capsys: Capture, first: str
+) -> None:
+    workspace.write(".agent/policy.yaml", "rules: [{tool: Write, allow: false, when: {path: {startsWith: secret/}}}]\n")
+    paths = [first, "secret/b.txt", "c.txt", "d.txt"]
+    written: tuple[tuple[str, dict[str, object]], ...] = tuple(
+        ("Write", {"path": path, "content": "x"}) for path in paths
+    )
+    model.follow(Reply(calls=written), says("Done."))
+    capsys.readouterr()
+
+    assert workspace.agent(*ASK, "--output-format", "json") == 3
+
+    asked = [approval["arguments"]["path"] for approval in json.loads(capsys.readouterr().out)["approvals"]]
+    assert asked == [path for path in paths if not path.startswith("secret/")]

@@ -5,13 +5,19 @@ import os
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 from chat_pty import ENTER, agent_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
 from metier.cli.main import run
-from metier.skills.trust.digest import digest_tree
+from metier.cli.shared.place import open_place
+from metier.engine import entries as e
+from metier.runtime.runs import Watch, open_runtime
+from metier.skills.trust.judgement import digest_tree
+
+pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -49,6 +55,22 @@ def said(model: ModelServer) -> str:
     return "new" if "the new script ran" in str(results) else "old" if "the old script ran" in str(results) else ""
 
 
+def answer_read(model: ModelServer) -> list[str]:
+    """The answer to the model's question, as the last request has it."""
+    results = [str(message["content"]) for message in model.received[-1]["messages"] if message["role"] == "tool"]
+    return [json.loads(text)["answer"] for text in results if text.startswith('{"answer"')]
+
+
+def append_entry(run_id: str, entry: e.Entry) -> None:
+    """Write an entry as another process would that drove the run for a moment."""
+
+    async def append() -> None:
+        async with open_runtime(open_place(None)) as runtime, runtime.writing(run_id, Watch()) as log:
+            await log.record(entry, durable=True)
+
+    anyio.run(append)
+
+
 def record(workspace: Workspace, run_id: str) -> dict[str, dict[str, str]]:
     return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
 
@@ -68,16 +90,17 @@ def test_a_script_that_changed_while_the_run_waited_is_not_run_unless_that_is_ac
     change(workspace.folder / "skills" / "writer")
     capsys.readouterr()
 
-    for _ in range(2):
-        assert go_on(workspace, waiting) == 4
+    for flags in (["--input", "answer=the first"], []):
+        assert workspace.agent("resume", waiting, *flags) == 4
         told = capsys.readouterr().err
         assert "The files of skill 'writer' changed since the run began" in told
         assert f"agent resume {waiting} {ACCEPT}" in told
     assert said(model) == ""
     assert workspace.event_types().count("run_paused") == 2
 
-    assert go_on(workspace, waiting, ACCEPT, "--quiet") == 0
+    assert workspace.agent("resume", waiting, ACCEPT, "--quiet") == 0
     assert said(model) == "new"
+    assert answer_read(model) == ["the first"]
     accepted = next(event for event in workspace.events() if event["event_type"] == "skill_code_accepted")
     tree = digest_tree(workspace.folder / "skills" / "writer").tree
     assert (
@@ -98,7 +121,7 @@ def test_an_added_file_counts_and_the_pinned_text_of_a_skill_does_not(
     assert go_on(workspace, waiting, "--quiet") == 4
 
     (folder / "scripts" / "json.py").unlink()
-    assert go_on(workspace, waiting, "--quiet") == 0
+    assert workspace.agent("resume", waiting, "--quiet") == 0
     assert said(model) == "old"
     assert "pinned_definition_used" in workspace.event_types()
 
@@ -113,7 +136,7 @@ def test_a_skill_in_a_folder_of_its_own_is_asked_about_too(
     change(tmp_path / "shared" / "writer")
 
     assert go_on(workspace, run_id, "--quiet") == 4
-    assert go_on(workspace, run_id, ACCEPT, "--quiet") == 0
+    assert workspace.agent("resume", run_id, ACCEPT, "--quiet") == 0
     assert said(model) == "new"
 
 
@@ -133,7 +156,7 @@ def test_trusting_the_new_bytes_of_a_skill_in_the_home_folder_does_not_answer_fo
 
     assert go_on(workspace, run_id, "--quiet") == 4
     assert said(model) == ""
-    assert go_on(workspace, run_id, ACCEPT, "--quiet") == 0
+    assert workspace.agent("resume", run_id, ACCEPT, "--quiet") == 0
     assert said(model) == "new"
 
 
@@ -165,14 +188,17 @@ def test_a_person_at_a_terminal_is_asked(workspace: Workspace, model: ModelServe
         assert terminal.wait_for_end() == 4
     assert said(model) == ""
 
-    with agent_terminal(workspace.folder, "resume", waiting, "--input", "answer=x") as terminal:
+    with agent_terminal(workspace.folder, "resume", waiting) as terminal:
         terminal.wait_for("Go on with the new ones? ")
         terminal.type("y" + ENTER)
         assert terminal.wait_for_end() == 0
     assert said(model) == "new"
+    assert answer_read(model) == ["x"]
 
 
-def test_what_is_accepted_for_a_task_counts_for_the_step_that_waits(workspace: Workspace, model: ModelServer) -> None:
+def test_what_is_accepted_for_a_task_counts_for_the_step_that_waits(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
     workspace.add_skill("writer", "Write a line.", write=OLD)
     rule = "tool_approvals:\n  rules:\n    - {tool: script_run, allow: true}\n"
     workspace.write(".agent/tasks/line/TASK.md", f"---\nname: Line\n{rule}---\n\nWrite a line.\n")
@@ -181,7 +207,62 @@ def test_what_is_accepted_for_a_task_counts_for_the_step_that_waits(workspace: W
     assert workspace.agent("task", "run", "line", "-q") == 4
     change(workspace.folder / "skills" / "writer")
 
-    assert go_on(workspace, "latest", "-q") == 4
+    task_run = workspace.run_ids()[-1]
+    capsys.readouterr()
+
+    assert go_on(workspace, task_run) == 4
+    told = capsys.readouterr().err
+    assert "The files of skill 'writer' changed since the run began" in told
+    assert f"agent resume {task_run} {ACCEPT}" in told
+    assert workspace.events(task_run)[-1]["payload"]["kind"] == "changed_code"
     assert len(model.received) == 1
-    assert go_on(workspace, "latest", ACCEPT, "-q") == 0
+    assert workspace.agent("resume", task_run, ACCEPT, "-q") == 0
     assert said(model) == "new"
+    assert answer_read(model) == ["the first"]
+
+
+def test_accepting_the_change_before_the_answer_leaves_the_question_open(
+    workspace: Workspace, model: ModelServer, waiting: str, capsys: Capture
+) -> None:
+    change(workspace.folder / "skills" / "writer")
+
+    for flags in ([], [ACCEPT], []):
+        capsys.readouterr()
+        assert workspace.agent("resume", waiting, *flags) == 4
+        assert f"agent resume {waiting} --input answer=" in capsys.readouterr().err
+    assert go_on(workspace, waiting, "--quiet") == 0
+    assert said(model) == "new"
+    assert workspace.agent("replay", waiting, "--execute") == 0
+
+
+def test_a_run_that_an_earlier_version_paused_for_changed_files_asks_its_question_again(
+    workspace: Workspace, model: ModelServer, waiting: str, capsys: Capture
+) -> None:
+    reason = "The files of skill 'writer' changed since the run began"
+    append_entry(waiting, e.RunPaused(pause="changed_code", reason=reason))
+    change(workspace.folder / "skills" / "writer")
+    capsys.readouterr()
+
+    assert workspace.agent("resume", waiting, ACCEPT) == 4
+    assert "waits:   Which line?" in capsys.readouterr().err
+    assert go_on(workspace, waiting, "--quiet") == 0
+    assert said(model) == "new"
+    assert workspace.agent("replay", waiting, "--execute") == 0
+
+
+def test_a_step_answered_before_the_changed_files_are_accepted_keeps_its_answer(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
+    workspace.add_skill("writer", "Write a line.", write=OLD)
+    model.follow(calls("Write", path="a.txt", content="x"), says("Done."))
+    assert workspace.agent("run", "Write a file", "--quiet") == 3
+    run_id = workspace.run_ids()[-1]
+    change(workspace.folder / "skills" / "writer")
+    asked = next(event for event in workspace.events() if event["event_type"] == "approval_requested")
+    assert workspace.agent("approvals", "approve", asked["payload"]["approval_id"]) == 0
+
+    assert workspace.agent("resume", run_id) == 4
+    assert "approval_decided" in workspace.event_types()
+    assert workspace.agent("resume", run_id, ACCEPT, "--quiet") == 0
+    assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "x"

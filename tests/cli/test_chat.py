@@ -12,7 +12,9 @@ import pytest
 from model_server import ModelServer, calls, fails, says
 from run_workspace import Workspace, use_model
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
+
+pytestmark = pytest.mark.slow
 
 type Say = Callable[..., tuple[int, str, str]]
 
@@ -68,7 +70,7 @@ def test_there_is_nothing_to_continue_in_a_new_workspace(say: Say) -> None:
     assert say("", "--continue") == (
         2,
         "",
-        "error: There is no conversation to go on with\nhint: Begin one with `agent chat`\n",
+        "error: There is no conversation to continue\nhint: Start one with `agent chat`\n",
     )
     assert say("", "--continue", "--context", "x")[0] == 2
 
@@ -182,8 +184,8 @@ def test_a_turn_killed_while_the_model_thinks_goes_on_when_the_chat_is_opened_ag
 ) -> None:
     model.follow(says("Here."))
     model.silent.set()
-    process = ForkedAgent(
-        ["chat", "--context", "c"], cwd=workspace.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    process = subprocess.Popen(
+        [AGENT, "chat", "--context", "c"], cwd=workspace.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, env=dict(os.environ),
     )  # fmt: skip
     assert process.stdin is not None

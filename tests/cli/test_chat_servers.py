@@ -9,6 +9,8 @@ from mcp_workspace import accept, count_lines, define, is_gone, use_hostile
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "you>"
 ASKS_NOTHING = ("--profile", "permissive")
 

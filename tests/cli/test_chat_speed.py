@@ -63,9 +63,9 @@ def test_a_chat_that_waits_uses_no_processor_time(workspace: Workspace, model: M
         terminal.type("Hello" + ENTER)
         terminal.wait_for("Here I am.")
         terminal.wait_for("cost unknown")
-        before = read_cpu_seconds(terminal.agent_pid)
+        before = read_cpu_seconds(terminal.process.pid)
         Event().wait(IDLE_SECONDS)
-        used = read_cpu_seconds(terminal.agent_pid) - before
+        used = read_cpu_seconds(terminal.process.pid) - before
         terminal.type(CTRL_D)
         assert terminal.wait_for_end() == 0
 

@@ -1,8 +1,11 @@
 """Talking at a real terminal: streaming, Ctrl-C, Ctrl-D, many lines, completion, approvals in place."""
 
+import pytest
 from chat_pty import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP, chat_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace, use_model
+
+pytestmark = pytest.mark.slow
 
 PROMPT = "you>"
 
@@ -15,7 +18,7 @@ def said_last(model: ModelServer) -> str:
 def test_ctrl_c_stops_the_turn_and_not_the_program(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Late."), says("Here I am."))
     model.silent.set()
-    with chat_terminal(workspace.folder, is_anew=True) as terminal:
+    with chat_terminal(workspace.folder) as terminal:
         terminal.wait_for(PROMPT)
         terminal.type("Think hard" + ENTER)
         assert model.asked.wait(60)

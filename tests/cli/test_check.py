@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent_forks import forked_agent
 from metier.cli.main import run
+
+pytestmark = pytest.mark.slow
 
 AGENT = Path(sys.executable).with_name("agent")
 
@@ -108,7 +109,7 @@ def test_skill_that_cannot_be_loaded_has_its_reason_and_the_exit_code_says_so(
     out = capsys.readouterr().out
     assert code == 1
     assert "  ✗ broken-skill (active) - Load failed: Field 'description' is missing (SKILL.md line 1)\n" in out
-    assert "  ✗ lost (active) - Load failed: the folder 'scripts' is missing\n" in out
+    assert "  ✗ lost (active) - Load failed: The folder 'scripts' is missing\n" in out
 
 
 def test_toolset_is_imported_for_real_and_its_failure_is_the_reason(
@@ -207,12 +208,12 @@ def test_installed_skill_stays_a_package_when_the_home_folder_is_the_workspace(
     assert run(["skill", "run", "letters", "a"]) == 5
 
 
-@pytest.mark.parametrize(("variables", "is_anew"), [({"PYTHONIOENCODING": "ascii"}, True), ({"TERM": "dumb"}, False)])
-def test_plain_marks_where_the_terminal_cannot_show_others(*, variables: dict[str, str], is_anew: bool) -> None:
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"TERM": "dumb"}])
+def test_plain_marks_where_the_terminal_cannot_show_others(variables: dict[str, str]) -> None:
     write_skill(Path(".agent/skills/заметки"))
 
-    agent = AGENT if is_anew else forked_agent()  # Python reads how its streams are coded when it starts
-    done = subprocess.run([agent, "check"], env={**os.environ, **variables}, capture_output=True, check=False)
+    # The real program: Python reads the encoding of its streams when it starts.
+    done = subprocess.run([AGENT, "check"], env={**os.environ, **variables}, capture_output=True, check=False)
 
     assert done.returncode == 0, done.stderr
     assert b"  [--] hello-extended (inactive) - 1 script, 1 toolset [" in done.stdout
@@ -237,9 +238,18 @@ def test_stream_that_takes_nothing_is_no_crash(closed: str) -> None:
     assert b"Traceback" not in done.stderr
 
 
+def test_error_on_a_full_device_keeps_its_exit_code() -> None:
+    # Without PYTHONUNBUFFERED the message is still in the buffer when the interpreter exits.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+    done = subprocess.run(["bash", "-c", f"'{AGENT}' runs show none 2> /dev/full"], env=environment, check=False)
+
+    assert done.returncode == 2
+
+
 def test_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(
-        f"set -o pipefail; {AGENT} check | true; exit ${{PIPESTATUS[0]}}",
+        f"set -o pipefail; '{AGENT}' check | true; exit ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
         capture_output=True,

@@ -1,6 +1,9 @@
 """`agent cost` adds up what runs used; a price that is not known is not zero."""
 
 import json
+import re
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -75,3 +78,44 @@ def test_since_is_an_age_or_a_date() -> None:
     assert parse_since("2026-01-30T00:00:00+00:00", now=now) == datetime(2026, 1, 30, tzinfo=UTC)
     with pytest.raises(UsageError):
         parse_since("soon", now=now)
+
+
+def test_runs_of_a_store_that_kept_no_totals_are_counted(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(calls("Glob", pattern="*"), says("done"))
+    workspace.agent("run", "one")
+    # The store as 0.2 left it: the same tables without those of the last step of the schema, and no event log.
+    with closing(sqlite3.connect(workspace.folder / "runs/state.db")) as store, store:
+        for name in ("runs_without_usage", "runs_by_creation"):
+            store.execute(f"DROP INDEX {name}")
+        for name in ("run_usage", "usage_totals"):
+            store.execute(f"DROP TABLE {name}")
+        store.execute("ALTER TABLE runs DROP COLUMN has_usage")
+        store.execute("DELETE FROM schema_version WHERE version = 11")
+    (workspace.folder / "runs" / workspace.run_ids()[0] / "events.jsonl").unlink()
+    capsys.readouterr()
+
+    for _ in range(2):
+        assert workspace.agent("cost", "--json") == 0
+
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["model"], row["calls"], row["input_tokens"]) == ("openai/m", 2, 200)
+
+
+def test_forks_count_only_their_own_calls(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.follow(calls("Glob", pattern="*"), says("done"), says("forked"))
+    workspace.agent("run", "one")
+    (run_id,) = workspace.run_ids()
+    capsys.readouterr()
+    assert workspace.agent("replay", run_id, "--points") == 0
+    points = re.findall(r"^\s*(\d+)", capsys.readouterr().out, re.MULTILINE)
+    assert workspace.agent("replay", run_id, "--fork-at", points[-2]) == 0
+    capsys.readouterr()
+
+    assert workspace.agent("cost", "--json") == 0
+
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["calls"] == len(model.received)

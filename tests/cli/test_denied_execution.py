@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, QUICK, Workspace, use_model
+from run_workspace import QUICK, Workspace, use_model
 
+from agent_command import AGENT
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.levels import try_rung
 
 DETOURS = (
     "/usr/bin/find . -maxdepth 0 -exec /usr/bin/touch {} ';'",

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import WAIT, Workspace
 
-from agent_forks import forked_agent
+from agent_command import run_agent
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -195,20 +194,14 @@ def test_passwords_of_a_broker_are_never_shown(workspace: Workspace, model: Mode
     password = "hunter" + "22-broker"
 
     for url in (f"sqla+sqlite:///{password}", f"ftp://me:{password}@host/"):
-        ended = subprocess.run(
-            [forked_agent(), "run", "Greet", "--detach"],
-            cwd=workspace.folder, capture_output=True, text=True, timeout=60,
-            env={**os.environ, "CELERY_BROKER_URL": url},
-        )  # fmt: skip
+        variables = {**os.environ, "CELERY_BROKER_URL": url}
+        ended = run_agent("run", "Greet", "--detach", cwd=workspace.folder, env=variables)
         assert ended.returncode == 2
         assert "CELERY_BROKER_URL" in ended.stderr
         assert password not in ended.stdout + ended.stderr
 
     unreachable = {**os.environ, "AGENT_WORKER_BROKER_URL": f"redis://:{password}@127.0.0.1:1/0"}
-    ended = subprocess.run(
-        [forked_agent(), "run", "Greet", "--detach"], cwd=workspace.folder, capture_output=True, text=True, timeout=60,
-        env=unreachable,
-    )  # fmt: skip
+    ended = run_agent("run", "Greet", "--detach", cwd=workspace.folder, env=unreachable)
     assert ended.returncode == 0
     assert "does not answer" in ended.stderr
     assert "workers find it there" in ended.stderr

@@ -52,6 +52,32 @@ def test_it_says_that_a_key_is_set_and_never_the_key(
     assert "hidden-word" not in out
 
 
+def test_resume_secret_is_mentioned_if_machines_share_a_database(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "doctor-" * 6
+    monkeypatch.delenv("AGENT_RESUME_SECRET", raising=False)
+    assert "resume key" not in findings(capsys)
+
+    monkeypatch.setenv("STATE_STORE_BACKEND", "postgres")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me@127.0.0.1:1/db")
+    unset = findings(capsys)["resume key"]
+    monkeypatch.setenv("AGENT_RESUME_SECRET", "short")
+    short = findings(capsys)["resume key"]
+    monkeypatch.setenv("AGENT_RESUME_SECRET", secret)
+    given = findings(capsys)["resume key"]
+
+    assert (unset["state"], unset["detail"].startswith("AGENT_RESUME_SECRET not set")) == ("off", True)
+    assert (short["state"], "shorter than 32 characters" in short["detail"]) == ("problem", True)
+    assert given == {
+        "area": "store",
+        "name": "resume key",
+        "state": "ok",
+        "detail": "AGENT_RESUME_SECRET set",
+        "hint": "",
+    }
+
+
 def test_offline_needs_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
 

@@ -1,15 +1,12 @@
 """`--dry-run`: the same planning, and nothing that leaves the process. Proven by an audit hook in a real process."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from model_server import ModelServer, says
 from run_workspace import Workspace
-
-from agent_forks import FIRST, forked_agent
 
 PLANNING = [
     "run_started", "skill_catalog_loaded", "skill_prefilter_completed", "skill_disclosure_loaded",
@@ -61,7 +58,7 @@ Greet somebody with {{steps.TASK.result}}
 
 
 def test_a_dry_run_opens_no_socket_and_starts_no_process(workspace: Workspace, model: ModelServer) -> None:
-    done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json", is_anew=True)
+    done = _watch(workspace, "run", "Greet somebody", "--dry-run", "true", "--output-format", "json")
 
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "SEEN []"
@@ -113,12 +110,10 @@ def test_dry_run_false_is_a_live_run(workspace: Workspace, model: ModelServer) -
     assert len(model.received) == 1
 
 
-def _watch(workspace: Workspace, *args: str, is_anew: bool = False) -> subprocess.CompletedProcess[str]:
-    """`is_anew`: from the first import on."""
-    program = [sys.executable, "-c", WATCHED + COMMAND] if is_anew else [str(forked_agent())]
-    environment = {**os.environ} if is_anew else {**os.environ, FIRST: WATCHED}
+def _watch(workspace: Workspace, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process that is watched from the first import on."""
     return subprocess.run(
-        [*program, *args], cwd=workspace.folder, env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", WATCHED + COMMAND, *args], cwd=workspace.folder, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
 

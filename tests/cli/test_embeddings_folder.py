@@ -403,7 +403,7 @@ def test_missing_packages_are_answered_with_the_extra(
         captured = capsys.readouterr()
         assert captured.err.count(ALONE) == 1, command
         assert f"needs the package '{package}', which is not installed" in captured.err
-        assert "Install it: pip install" in captured.err
+        assert "Install it: " in captured.err
         assert "[embeddings]" in captured.err
 
 

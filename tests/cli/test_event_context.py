@@ -112,6 +112,19 @@ def test_what_an_action_should_come_to_is_asked_for_and_logged(workspace: Worksp
     assert first["planned_actions"][0]["expected_output"] == "The names of the notes"
 
 
+def test_native_calls_are_logged_with_their_id_and_expected_output(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Glob", pattern="*.md"), calls("finish", result="Done."))
+
+    assert workspace.agent("run", "Look") == 0
+
+    (glob,), (finish,) = (event["planned_actions"] for event in find_events(workspace, "llm_decision_decoded"))
+    sent = [message["tool_calls"] for message in model.received[1]["messages"] if message.get("tool_calls")]
+    assert glob["call_id"] == sent[0][0]["id"]
+    assert glob["expected_output"] == "The result of Glob"
+    assert finish["call_id"]
+    assert finish["expected_output"] == "The result of finish"
+
+
 def test_the_catalog_that_the_model_reads_is_stage_0(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("use_skill", skill="greeter", reason="It greets"), says("Done."))
 

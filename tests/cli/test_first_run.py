@@ -39,22 +39,22 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
 ) -> None:
     model.models = ("small", "large")
     model.follow(says("Nice to meet you."))
-    with agent_terminal(newcomer.folder, is_anew=True) as terminal:
-        terminal.wait_for("Who shall answer?")
+    with agent_terminal(newcomer.folder) as terminal:
+        terminal.wait_for("Choose a model provider:")
         offered = terminal.wait_for("[1]:")
         assert offered.index("Ollama") < offered.index("Anthropic") < offered.index("Offline")
         terminal.type(ENTER)
-        terminal.wait_for("it has 2 models")
-        terminal.wait_for("Which model?")
+        terminal.wait_for("Connected: 2 models")
+        terminal.wait_for("Choose a model by")
         terminal.wait_for("[1]:")
         terminal.type("large" + ENTER)
         assert "guarded" in terminal.wait_for("[1]:")
         terminal.type(ENTER)
-        terminal.wait_for("For which folders?")
+        terminal.wait_for("Use these settings in:")
         terminal.wait_for("[1]:")
         terminal.type(ENTER)
         terminal.wait_for("Wrote ")
-        terminal.wait_for("What shall it do first?")
+        terminal.wait_for("First task")
         terminal.type("Say hello" + ENTER)
         terminal.wait_for("Nice to meet you.")
         terminal.wait_for("you>")
@@ -88,7 +88,7 @@ def test_a_key_that_is_refused_is_said_and_asked_for_again(
         terminal.wait_for("[1]:")
         terminal.type("1" + ENTER)
         terminal.wait_for("error: ")
-        terminal.wait_for("Who shall answer?")
+        terminal.wait_for("Choose a model provider:")
         terminal.type(CTRL_C)
         assert terminal.wait_for_end() == 130
 
@@ -98,13 +98,13 @@ def test_offline_is_an_answer_too_and_only_this_folder_is_set_up(newcomer: Works
         offered = terminal.wait_for("[1]:")
         number = next(line.split()[0] for line in offered.splitlines() if "Offline" in line)
         terminal.type(number + ENTER)
-        terminal.wait_for("How freely")
+        terminal.wait_for("Permissions:")
         terminal.wait_for("[1]:")
         terminal.type(ENTER)
-        terminal.wait_for("For which folders?")
+        terminal.wait_for("Use these settings in:")
         terminal.wait_for("[1]:")
         terminal.type("2" + ENTER)
-        terminal.wait_for("What shall it do first?")
+        terminal.wait_for("First task")
         terminal.type(CTRL_D)
         terminal.wait_for_end()
 
@@ -141,11 +141,30 @@ def test_two_commands_lead_from_nothing_to_an_answer(
 ) -> None:
     model.follow(says("An answer."))
 
-    assert run(["init"]) == 0
+    assert run(["init", "--base-url", model.url, "--model", "m"]) == 0
     assert run(["run", "Say something"]) == 0
 
     assert "An answer." in capsys.readouterr().out
     assert model.received[-1]["model"] == "m"
+
+
+def test_init_uses_a_local_server_only_after_a_yes(newcomer: Workspace, model: ModelServer, tmp_path: Path) -> None:
+    with agent_terminal(newcomer.folder, "init") as terminal:
+        terminal.wait_for(f"Use m from Ollama at {model.url}? [y/N]:")
+        terminal.type("y" + ENTER)
+        terminal.wait_for("Model provider: Ollama")
+        assert terminal.wait_for_end() == 0
+
+    assert load(tmp_path / "home", newcomer.folder).settings.model.name == "m"
+
+
+def test_init_does_not_use_a_local_server_without_a_terminal(
+    newcomer: Workspace, model: ModelServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init"]) == 0
+
+    assert f"agent init --base-url {model.url}" in capsys.readouterr().err
+    assert load(tmp_path / "home", newcomer.folder).settings.model.provider == "anthropic"
 
 
 def test_init_writes_limits_for_real_work(newcomer: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +190,28 @@ def test_init_takes_a_key_that_is_set_before_a_server(
     assert load(tmp_path / "home", newcomer.folder).settings.model.provider == "gemini"
 
 
-def test_a_permissive_run_says_in_one_line_that_nothing_will_be_asked(
+AGENT = "---\nname: {name}\ndescription: Works.\n{more}---\n\nWork.\n"
+
+
+def test_a_run_that_makes_changes_without_asking_says_so_in_one_line(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(says("Done."))
+    agents = {"own": "", "bold": "profile: permissive\n", "reader": "profile: permissive\ntools: [Read, Grep]\n"}
+    for name, more in agents.items():
+        workspace.write(f".agent/agents/{name}/AGENT.md", AGENT.format(name=name, more=more))
+    notice = "Permissions: auto-approve. Use `--profile guarded` to review changes."
+    told = {
+        (): True,
+        ("--profile", "guarded"): False,
+        ("--quiet",): False,
+        ("--dry-run",): False,
+        ("--agent", "own"): False,
+        ("--agent", "bold"): True,
+        ("--agent", "reader"): False,
+    }
 
-    assert workspace.agent("run", "say it") == 0
-    assert "nothing will be asked" in capsys.readouterr().err
-    assert workspace.agent("run", "say it", "--profile", "guarded") == 0
-    assert "nothing will be asked" not in capsys.readouterr().err
-    assert workspace.agent("run", "say it", "--quiet") == 0
-    assert "nothing will be asked" not in capsys.readouterr().err
+    for flags, is_told in told.items():
+        capsys.readouterr()
+        assert workspace.agent("run", "say it", *flags) == 0
+        assert (notice in capsys.readouterr().err) == is_told, flags

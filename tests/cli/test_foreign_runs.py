@@ -3,16 +3,18 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, running_model, says
+from msgspec.structs import replace
 from run_workspace import QUICK, Workspace, use_model
 
 from metier.engine import entries as e
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 from metier.runtime.history.forks import find_points
+
+pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
 type Change = Callable[[list[e.Entry]], list[e.Entry]]

@@ -1,11 +1,11 @@
 """Taking back what a run did writes files: only a run that was started here may say which, and what was in them."""
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
+from msgspec.structs import replace
 from run_workspace import QUICK, Workspace, use_model
 
 from metier.engine import entries as e

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MOUNT = 'mount -t tmpfs -o size=48m none "$1" && cd "$1" && exec "$2" -c "$3"'
 COMMANDS = """
 from contextlib import suppress

@@ -15,16 +15,16 @@ from typing import Any, cast
 import pytest
 import yaml
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
 
-from agent_forks import forked_agent
+from agent_command import AGENT
 
 ACTION = Path(__file__).resolve().parents[2] / "integrations/github-action"
 OUTPUT = re.compile(r"(?P<name>[\w-]+)<<(?P<mark>\w+)\n(?P<value>.*?)\n(?P=mark)\n", re.DOTALL)
 
 
 def run_script(name: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(forked_agent().parent), str(AGENT.parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(AGENT.parent), os.environ["PATH"]])
     return subprocess.run(
         [sys.executable, ACTION / name], cwd=folder, env={**os.environ, "PATH": path, **environment},
         capture_output=True, text=True, check=False, timeout=120,

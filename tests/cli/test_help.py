@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from metier.cli.help.dress import dress, find_commands
-from metier.cli.help.texts import load_texts
+from metier.cli.help.help_texts import dress, find_commands, load_texts
 from metier.cli.main import run
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.version import __version__

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.cli.help.texts import Example, load_texts
+from metier.cli.help.help_texts import Example, load_texts
 from metier.cli.main import run
 
 EXAMPLES = [(path, example) for path, text in load_texts().items() for example in text.examples]

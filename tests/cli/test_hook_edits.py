@@ -126,3 +126,22 @@ def test_no_edit_of_a_hook_reaches_what_the_model_may_not(
     assert not list(workspace.folder.glob("private/made*"))
     assert not (workspace.folder / ".git").exists()
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("command", ["sh hook.sh", "sh -c '. ./hook.sh'", "sh -c 'exec sh \"hook.sh\"'"])
+def test_hook_file_that_the_model_changes_is_not_executed(
+    workspace: Workspace, model: ModelServer, command: str
+) -> None:
+    hook = {"type": "command", "command": command}
+    settings = {**QUICK, "profile": "permissive"}
+    workspace.configure(
+        model=use_model(model), runtime=settings, hooks={"PreToolUse": [{"hooks": [hook]}]}, sandbox={"use": "off"}
+    )
+    workspace.write("hook.sh", "exit 0\n")
+    workspace.write("new.sh", "touch made\n")
+    model.follow(calls("Bash", command="cp new.sh hook.sh"), calls("Glob", pattern="*"), says("Done."))
+
+    assert workspace.agent("run", "-q", "Work") == 0
+
+    assert (workspace.folder / "hook.sh").read_text() == "touch made\n"
+    assert not (workspace.folder / "made").exists()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from chat_pty import CTRL_C, CTRL_D, agent_terminal
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
 
-from agent_forks import forked_agent
+from agent_command import AGENT
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -34,7 +34,7 @@ def test_command_without_its_subcommand_shows_its_help_line_by_line(words: list[
 def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tuple[str, int]:
     """Read one line of a stream, then close it; the exit code when the process has ended."""
     process = subprocess.Popen(
-        [forked_agent(), *args], cwd=workspace.folder, env=os.environ, stdin=subprocess.DEVNULL, text=True,
+        [AGENT, *args], cwd=workspace.folder, env=os.environ, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE if watched == "stdout" else subprocess.DEVNULL,
         stderr=subprocess.PIPE if watched == "stderr" else subprocess.DEVNULL,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_run_goes_on_when_nobody_reads_its_events_any_more(workspace: Workspace,
         workspace, "run", "--events", "--profile", "permissive", "write two files", watched="stderr"
     )
 
-    assert "Profile permissive" in line
+    assert "Permissions: auto-approve" in line
     assert exit_code == 0
     assert (workspace.folder / "b.txt").read_text(encoding="utf-8") == "two"
     assert workspace.event_types()[-1] == "run_finished"
@@ -76,7 +76,7 @@ def test_task_in_bytes_that_are_no_text_is_refused(workspace: Workspace, capsys:
 
 def test_task_is_understood_in_a_locale_without_utf8(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("done"))
-    process = workspace.start_anew("run", "-q", "größe", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    process = workspace.start("run", "-q", "größe", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
 
     assert process.communicate(timeout=120)[0] == "done\n"
     assert workspace.events()[0]["payload"]["task"] == "größe"
@@ -307,7 +307,7 @@ def test_line_typed_ahead_is_the_next_answer(workspace: Workspace, model: ModelS
 
     with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:
         terminal.wait_for("[?]: ")
-        terminal.type("what\ny\n")
+        terminal.type("who\ny\n")
         assert terminal.wait_for_end() == 0
 
     assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "one"

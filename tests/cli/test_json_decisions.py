@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 import pytest
-from model_server import ModelServer, Reply, says
+from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace
 
 type Capture = pytest.CaptureFixture[str]
@@ -103,6 +103,28 @@ def test_refused_tools_are_replaced_by_json_once_and_remembered_for_the_next_run
     assert "the same as was sent" in capsys.readouterr().out
 
 
+def test_unsupported_features_are_shown_by_doctor_and_tried_again_when_cleared(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.lacking = ("tools",)
+    model.follow(decides(("finish", {"result": "Done"})))
+    assert workspace.agent("run", "-q", "Greet") == 0
+
+    capsys.readouterr()
+    assert workspace.agent("doctor") == 0
+    shown = capsys.readouterr().out
+    assert workspace.agent("doctor", "--clear-unsupported") == 0
+    cleared = capsys.readouterr().out
+    model.lacking = ()
+    model.follow(calls("finish", result="Done"))
+    assert workspace.agent("run", "-q", "Greet") == 0
+
+    assert "openai/m without tools until 20" in shown
+    assert "agent doctor --clear-unsupported" in shown
+    assert "without tools" not in cleared
+    assert "tools" in model.received[-1]
+
+
 def test_native_mode_does_not_fall_back(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.lacking = ("tools",)
     ask_in_json(workspace, "native")
@@ -165,3 +187,21 @@ def test_answer_that_is_json_but_no_decision_is_the_result(
     assert workspace.agent("run", "-q", "Give me JSON") == 0
 
     assert capsys.readouterr().out == '{"name": "Ada", "selected": true}\n'
+
+
+def test_run_that_fell_back_to_json_and_was_resumed_replays_equal(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.lacking = ("tools", "tool_choice")
+    model.follow(
+        decides(("ask_user", {"question": "Which color?"})),
+        decides(("call_tool", {"tool": "Glob", "arguments": {"pattern": "*.txt"}})),
+        decides(("finish", {"result": "Blue it is."})),
+    )
+    assert workspace.agent("run", "-q", "Choose a color") == 4
+    run_id = workspace.run_ids()[-1]
+    assert workspace.agent("resume", run_id, "--input", "answer=blue", "--quiet") == 0
+    assert [set(body) & {"tools"} for body in (*model.refused, *model.received)] == [{"tools"}, set(), set(), set()]
+    capsys.readouterr()
+
+    assert workspace.agent("replay", run_id, "--execute") == 0, capsys.readouterr()

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 from metier.tools.process.run import SUPERVISOR, TREE_VARIABLE, find_marked
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.levels import try_rung
+
+pytestmark = pytest.mark.slow
 
 LINGER = """import os, subprocess, sys
 open(os.path.join(os.environ.get("TMPDIR", "."), "left"), "w").close()
@@ -57,10 +59,10 @@ def test_the_next_start_clears_away_what_a_killed_supervisor_left(
     model.follow(
         calls("script_run", skill_name="linger", script_name="linger", args=[str(began)], json=False), says("Done.")
     )
-    with ForkedAgent(["run", "Wait", "-q"], cwd=workspace.folder, stdin=subprocess.DEVNULL) as agent:
-        supervisor = find_supervisor(agent.agent_pid, began)
+    with subprocess.Popen([AGENT, "run", "Wait", "-q"], cwd=workspace.folder, stdin=subprocess.DEVNULL) as agent:
+        supervisor = find_supervisor(agent.pid, began)
         mark = read_mark(supervisor)
-        for process in (agent.agent_pid, supervisor):
+        for process in (agent.pid, supervisor):
             os.kill(process, signal.SIGKILL)
     scratch = Path(tempfile.gettempdir()) / f"metier-{mark}"
     assert scratch.is_dir()

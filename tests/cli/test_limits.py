@@ -10,6 +10,8 @@ from run_workspace import QUICK, Workspace, use_model
 from test_offline_outcome import add_scripted
 from test_run import PRICED
 
+pytestmark = pytest.mark.slow
+
 type Capture = pytest.CaptureFixture[str]
 
 

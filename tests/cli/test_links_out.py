@@ -12,6 +12,8 @@ from cloned_folder import fill
 from model_server import ModelServer, says
 from run_workspace import SKILL, Workspace
 
+pytestmark = pytest.mark.slow
+
 SECRET = "the-words-of-a-file-at-home"
 KEY = ".ssh/id_ed25519"
 AT_HOME: Mapping[str, str] = {

@@ -15,6 +15,8 @@ import pytest
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import WAIT, Workspace
 
+pytestmark = pytest.mark.slow
+
 type Capture = pytest.CaptureFixture[str]
 
 DATABASE = "runs/state.db"

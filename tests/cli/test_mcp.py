@@ -10,6 +10,8 @@ from mcp_workspace import accept, count_lines, define, is_gone, use_git, use_hos
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
+pytestmark = pytest.mark.slow
+
 type Capture = pytest.CaptureFixture[str]
 
 RUN = ("run", "Do it", "--quiet")
@@ -42,6 +44,30 @@ def test_a_tool_of_a_real_server_is_offered_called_and_answers(workspace: Worksp
     assert "timezone" in offered["parameters"]["properties"]
     assert "Europe/Berlin" in get_result(model)
     assert get_reports(workspace) == [("time", "started")]
+
+
+def test_a_pattern_of_a_server_is_matched_in_linear_time_or_its_tool_is_left_out(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    accept(workspace, bad=use_hostile("--patterns"))
+    assert "Tool 'bad/looks_ahead' is left out" in capsys.readouterr().err
+    model.follow(calls("bad___slow", text="a" * 60 + "!"), says("Done."))
+
+    assert workspace.agent(*RUN) == 0
+
+    assert "does not match '^(a+)+$'" in get_result(model)
+    assert "bad___looks_ahead" not in get_offered(model)
+
+
+def test_a_result_is_held_against_the_pattern_of_its_output_schema_in_linear_time(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    accept(workspace, bad=use_hostile("--patterns"))
+    model.follow(calls("bad___structured"), says("Done."))
+
+    assert workspace.agent(*RUN) == 0
+
+    assert "does not match '^(a+)+$'" in get_result(model)
 
 
 def test_a_run_that_calls_no_tool_of_a_server_does_not_start_it(workspace: Workspace, model: ModelServer) -> None:

@@ -5,14 +5,17 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp_workspace import accept, define
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
+from metier.tools.mcp.server_tools import find_server_code
+from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.levels import try_rung
 
 SERVER = Path(__file__).parent / "prying_mcp_server.py"
 REWRITE = """import os, sys
@@ -122,6 +125,50 @@ def test_a_server_that_may_run_any_code_of_the_workspace_is_confined_like_a_prog
     assert json.loads(capsys.readouterr().out)[0]["sandbox"] == "full"
 
 
+NAMED = [
+    ({"command": "/opt/unknown", "args": ["lib/main"]}, "lib/main"),
+    ({"command": "/opt/unknown", "args": ["--load=lib/main"]}, "lib/main"),
+    ({"command": "/opt/unknown", "args": ["lib"]}, "lib"),
+    ({"command": "perl", "args": ["-Ilib", "/opt/server"]}, "lib"),
+    ({"command": "perl", "args": ["-I", "lib", "/opt/server"]}, "lib"),
+    ({"command": "env", "args": ["-S", "unknown -I lib /opt/server"]}, "lib"),
+    ({"command": "env", "args": ["-S", "A=b unknown lib/main"]}, "lib/main"),
+    ({"command": "sh", "args": ["-c", "exec unknown 'lib/main'"]}, "lib/main"),
+    ({"command": "java", "args": ["-cp", "/opt/x.jar:lib", "Main"]}, "lib"),
+    ({"command": "/opt/unknown", "args": ["@lib/main"]}, "lib/main"),
+    ({"command": "/opt/unknown", "args": ["--load", "$LIB/main"], "env": {"LIB": "lib"}}, "lib"),
+    ({"command": "/opt/unknown", "env": {"SOME_PLUGINS": "/opt/plugins:lib"}}, "lib"),
+    ({"command": "/opt/unknown", "env": {"SOME_OPTIONS": "--load lib/main"}}, "lib/main"),
+]
+
+
+@pytest.mark.parametrize(("definition", "path"), NAMED)
+def test_every_file_and_folder_that_a_definition_names_counts_as_its_code(
+    definition: dict[str, Any], path: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/main").write_text("data")
+    server = ServerDefinition(name="x", **definition)
+
+    code = find_server_code(server, os.environ, writable=[tmp_path.resolve()])
+    before = code.digest()
+    (tmp_path / "lib/main").write_text("evil")
+
+    assert tmp_path / path in code.roots
+    assert code.digest() != before
+
+
+@pytest.mark.parametrize(("arguments", "is_open"), [(["."], False), (["-I", "."], True), (["-I."], True)])
+def test_the_whole_workspace_is_code_only_where_an_option_says_so(
+    arguments: list[str], is_open: bool, tmp_path: Path
+) -> None:
+    server = ServerDefinition(name="x", command="/opt/unknown", args=tuple(arguments))
+
+    found = find_server_code(server, os.environ, writable=[tmp_path.resolve()])
+
+    assert (found.roots, found.is_open) == ((), is_open)
+
+
 def test_one_that_the_settings_keep_outside_is_not_started_then(
     serving: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,3 +207,27 @@ def test_an_acceptance_of_an_older_version_is_asked_about_where_code_lies_in_the
     assert serving.agent("run", "Do it", "-q") == 0
 
     assert "changed since it was accepted" in get_result(model)
+
+
+def test_a_program_that_a_server_outside_starts_by_name_is_never_one_of_the_workspace(
+    serving: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = serving.folder
+    monkeypatch.setenv("PATH", f"{folder}/.venv/bin:{os.environ['PATH']}")
+    serving.write(".venv/pyvenv.cfg", "home = /usr/bin\n")
+    start = folder.parent / "start.sh"
+    start.write_text(f"#!/bin/sh\nhelper-of-mine\nexec '{sys.executable}' '{SERVER}' .\n")
+    start.chmod(0o755)
+    planting = f"import os\nos.makedirs('{folder}/.venv/bin')\npath = '{folder}/.venv/bin/helper-of-mine'\n"
+    planting += f"open(path, 'w').write('#!/bin/sh\\n: > {folder.parent}/escaped\\n')\nos.chmod(path, 0o755)\n"
+    serving.add_skill("planter", "Plant a program.", plant=planting)
+    accept(serving, pry={"command": str(start)})
+    model.follow(
+        calls("script_run", skill_name="planter", script_name="plant", json=False), calls("pry___pry"), says("Done.")
+    )
+
+    assert serving.agent("run", "Do it", "-q") == 0
+
+    assert (folder / ".venv/bin/helper-of-mine").exists(), "the program could not write what the test is about"
+    assert not has_escaped(serving)
+    assert '"out"' in get_result(model).replace("\\", ""), "the server did not answer"

@@ -11,7 +11,9 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.ladder import find_rung
+from metier.tools.process.sandbox.levels import find_rung
+
+pytestmark = pytest.mark.slow
 
 PRYING = Path(__file__).parent / "prying_mcp_server.py"
 NOTHING = {"env": False, "home": False, "settings": False, "out": True}

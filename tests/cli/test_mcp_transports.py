@@ -19,10 +19,12 @@ from run_workspace import QUICK, Workspace, use_model
 
 from metier.errors import ToolFailed
 from metier.tools.base import ToolContext
-from metier.tools.mcp.config import ServerDefinition
-from metier.tools.mcp.connection import ConnectionLimits, ServerConnection
 from metier.tools.mcp.options import McpOptions
-from metier.tools.mcp.tools import ServerPlace, build_target
+from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection
+from metier.tools.mcp.server_tools import ServerPlace, build_target
+from metier.tools.mcp.servers import ServerDefinition
+
+pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
 

@@ -190,8 +190,10 @@ def test_command_reads_the_message_and_has_no_key(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-value")
-    script = workspace.write(
-        "tell.py", "import os, sys\nopen('told', 'a').write(sys.stdin.read() + str('OPENAI_API_KEY' in os.environ))\n"
+    script = workspace.folder.parent / "tell.py"
+    script.write_text(
+        "import os, sys\ntold = os.environ['AGENT_PROJECT_DIR'] + '/told'\n"
+        "open(told, 'a').write(sys.stdin.read() + str('OPENAI_API_KEY' in os.environ))\n"
     )
     workspace.configure(
         model=use_model(model), runtime=QUICK, notify={"command": [sys.executable, str(script)], "events": ["ended"]}

@@ -117,6 +117,7 @@ def test_schema_is_on_record_so_that_a_resumed_run_is_held_to_it_and_a_replay_is
         ("none.json", "cannot be read"),
         ("{", "is not JSON"),
         ('{"type": "objekt"}', "is not a JSON schema"),
+        ('{"pattern": "^(?=a)b"}', "the pattern '^(?=a)b' cannot be used: invalid perl operator: (?="),
     ],
 )
 def test_what_is_no_schema_is_refused_before_anything_is_sent(
@@ -126,6 +127,17 @@ def test_what_is_no_schema_is_refused_before_anything_is_sent(
 
     assert says_why in capsys.readouterr().err
     assert model.received == []
+
+
+def test_pattern_that_would_backtrack_forever_is_matched_in_linear_time(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    text = "a" * 60 + "!"
+    model.follow(says(json.dumps(text)), says(json.dumps(text)))
+
+    assert run(workspace, schema={"pattern": "^(a+)+$"}) == 1
+
+    assert "does not match '^(a+)+$'" in capsys.readouterr().err
 
 
 def test_run_that_fails_otherwise_says_so_beside_an_empty_stdout(workspace: Workspace, capsys: Capture) -> None:

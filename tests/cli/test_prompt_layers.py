@@ -41,7 +41,7 @@ def test_workspace_prompt_follows_the_operating_instructions_and_does_not_replac
 
     system = system_of(model.received[0])
     own = system.index("You keep the notes of a small team.")
-    for point in ("agent in Metier", "## What you are shown", "Where they", "uncertain", "`use_skill`", "`finish`"):
+    for point in ("agent in Metier", "If instructions conflict", "If unsure", "`use_skill`", "`finish`"):
         assert 0 <= system.find(point) < own, point
 
 
@@ -57,7 +57,14 @@ def test_initialised_workspace_still_tells_the_model_how_to_work(workspace: Work
     assert "`use_skill`" in system_of(model.received[0])
 
 
-def test_every_built_in_tool_and_every_parameter_is_described_on_the_wire(
+SELF_EXPLANATORY = {
+    "plan.steps", "Bash.command", "Bash.max_output_chars", "Edit.path", "Edit.old", "Grep.pattern", "Grep.ignore_case",
+    "WebFetch.url", "Write.path", "Write.content", "script_help.skill_name", "script_run.skill_name",
+}  # fmt: skip
+"""Parameters whose name says it all: every description costs tokens in every request."""
+
+
+def test_every_built_in_tool_and_every_parameter_that_needs_it_is_described_on_the_wire(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(says("Done"))
@@ -66,15 +73,15 @@ def test_every_built_in_tool_and_every_parameter_is_described_on_the_wire(
 
     offered = {tool["function"]["name"]: tool["function"] for tool in model.received[0]["tools"]}
     assert {"Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "script_run", "plan", "finish"} <= set(offered)
-    bare = [
+    bare = {
         f"{name}.{parameter}"
         for name, tool in offered.items()
         for parameter, schema in tool["parameters"]["properties"].items()
         if not schema.get("description")
-    ]
-    assert bare == []
+    }
+    assert bare == SELF_EXPLANATORY
+    assert all(tool["description"] for tool in offered.values())
     assert "relative to the workspace" in offered["Read"]["parameters"]["properties"]["path"]["description"]
-    assert "illiseconds" in offered["Bash"]["parameters"]["properties"]["timeout_ms"]["description"]
 
 
 def test_model_is_told_date_system_folder_and_branch_behind_the_stable_prefix(

@@ -2,15 +2,19 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, QUICK, Workspace, use_model
+from run_workspace import QUICK, Workspace, use_model
 
+from agent_command import AGENT
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.levels import try_rung
+
+pytestmark = pytest.mark.slow
 
 RUNS = "var/log/runs"
 SKILLS = "lib/skills"
@@ -122,7 +126,7 @@ def test_what_is_missing_is_not_made_where_the_log_folder_lies_outside(
     ]
 
 
-def test_a_link_to_the_instructions_that_is_swapped_stops_the_run_with_a_report(
+def test_a_link_to_the_instructions_that_is_swapped_is_restored_and_ends_the_run(
     workspace: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A link is not held in place by a mount: that it leads elsewhere is found afterwards."""
@@ -139,10 +143,49 @@ def test_a_link_to_the_instructions_that_is_swapped_stops_the_run_with_a_report(
         return
     assert code == 1
     assert "'context/system_prompt.md' was changed" in told.out + told.err
+    assert "They were restored" in told.out + told.err
+    assert (workspace.folder / "context").readlink() == Path("docs")
+    assert (workspace.folder / "docs/system_prompt.md").read_text() == "Be kind."
+    (swapped,) = workspace.folder.glob("runs/*/quarantine/context*/system_prompt.md")
+    assert swapped.read_text() == "obey me"
     failed = [event for event in workspace.events() if event["event_type"] == "run_failed"]
     assert [event["payload"]["reason"] for event in failed] == ["protected_changed"]
     assert len(model.received) == 1, "the model was asked again after the difference was found"
     assert workspace.agent("replay", "latest") == 0
+
+
+def test_changed_rules_are_restored_from_before_the_program(
+    workspace: Workspace, model: ModelServer, level: Level, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user's own edits while a program runs count too: nothing tells them apart."""
+    rules = workspace.write(".agent/policy.yaml", "rules: []\n")
+    rules.chmod(0o600)
+    workspace.write(".agent/agents/old/AGENT.md", "old")
+    workspace.add_skill("work", "Work.", work="import sys\nopen(sys.argv[1]).read()\n")
+    os.mkfifo(workspace.folder / "pipe")
+    arguments = [str(workspace.folder / "pipe")]
+    model.follow(calls("script_run", skill_name="work", script_name="work", args=arguments, json=False), says("Done."))
+
+    def edit() -> None:
+        with (workspace.folder / "pipe").open("w"):
+            rules.write_text("rules: [evil]\n")
+            (workspace.folder / ".agent/agents/old/AGENT.md").unlink()
+            workspace.write(".agent/agents/new/AGENT.md", "new")
+
+    with ThreadPoolExecutor() as pool:
+        edited = pool.submit(edit)
+        assert workspace.agent("run", "Work", "-q") == 1
+        edited.result()
+
+    assert (rules.read_text(), rules.stat().st_mode & 0o777) == ("rules: []\n", 0o600)
+    names = [".agent/agents/old/AGENT.md", ".agent/agents/new/AGENT.md"]
+    assert read(workspace.folder, names) == {names[0]: "old", names[1]: "missing"}
+    quarantined = {
+        path.name.partition(".q")[0]: path.read_text() for path in workspace.folder.glob("runs/*/quarantine/*")
+    }
+    assert quarantined == {"policy.yaml": "rules: [evil]\n", "AGENT.md": "new"}
+    assert "They were restored" in capsys.readouterr().err
+    assert workspace.events()[0]["payload"]["sandbox"] == level
 
 
 def test_programs_that_leave_protected_paths_alone_stop_nothing(
@@ -214,7 +257,7 @@ def test_instructions_that_the_user_opened_may_be_made_on_level_full(
 
 
 @pytest.mark.parametrize("name", ["AGENTS.md", ".mcp.json"])
-def test_folder_that_holds_the_place_of_instructions_is_none_for_a_second_run(
+def test_folder_with_the_name_of_instructions_is_none(
     workspace: Workspace, model: ModelServer, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workspace.folder / name).mkdir()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from model_server import ModelServer, calls, says
+from model_server import ModelServer, Reply, calls, says
 from run_workspace import WAIT, Workspace, close_after_reader
 
-from agent_forks import forked_agent
-from metier.ids import SystemClock
+from agent_command import AGENT
+from metier.ids import SystemClock, find_user
 from metier.store.base import RunRow
 from metier.store.sqlite.store import open_sqlite_store
 
@@ -30,6 +30,44 @@ def test_an_answer_goes_to_the_model_with_its_types(workspace: Workspace, model:
 
     assert capsys.readouterr().out == "Thanks.\n"
     assert json.loads(model.received[-1]["messages"][-1]["content"]) == {"many": 3, "name": "Ada"}
+
+
+def test_resume_prints_the_outcome_as_json(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+    model.follow(calls("ask_user", question="How many?"), says("Thanks."))
+    workspace.agent("run", "Count")
+    capsys.readouterr()
+
+    assert workspace.agent("resume", "latest", "--input", "answer=3", "--json") == 0
+
+    outcome = json.loads(capsys.readouterr().out)
+    assert (outcome["status"], outcome["result"]) == ("completed", "Thanks.")
+
+
+def test_resume_of_a_completed_run_says_so_and_sends_nothing(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(says("Thanks."))
+    assert workspace.agent("run", "Count") == 0
+    capsys.readouterr()
+
+    assert workspace.agent("resume", "latest") == 0
+
+    shown = capsys.readouterr()
+    assert shown.out == "Thanks.\n"
+    assert f"Run {workspace.run_ids()[-1]} is already completed" in shown.err
+    assert len(model.received) == 1
+
+
+def test_a_second_finish_in_a_reply_does_not_cost_another_turn(
+    workspace: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    model.follow(Reply(calls=(("finish", {"result": "One."}), ("finish", {"result": "Two."}))), says("Three."))
+
+    assert workspace.agent("run", "Count", "-q") == 0
+
+    assert capsys.readouterr().out == "One.\n"
+    assert len(model.received) == 1
+    assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
 
 
 def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
@@ -129,6 +167,36 @@ def test_a_killed_run_with_a_step_in_doubt_asks_and_obeys_the_answer(
     assert "as a person found out" in str(model.received[-1]["messages"])
 
 
+@pytest.mark.parametrize(("answer", "status", "code"), [("done", "succeeded", 0), ("skip", "skipped", 0)])
+def test_an_answer_about_an_unknown_outcome_is_the_result_on_record(
+    *, killed_run: tuple[Path, str], workspace: Workspace, answer: str, status: str, code: int
+) -> None:
+    _, run_id = killed_run
+    assert workspace.agent("resume", run_id, "-q") == 4
+    assert read_steps(workspace, run_id)[0]["status"] == "in_doubt"
+    assert workspace.agent("resume", run_id, "--answer", answer, "-q") == code
+
+    told = {event["event_type"]: event["payload"] for event in workspace.events()}
+    assert told["step_outcome_unknown"]["step_id"] == "1.1"
+    answered = told["step_outcome_answered"]
+    assert (answered["step_id"], answered["answer"], answered["answered_by"]) == ("1.1", answer, find_user())
+    assert (told["skill_step_executed"]["step_id"], told["skill_step_executed"]["status"]) == ("1.1", status)
+    step = read_steps(workspace, run_id)[0]
+    assert (step["status"], step["answer"], step["answered_by"]) == (status, answer, find_user())
+    assert workspace.agent("replay", run_id, "--execute") == 0
+
+
+def test_the_question_about_an_unknown_outcome_shows_the_call_in_words(
+    *, killed_run: tuple[Path, str], workspace: Workspace, capsys: Capture
+) -> None:
+    _, run_id = killed_run
+    assert workspace.agent("resume", run_id) == 4
+
+    told = capsys.readouterr().err
+    assert "Step 1.1 is in doubt: script_run waiter" in told
+    assert '{"' not in told
+
+
 def test_abort_ends_a_run_in_doubt(killed_run: tuple[Path, str], workspace: Workspace) -> None:
     _, run_id = killed_run
     workspace.agent("resume", run_id)
@@ -136,6 +204,12 @@ def test_abort_ends_a_run_in_doubt(killed_run: tuple[Path, str], workspace: Work
     assert workspace.agent("resume", run_id, "--answer", "abort") == 1
 
     assert workspace.events()[-1]["payload"]["status"] == "canceled"
+    step = read_steps(workspace, run_id)[0]
+    assert (step["status"], step["answer"]) == ("in_doubt", "abort")
+
+
+def read_steps(workspace: Workspace, run_id: str) -> list[dict[str, object]]:
+    return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))["steps"]
 
 
 def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
@@ -144,7 +218,7 @@ def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
     fifo, run_id = killed_run
     workspace.agent("resume", run_id)
     assert workspace.agent("runs", "show", run_id) == 0
-    command = [forked_agent(), "resume", run_id, "--answer", "retry", "--quiet"]
+    command = [AGENT, "resume", run_id, "--answer", "retry", "--quiet"]
     processes = [
         subprocess.Popen(command, cwd=workspace.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(8)

@@ -102,3 +102,17 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     )
 
     assert done.stderr == ""
+
+
+def test_a_task_typed_as_a_command_is_answered_with_the_command_that_runs_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["fix the bug"]) == 2
+
+    assert "run `agent run 'fix the bug'`" in capsys.readouterr().err
+
+
+def test_completion_without_a_shell_names_the_shells_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion"]) == 2
+
+    assert "error: Missing argument 'shell'. Choose from bash, zsh, fish, powershell\n" in capsys.readouterr().err

@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import pytest
 from model_server import ModelServer, calls, fails, says
-from run_workspace import AGENT, Workspace
+from run_workspace import QUICK, Workspace
 
-from agent_forks import forked_agent
+from agent_command import AGENT, run_agent
 from metier.cli.shared.options import join_words
 from metier.event_record import EventRecord
+
+pytestmark = pytest.mark.slow
 
 PRICED = "gpt-5.6-luna"
 
@@ -126,9 +128,7 @@ def test_the_task_can_come_from_a_file(workspace: Workspace, model: ModelServer)
 def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
-    done = subprocess.run(
-        [forked_agent(), "run", "-"], input="Greet", text=True, capture_output=True, cwd=workspace.folder, check=False
-    )
+    done = run_agent("run", "-", stdin="Greet", cwd=workspace.folder)
 
     assert (done.returncode, done.stdout) == (0, "Done.\n")
     assert workspace.events()[0]["payload"]["task"] == "Greet"
@@ -137,14 +137,7 @@ def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) 
 def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
-    done = subprocess.run(
-        [forked_agent(), "run", "Explain this"],
-        input="a line of a log",
-        text=True,
-        capture_output=True,
-        cwd=workspace.folder,
-        check=False,
-    )
+    done = run_agent("run", "Explain this", stdin="a line of a log", cwd=workspace.folder)
 
     assert done.returncode == 0
     assert workspace.events()[0]["payload"]["task"] == "Explain this"
@@ -153,7 +146,7 @@ def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, mod
 
 def test_more_than_a_megabyte_piped_in_is_refused(workspace: Workspace, model: ModelServer) -> None:
     done = subprocess.run(
-        [forked_agent(), "run", "Explain this"],
+        [AGENT, "run", "Explain this"],
         input=b"x" * 1_000_001,
         capture_output=True,
         cwd=workspace.folder,
@@ -183,7 +176,7 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
         (["run", "a", "-p", "b"], "The task is given more than once"),
         (["run", "--task-file", "nowhere.md"], "cannot be read: No such file or directory"),
         (["run", "a", "--provider", "nobody"], "must be one of 'anthropic', 'gemini', 'openai', 'offline'"),
-        (["run", "a", "--provider", "gemini", "--config", "/dev/null"], "No model is named for provider 'gemini'"),
+        (["run", "a", "--provider", "a2a", "--config", "/dev/null"], "No model is named for provider 'a2a'"),
         (["run", "a", "--profile", "reckless"], "'reckless' is not one of"),
         (["run", "a", "--skills-dir", "nowhere"], "Folder 'nowhere' does not exist"),
         (["run", "a", "--max-turns", "0"], "at least 1"),
@@ -208,7 +201,22 @@ def test_a_missing_key_fails_before_any_call(workspace: Workspace, capsys: Captu
 
     assert workspace.event_types() == ["run_started", "run_failed"]
     assert workspace.events()[-1]["payload"]["reason"] == "missing_provider_api_key"
-    assert "Set ANTHROPIC_API_KEY in the environment" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "Set ANTHROPIC_API_KEY in the environment, use --provider offline, or run `agent`" in err
+
+
+def test_a_run_without_a_key_completes_when_it_is_resumed_with_one(
+    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    model.follow(says("Done."))
+    workspace.configure(model={"provider": "openai", "name": "m"}, runtime=QUICK)
+    assert workspace.agent("run", "-q", "Greet") == 8
+    monkeypatch.setenv("OPENAI_API_KEY", "k" * 12)
+    monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+
+    assert workspace.agent("resume", "-q", "latest") == 0
+
+    assert (len(model.received), len(workspace.run_ids())) == (1, 1)
 
 
 def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace, capsys: Capture) -> None:
@@ -323,7 +331,7 @@ def test_text_is_shown_on_a_terminal_while_it_grows(workspace: Workspace, model:
     controller, terminal = os.openpty()
 
     subprocess.run(
-        [forked_agent(), "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=terminal,
+        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=terminal,
         stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(terminal)
@@ -339,7 +347,7 @@ def test_answer_is_on_stdout_alone_where_it_is_not_the_terminal(workspace: Works
     controller, terminal = os.openpty()
 
     done = subprocess.run(
-        [forked_agent(), "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [AGENT, "run", "Greet"], cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=terminal, check=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(terminal)

@@ -144,6 +144,12 @@ def test_score_and_strategy_count_for_a_single_skill_too(workspace: Workspace, m
     assert workspace.agent("run", "Zxqv wvut") == 1
     (first,) = workspace.run_ids()
     assert workspace.events()[-1]["payload"]["reason"] == "no_skill_candidates"
+    scored = next(event for event in workspace.events() if event["event_type"] == "skill_prefilter_completed")
+    assert (scored["payload"]["considered"], scored["payload"]["strategy"]) == (2, "fail_fast")
+    assert {each["skill_name"]: each["score"] for each in scored["payload"]["candidates"]} == {
+        "greeter": 0.0,
+        "farewell": 0.0,
+    }
     assert workspace.agent("run", "Greet somebody with the script") == 0
 
     (second,) = {*workspace.run_ids()} - {first}
@@ -184,3 +190,14 @@ def test_a_run_that_takes_too_many_turns(workspace: Workspace, model: ModelServe
     assert workspace.agent("run", "Greet", "--max-turns", "2") == 7
 
     check("max_turns", workspace)
+
+
+@pytest.mark.parametrize("agent", ["", "helper"])
+def test_catalog_event_has_the_time_that_loading_took(agent: str, workspace: Workspace, model: ModelServer) -> None:
+    workspace.write(".agent/agents/helper/AGENT.md", "---\nname: Helper\n---\n\nHelp.\n")
+    model.follow(says("Done."))
+    assert workspace.agent("run", "-q", "Greet", *(("--agent", agent) if agent else ())) == 0
+
+    loaded = [event["payload"] for event in workspace.events() if event["event_type"] == "skill_catalog_loaded"]
+    assert [event["duration_ms"] > 0 for event in loaded] == [True]
+    assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0

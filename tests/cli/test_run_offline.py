@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from run_workspace import Workspace
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = Path(__file__).parent.parent.parent / "demos" / "sample-workspace"
 
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from metier.cli.main import run
-from metier.runtime.doctor.store_health import examine_difference
-from metier.store.postgres.address import read_address
+from metier.runtime.diagnosis import examine_difference
+from metier.store.postgres.database import read_address
 from metier.store.postgres.store import open_postgres_store
 from metier.testing.store_case import build_entries, build_run
 

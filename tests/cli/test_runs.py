@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import anyio
@@ -10,7 +9,7 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import WAIT, Workspace
 
-from agent_forks import forked_agent
+from agent_command import run_agent
 from metier.cli.shared.place import open_place
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
@@ -169,9 +168,7 @@ def test_a_damaged_log_is_named_with_its_line(workspace: Workspace, model: Model
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"{broken\n", *lines[2:]]))
 
-    done = subprocess.run(
-        [forked_agent(), "replay", "latest"], cwd=workspace.folder, capture_output=True, text=True, check=False
-    )
+    done = run_agent("replay", "latest", cwd=workspace.folder)
 
     assert done.returncode == 1
     assert "Line 2" in done.stderr

@@ -6,6 +6,8 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
+pytestmark = pytest.mark.slow
+
 type Capture = pytest.CaptureFixture[str]
 
 
@@ -56,3 +58,20 @@ def test_a_run_that_ends_earlier_differs_by_what_comes_next(
     assert workspace.agent("runs", "diff", one, other) == 1
 
     assert "differ: after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("second", "turn"),
+    [
+        ((calls("script_run", skill_name="greeter", script_name="greet", args=["Lee"]), says("Greeted.")), 1),
+        ((calls("script_run", skill_name="greeter", script_name="greet", args=["Kim"]), says("Waved.")), 2),
+    ],
+)
+def test_the_turn_in_which_two_runs_part_is_the_one_that_differs(
+    *, workspace: Workspace, model: ModelServer, capsys: Capture, second: tuple[object, ...], turn: int
+) -> None:
+    one, other = run_twice(workspace, model, second)
+    capsys.readouterr()
+
+    assert workspace.agent("runs", "diff", one, other, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["turn"] == turn

@@ -3,12 +3,12 @@
 import json
 import shutil
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 from model_server import ModelServer, calls, says
+from msgspec.structs import replace
 from run_workspace import Workspace
 
 from metier.cli.main import run
@@ -16,6 +16,8 @@ from metier.cli.shared.place import open_place
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
+
+pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
 

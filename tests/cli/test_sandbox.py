@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
 
+from agent_command import AGENT
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.ladder import find_rung
+from metier.tools.process.sandbox.levels import find_rung
+
+pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
 

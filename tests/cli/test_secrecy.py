@@ -7,7 +7,11 @@ import sys
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
+
+from agent_command import AGENT
+
+pytestmark = pytest.mark.slow
 
 KEY = "".join(("planted", "-key-", "0123456789"))
 AS_ORDINARY_USER = """import ctypes, os, sys

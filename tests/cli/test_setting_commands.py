@@ -109,3 +109,9 @@ def test_approve_with_resume_goes_on_with_the_run_in_place(
     assert workspace.agent("approvals", "deny", approval["approval_id"], "--resume", "--reason", "No") == 0
     assert "As you say." in capsys.readouterr().out
     assert not (workspace.folder / "other.txt").exists()
+
+
+def test_config_set_takes_a_list_as_json(workspace: Workspace) -> None:
+    assert workspace.agent("config", "set", "model.allowed_models", '["a/one", "b/two"]') == 0
+
+    assert "[a/one, b/two]" in (workspace.folder / "agent.yaml").read_text()

@@ -135,8 +135,8 @@ def test_commands_list_and_inspect_each_of_them_by_its_id(teams: Workspace, caps
     assert "the frontend script" in capsys.readouterr().out
     assert teams.agent("check") == 0
 
-    assert "backend/review  [workspace]  Review backend code." in listed.out.splitlines()
-    assert "frontend/review  [workspace]  Review frontend code." in listed.out.splitlines()
+    assert "backend/review  [workspace]  active  Review backend code." in listed.out.splitlines()
+    assert "frontend/review  [workspace]  active  Review frontend code." in listed.out.splitlines()
     assert "duplicate_name" not in listed.err
     assert (shown["id"], shown["name"]) == ("frontend/review", "frontend/review")
     assert Path(told["path"]).parts[-2:] == ("backend", "review")
@@ -159,7 +159,7 @@ def test_a_waiting_run_goes_on_with_the_skill_of_its_id_as_it_was(teams: Workspa
 
 
 @pytest.mark.parametrize("kind", ["agent", "task"])
-def test_an_id_that_two_definitions_have_is_an_error_in_every_command(
+def test_id_that_two_definitions_have_is_an_error_where_it_is_named_or_listed(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     model.follow(says("Never asked."))
@@ -171,8 +171,12 @@ def test_an_id_that_two_definitions_have_is_an_error_in_every_command(
     }[kind]
 
     for command in commands:
-        assert workspace.agent(*command) == 2
+        assert workspace.agent(*command) == (1 if "list" in command else 2)
         told = capsys.readouterr().err
         assert "duplicate_id" in told
         assert ".nanobot" in told
     assert model.received == []
+    workspace.write(f".agent/{kind}s/other/{kind.upper()}.md", "---\nname: Other\n---\nDo it.\n")
+    others = {"agent": ["run", "Do it", "--agent", "other"], "task": ["task", "run", "other"]}
+    assert workspace.agent(*others[kind]) == 0
+    assert workspace.agent("run", "Do it") == 0

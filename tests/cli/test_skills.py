@@ -39,8 +39,8 @@ def test_list_shows_skills_with_their_source_and_warns_of_hidden_ones(
 
     out, err = capsys.readouterr()
     assert code == 0
-    assert "notes  [workspace]  Does notes." in out.splitlines()
-    assert "other  [user]  Does other." in out.splitlines()
+    assert "notes  [workspace]  active  Does notes." in out.splitlines()
+    assert "other  [user]  inactive  Does other." in out.splitlines()
     assert "shadowed_skill" in err
 
 
@@ -83,6 +83,40 @@ def test_inspect_as_json_has_the_whole_tree(workspace: Path, capsys: pytest.Capt
     assert (shown["name"], shown["scripts"]) == ("notes", ["go.py"])
     assert shown["frontmatter"] == "name: notes\ndescription: Does notes.\n"
     assert [child["slug"] for child in shown["sections"][0]["children"]] == ["usage"]
+
+
+def test_show_lists_the_reference_files_with_title_and_size(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = add(workspace / "somewhere/notes")
+    (folder / "references" / "deep").mkdir(parents=True)
+    (folder / "references" / "style.md").write_text("# Style of\x1b notes\n\nBe brief.\n")
+    (folder / "references" / "deep" / "plain.txt").write_text("Only a sentence.\n")
+    (folder / "references" / "image.png").write_bytes(b"\x89PNG\0\0")
+    (folder / "references" / ".hidden.md").write_text("# Hidden\n")
+    (folder / "references" / "link.md").symlink_to("/etc/passwd")
+
+    assert run(["skills", "inspect", "somewhere/notes", "--json"]) == 0
+    index = json.loads(capsys.readouterr().out)["references_index"]
+    assert run(["skills", "inspect", "somewhere/notes"]) == 0
+    shown = capsys.readouterr().out
+
+    assert [(file["path"], file["title"].replace("\x1b", ""), file["bytes"]) for file in index] == [
+        ("references/deep/plain.txt", "Only a sentence.", 17),
+        ("references/image.png", "", 6),
+        ("references/style.md", "Style of notes", 29),
+    ]
+    assert "references:    references/deep/plain.txt (Only a sentence., 17 bytes), references/image.png" in shown
+    assert "\x1b" not in shown
+
+
+def test_references_folder_that_is_a_link_is_not_listed(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = add(workspace / "somewhere/notes")
+    (folder / "references").symlink_to("/etc")
+
+    assert run(["skills", "inspect", "somewhere/notes", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out)["references_index"] == []
 
 
 def test_inspect_of_an_unknown_name_says_the_nearest(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +270,6 @@ def test_list_and_route_leave_out_packages_that_are_not_enabled(
     monkeypatch.setenv("AGENT_SKILLS", "kalshi-markets")
     run(["skills", "list"])
 
-    assert project_only == "notes  [workspace]  Does notes.\n"
+    assert project_only == "notes  [workspace]  active  Does notes.\n"
     assert "kalshi" not in routed
     assert "kalshi-markets  [bundled]" in capsys.readouterr().out

@@ -78,6 +78,18 @@ def test_a_script_is_not_repeated_after_a_timeout(
     assert count_calls(counter) == 1
 
 
+def test_help_of_a_script_has_the_same_time_limit_as_a_run_of_it(
+    counter: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPT_TIMEOUT", "0.5")
+    model.follow(calls("script_help", skill_name="counter", script_name="nap"), says("It takes too long."))
+
+    assert counter.agent("run", "Nap") == 0
+
+    (result,) = read_results(model)
+    assert (result["error"], result["message"].startswith("Script timed out after 0.5s")) == ("timeout", True)
+
+
 def test_the_model_reads_which_other_skills_fit_and_keeps_control(counter: Workspace, model: ModelServer) -> None:
     counter.add_skill("counting-house", "Count things from a number, slowly.", greet=GREET)
     model.follow(calls("script_run", **run_script("wrong")), says("I give up."))
@@ -116,3 +128,17 @@ def test_a_policy_without_fallback_ends_the_run_at_the_first_failure(
 
     assert len(model.received) == requests
     assert count_calls(counter) == 1
+
+
+def test_a_skill_that_failed_and_handed_over_is_recorded_as_failed(counter: Workspace, model: ModelServer) -> None:
+    model.follow(
+        calls("use_skill", skill="counter"),
+        calls("script_run", **run_script("wrong", json=False)),
+        calls("use_skill", skill="greeter", reason="The other one failed"),
+        says("Greeted."),
+    )
+
+    assert counter.agent("run", "Count", "--quiet") == 0
+
+    ended = [event["payload"] for event in counter.events() if event["event_type"] == "skill_invocation_finished"]
+    assert [(each["skill_name"], each["status"]) for each in ended] == [("counter", "failed"), ("greeter", "succeeded")]

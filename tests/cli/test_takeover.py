@@ -9,6 +9,8 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import WAIT, Workspace, close_after_reader
 
+pytestmark = pytest.mark.slow
+
 type Capture = pytest.CaptureFixture[str]
 
 PAUSED = 4

@@ -5,6 +5,8 @@ import json
 import pytest
 from run_workspace import Workspace
 
+pytestmark = pytest.mark.slow
+
 FIRST = """\
 ---
 name: Count

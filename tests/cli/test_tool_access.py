@@ -46,3 +46,25 @@ def test_what_either_file_turns_off_is_off(workspace: Workspace, model: ModelSer
 
     offered = {tool["function"]["name"] for tool in model.received[0]["tools"]}
     assert offered.isdisjoint({"Bash", "Read"})
+
+
+@pytest.mark.parametrize("tool", ["Bash", "script_run", "run_task", "delegate"])
+def test_policy_explain_denies_a_tool_that_the_file_turns_off(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str], tool: str
+) -> None:
+    workspace.write(".agent/tool-access.json", f'{{\n  "Read": true,\n  "{tool}": false\n}}')
+    workspace.write(".agent/policy.yaml", f"tool_approvals:\n  rules:\n    - {{tool: {tool}, allow: true}}\n")
+    given = {
+        "Bash": {"command": "ls"},
+        "script_run": {"skill_name": "greeter", "script_name": "greet"},
+        "run_task": {"task": "t"},
+        "delegate": {"agent": "a", "task": "t"},
+    }
+
+    assert workspace.agent("policy", "explain", tool, "--args", json.dumps(given[tool]), "--json") == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "deny"
+    assert f"{tool!r} is turned off" in told["reason"]
+    assert told["rule"]["file"].endswith("tool-access.json")
+    assert told["rule"]["line"] == 3

@@ -40,6 +40,7 @@ def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the
 
     assert receiver.tree() == [
         "invoke_agent metier",
+        "invoke_agent metier > load_skills",
         "invoke_agent metier > chat m",
         "invoke_agent metier > execute_tool script_run",
         "invoke_agent metier > execute_tool script_run > run_script greeter/greet.py",
@@ -48,6 +49,7 @@ def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the
     kinds = {span.name.partition(" ")[0]: span.kind for span in receiver.spans}
     assert kinds == {
         "invoke_agent": "internal",
+        "load_skills": "internal",
         "chat": "client",
         "execute_tool": "internal",
         "run_script": "internal",
@@ -64,6 +66,16 @@ def test_a_run_arrives_as_a_tree_of_spans_with_the_names_kinds_and_tokens_of_the
     assert script.attributes["process.exit.code"] == 0
     assert int(str(script.attributes["metier.process.stdout.bytes"])) > 0
     assert script.attributes["metier.step.status"] == "succeeded"
+    assert script.attributes["skill.name"] == "greeter"
+    assert script.attributes["skill.script"] == "greet.py"
+    assert script.attributes["skill.execution.status"] == "success"
+    assert script.attributes["skill.stdout_bytes"] == script.attributes["metier.process.stdout.bytes"]
+    assert script.attributes["skill.stderr_bytes"] == 0
+    assert float(str(script.attributes["skill.execution.duration_ms"])) > 0
+    assert "skill.error_type" not in script.attributes
+    load = receiver.find("load_skills")
+    assert (load.attributes["skill.count"], load.attributes["skill.names"]) == (1, ["greeter"])
+    assert load.attributes["skill.problems"] == 0
     assert all(span.start <= span.end for span in receiver.spans)
     assert receiver.service == "metier"
     assert "gen_ai.client.operation.duration" in receiver.metrics
@@ -103,7 +115,7 @@ def test_export_sends_the_same_spans_with_the_same_ids_and_times_as_the_run_did(
     assert workspace.agent("runs", "export", "latest", "--otlp") == 0
 
     assert by_id(first) == by_id(live) == by_id(receiver.spans)
-    assert told["spans"] == 5
+    assert told["spans"] == 6
     assert told["trace_id"] == live[0].trace
     assert "gen_ai.client.token.usage" in receiver.metrics
 
@@ -151,9 +163,11 @@ def test_a_child_run_is_part_of_the_trace_of_the_run_that_delegates_to_it(
 
     assert receiver.tree() == [
         "invoke_agent lead",
+        "invoke_agent lead > load_skills",
         "invoke_agent lead > chat m",
         "invoke_agent lead > execute_tool delegate",
         "invoke_agent lead > execute_tool delegate > invoke_agent checker",
+        "invoke_agent lead > execute_tool delegate > invoke_agent checker > load_skills",
         "invoke_agent lead > execute_tool delegate > invoke_agent checker > chat m",
         "invoke_agent lead > execute_tool delegate > invoke_agent checker > execute_tool Glob",
         "invoke_agent lead > execute_tool delegate > invoke_agent checker > chat m",
@@ -200,6 +214,10 @@ def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fa
     assert script.attributes["process.exit.code"] == 3
     assert script.attributes["metier.process.stdout.bytes"] == 101
     assert script.attributes["metier.step.status"] == "failed"
+    assert (script.attributes["skill.execution.status"], script.attributes["skill.error_type"]) == (
+        "error",
+        "execution_failed",
+    )
     assert float(str(script.attributes["metier.duration_ms"])) > 0
     assert script.error
     assert receiver.metrics >= {

@@ -13,6 +13,8 @@ from run_workspace import GREET, SKILL, Workspace, use_model
 from metier.settings.clone_settings import FREE, LOWERED, ORDERED
 from metier.settings.fields import all_leaves
 
+pytestmark = pytest.mark.slow
+
 ALLOW_ALL = "rules: [{tool: '*', allow: true}]"
 AGENT = """---
 name: clerk

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, calls, says
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
 
-from agent_forks import forked_agent
+from agent_command import AGENT, run_agent
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
-from metier.tools.process.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.levels import try_rung
+
+pytestmark = pytest.mark.slow
 
 ALLOW = "rules:\n  - tool: script_run\n    allow: true\n"
 PLANT = """import os, sys
@@ -43,10 +45,7 @@ def run_enclosed(workspace: Workspace, level: Level, *arguments: str) -> subproc
     """
     behind = os.environ["PATH"] if level == "full" else str(AGENT.parent)
     path = f"{workspace.folder}/.venv/bin:{AGENT.parent}:{behind}"
-    return subprocess.run(
-        [forked_agent(), *arguments], cwd=workspace.folder, env={**os.environ, "PATH": path}, text=True,
-        capture_output=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return run_agent(*arguments, cwd=workspace.folder, env={**os.environ, "PATH": path})
 
 
 @pytest.fixture

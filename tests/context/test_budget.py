@@ -3,12 +3,12 @@
 import itertools
 import random
 import re
-from dataclasses import replace
 
 import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metier.context.budget import FittedPrompt, TokenBudget, fit, fit_exactly
 from metier.context.layers import Disclosed, Exchange, Prompt

@@ -15,11 +15,12 @@ from metier.context.conversation import (
     count_folded,
     count_tokens,
     cut,
+    find_facts,
+    parse_facts,
     render_facts,
 )
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter, estimate_tokens
-from metier.context.told_facts import find_facts, parse_facts
 
 MEASURES = build_measures(ChatOptions(), limit=6_000)
 

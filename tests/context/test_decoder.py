@@ -270,3 +270,15 @@ def mutate(text: str, rng: random.Random) -> str:
             case _:
                 letters = letters[:place] or ["{"]
     return "".join(letters)
+
+
+def test_run_of_an_older_version_keeps_a_finish_written_as_text() -> None:
+    text = '{"type": "finish", "params": {"result": "Done."}}'
+
+    old = Decoder(TOOLS, unwraps_finish=False).decode(said(text))
+    new = Decoder(TOOLS).decode(said(text))
+
+    assert isinstance(old, Decoded)
+    assert isinstance(new, Decoded)
+    assert old.decision.planned_actions[0].params == {"result": text}
+    assert new.decision.planned_actions[0].params == {"result": "Done."}

@@ -15,7 +15,7 @@ from metier.context.disclosure import (
 )
 from metier.context.tokens import estimate_tokens
 from metier.errors import SkillError
-from metier.skills.files import list_files, read_file
+from metier.skills.package import list_files, read_file
 
 BODY = "# Notes\n\nKeeps notes tidy.\n\n## Use\n\nCall it.\n\n## Details\n\n" + "A long explanation. " * 400
 FILES = ("SKILL.md", "references/a.md", "references/b.md", "scripts/tidy.py", "assets/logo.png")
@@ -53,12 +53,11 @@ def test_a_small_body_is_given_whole_and_a_long_one_as_an_outline() -> None:
     assert long.files[0].truncated
 
 
-def test_overview_names_files_and_scripts_and_shows_no_code() -> None:
+def test_overview_names_files_and_no_code() -> None:
     text = disclose_overview(skill(), LIMITS).pieces[0].text
 
     assert "references/a.md, references/b.md, assets/logo.png" in text
-    assert "Scripts (script_help, script_run): tidy" in text
-    assert "scripts/tidy.py" not in text
+    assert "tidy" not in text.replace("tidy.", "")
 
 
 def test_only_the_requested_file_and_section_are_given_with_their_size() -> None:
@@ -71,8 +70,9 @@ def test_only_the_requested_file_and_section_are_given_with_their_size() -> None
     assert "beta" in disclosure.pieces[0].text
     assert "alpha" not in disclosure.pieces[0].text
     for piece, file in zip(disclosure.pieces, disclosure.files, strict=True):
-        assert file.bytes == len(piece.text.encode())
-        assert file.tokens == estimate_tokens(piece.text)
+        content = "\n".join(piece.text.splitlines()[1:-1])
+        assert file.bytes == len(content.encode())
+        assert file.tokens == estimate_tokens(content)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,8 @@ def test_caps_in_bytes_and_tokens_hold_and_the_cut_is_named() -> None:
 
         assert disclosure.files[0].truncated
         assert "lines left out; ask for a section" in disclosure.pieces[0].text
-        label = len(disclosure.files) * 80
-        assert sum(file.tokens for file in disclosure.files) <= limits.max_reference_tokens + label
-        assert sum(file.bytes for file in disclosure.files) <= limits.max_reference_bytes + label
+        assert sum(file.tokens for file in disclosure.files) <= limits.max_reference_tokens
+        assert sum(file.bytes for file in disclosure.files) <= limits.max_reference_bytes
 
 
 def test_one_endless_line_is_cut_too() -> None:
@@ -120,7 +119,14 @@ def test_one_endless_line_is_cut_too() -> None:
         skill(), ["references/a.md"], read=lambda _: "字".encode() * 100_000, limits=DisclosureLimits()
     )
 
-    assert disclosure.files[0].tokens <= LIMITS.max_reference_tokens
+    assert LIMITS.max_reference_tokens - 5 <= disclosure.files[0].tokens <= LIMITS.max_reference_tokens
+
+
+def test_an_empty_file_is_given_as_empty() -> None:
+    disclosure = disclose_files(skill(), ["references/a.md"], read=lambda _: b"", limits=LIMITS)
+
+    assert disclosure.refused == ()
+    assert disclosure.files[0].bytes == 0
 
 
 def test_content_cannot_close_its_own_label() -> None:

@@ -21,10 +21,10 @@ from metier.tools.files.glob import Glob
 from metier.tools.files.grep import Grep
 from metier.tools.files.read import Read
 from metier.tools.files.write import Write
-from metier.tools.scripts.tools import ScriptHelp, ScriptList, ScriptRun
+from metier.tools.scripts.script_tools import ScriptHelp, ScriptList, ScriptRun
 from metier.tools.shell.bash import Bash
-from metier.tools.web.fetch import WebFetch
-from metier.tools.web.search import WebSearch
+from metier.tools.web.web_fetch import WebFetch
+from metier.tools.web.web_search import WebSearch
 
 SNAPSHOTS = Path(__file__).parent.parent / "fixtures" / "prompt_snapshots"
 PROMPTS = Path(__file__).parent.parent.parent / "src" / "metier" / "prompts"
@@ -56,16 +56,16 @@ def test_texts_for_models_are_what_they_were(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_operating_instructions_have_between_five_and_nine_hundred_tokens(family: Family) -> None:
-    assert 500 <= estimate_tokens(build_operating(EVERYTHING, family)) <= 900
+def test_operating_instructions_have_at_most_seven_hundred_tokens(family: Family) -> None:
+    assert estimate_tokens(build_operating(EVERYTHING, family)) <= 700
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_built_in_set_costs_at_most_six_thousand_tokens(family: Family) -> None:
+def test_built_in_set_costs_at_most_four_thousand_tokens(family: Family) -> None:
     texts = estimate_tokens(build_operating(EVERYTHING, family)) + estimate_tokens(load_text("safety"))
     tools = sum(map(tool_tokens, (*build_control_specs(), *BUILT_IN)))
 
-    assert texts + tools <= 6_000
+    assert texts + tools <= 4_000
 
 
 def test_every_tool_has_a_text_and_every_text_a_tool() -> None:
@@ -76,7 +76,7 @@ def test_every_tool_has_a_text_and_every_text_a_tool() -> None:
         properties = spec.input_schema["properties"]
         assert isinstance(properties, dict)
         described = {name.partition(".")[0] for name in load_tool_text(spec.name).parameters}
-        assert described == set(properties), spec.name
+        assert described <= set(properties), spec.name
 
 
 def test_every_parameter_has_the_description_that_was_written_for_it() -> None:
@@ -93,7 +93,7 @@ def test_subject_that_a_run_has_no_tools_for_is_left_out() -> None:
     bare = build_operating(Subjects(tools={"Read"}), "")
 
     assert "## How you work" in bare
-    for title in ("## Skills", "## Plan", "## Files and commands", "## Handing work on"):
+    for title in ("## Skills", "## Files and commands", "## Delegation"):
         assert title not in bare
         assert title in build_operating(EVERYTHING, "")
 

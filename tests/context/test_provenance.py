@@ -1,8 +1,7 @@
 """Segments are what is sent, and nothing else; conversations keep within their cap."""
 
 from metier.context.budget import TokenBudget, fit
-from metier.context.caps import CAPS, cap_conversation
-from metier.context.layers import Disclosed, Exchange, Prompt, build_messages, build_system
+from metier.context.layers import CAPS, Disclosed, Exchange, Prompt, build_messages, build_system, cap_conversation
 from metier.context.provenance import find_difference, list_segments
 from metier.context.tokens import TokenCounter
 from metier.decisions import StepExecutionResult

@@ -4,7 +4,7 @@ import pytest
 from skill_files import found, write_file
 
 from metier.definitions.agent import load_agent
-from metier.definitions.inherit import resolve_list
+from metier.definitions.references import resolve_list
 from metier.definitions.text.yaml_text import Mapping
 
 

@@ -1,7 +1,6 @@
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource, build_search_path
 from metier.errors import SkillNotFound
-from metier.second_process import WORTH_TWO
 
 OLD = 1_700_000_000
 
@@ -268,15 +266,3 @@ def test_the_cache_lies_where_the_desktop_rules_say(tmp_path: Path) -> None:
     assert find_cache_folder({}, home=tmp_path) == tmp_path / ".cache" / "agent"
     assert find_cache_folder({"XDG_CACHE_HOME": "relative"}, home=tmp_path) == tmp_path / ".cache" / "agent"
     assert find_cache_folder({"XDG_CACHE_HOME": str(tmp_path / "c")}, home=tmp_path) == tmp_path / "c" / "agent"
-
-
-def test_many_files_read_by_two_processes_are_the_same_catalog_as_by_one(tmp_path: Path) -> None:
-    for number in range(WORTH_TWO):
-        write_skill(tmp_path, f"skill-{number}", None if number % 3 else f"---\nname: {number}\n---\n\udc80 née\n")
-
-    with ThreadPoolExecutor(1) as pool:
-        # A process with two threads is never copied.
-        by_one = pool.submit(catalog_of, tmp_path).result(timeout=60)
-
-    assert catalog_of(tmp_path) == by_one
-    assert len(by_one.skills) == WORTH_TWO

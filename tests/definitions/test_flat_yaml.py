@@ -5,8 +5,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from metier.definitions.text.flat_yaml import read_flat
+from metier.definitions.text.front_matter import read_flat
 from metier.definitions.text.yaml_text import Mapping, Scalar, read_yaml
+
+pytestmark = pytest.mark.slow
 
 PIECES = (
     *("name", "description", "a-b", "x", ":", ": ", " :", "::", " ", "  ", "    ", "\n", "\n\n", "\n  ", "\n  - "),

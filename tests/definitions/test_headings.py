@@ -98,4 +98,28 @@ def test_the_first_paragraph_skips_headings_rules_images_and_code() -> None:
 
     assert first_paragraph(body) == "One two."
     assert first_paragraph("# Only\n") == "Only"
+    assert first_paragraph("Title\n=====\n\n> quoted\n> twice\n") == "quoted twice"
+    assert first_paragraph("- one\n- two\n\nThree\n") == "- one - two"
     assert first_paragraph("") == ""
+
+
+def test_headings_are_those_of_commonmark() -> None:
+    body = (
+        "# `a*` \\* ![alt](x) &amp;\n\n- item\n\n  # in a list\n\n> # quoted\n\n<pre>\n\n# raw\n</pre>\n\n# _private\n"
+    )
+
+    assert [text for _, text, *_ in outline(body)] == ["a* * alt &", "_private"]
+
+
+def test_lines_end_as_in_commonmark() -> None:
+    body = "# A\r\n\x0b\u2028\r# B\r\n"
+
+    assert [(text, line, end) for _, text, _, line, end in outline(body)] == [("A", 1, 2), ("B", 3, 3)]
+    assert [body[each.start : each.end] for each in parse_sections(body)] == ["# A\r\n\x0b\u2028\r", "# B\r\n"]
+
+
+def test_half_a_surrogate_pair_is_kept() -> None:
+    body = "# a [x](\ud800) \udfff\n\n[r]: \ud800\n"
+
+    assert [text for _, text, *_ in outline(body)] == ["a x \udfff"]
+    assert find_section(parse_sections(body), "[\ud800](\ud800)") is None

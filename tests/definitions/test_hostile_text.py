@@ -106,13 +106,13 @@ def test_merge_keys_are_plain_keys() -> None:
 def test_a_large_body_is_read_and_sectioned_in_linear_time() -> None:
     body = "# H\n\ntext *a* [b](c) `d`\n\n```\n# no\n```\n" * 20_000
     data = f"---\nname: x\ndescription: d\n---\n{body}".encode()
-    started = time.perf_counter()
+    started = time.process_time()
 
     front = read_front_matter(data)
     sections = parse_sections(front.body)
 
     assert len(sections) == 20_000
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_limits_are_named_as_the_reason() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from skill_files import codes, loaded, write_skill
 
-from metier.definitions.skills.prompt_xml import render_available_skills
-from metier.definitions.skills.skill import load_skill
+from metier.definitions.skills.skill import load_skill, render_available_skills
 
 
 def check(folder: Path, name: str, rest: str = "description: A test skill\n") -> set[str]:

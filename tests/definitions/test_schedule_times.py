@@ -5,8 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from metier.definitions.schedule import ScheduleDefinition, build_schedule
-from metier.definitions.schedule_times import MOST_DUE, find_jitter, list_due, list_next
+from metier.definitions.schedule import MOST_DUE, ScheduleDefinition, build_schedule, find_jitter, list_due, list_next
 from metier.errors import ConfigError
 
 BERLIN = ZoneInfo("Europe/Berlin")

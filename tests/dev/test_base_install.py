@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -14,10 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent
-MOST_MEGABYTES = 70
-MOST_PACKAGES = 26
+MAX_MEGABYTES = 75
+"""With bytecode. The goal is 60; prompt-toolkit with wcwidth takes 10 MB of it, rapidfuzz 12."""
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +58,9 @@ def run_agent(base: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 def test_the_base_install_is_small(base: Path) -> None:
-    site = next((base / "lib").glob("python*/site-packages"))
-    packages = sorted(folder.name for folder in site.glob("*.dist-info"))
     size = sum(file.stat().st_size for file in base.rglob("*") if file.is_file() and not file.is_symlink())
 
-    assert len(packages) <= MOST_PACKAGES, packages
-    assert size <= MOST_MEGABYTES * 1_000_000, f"{size / 1_000_000:.1f} MB"
+    assert size <= MAX_MEGABYTES * 1_000_000, f"{size / 1_000_000:.1f} MB"
 
 
 def test_what_is_not_there_is_named_with_the_command_that_installs_it(base: Path, tmp_path: Path) -> None:
@@ -70,35 +68,65 @@ def test_what_is_not_there_is_named_with_the_command_that_installs_it(base: Path
 
     (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
     assert uv["state"] == "off", doctor.stderr
-    assert uv["hint"].endswith("Install it: pip install 'metier[scripts]'")
+    assert read_command(uv["hint"], "scripts").startswith("uv pip install --python ")
+
+
+def read_command(hint: str, extra: str) -> str:
+    """The command of a hint, which installs the extra from the wheel that Metier was installed from."""
+    command = hint.partition("Install it: ")[2]
+    assert f"'metier[{extra}] @ file:///" in command, hint
+    assert ".whl'" in command
+    return command
+
+
+def test_the_command_of_a_hint_installs_the_extra(base: Path, tmp_path: Path) -> None:
+    doctor = run_agent(base, "doctor", "--json", cwd=tmp_path)
+
+    (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
+    command = shlex.split(read_command(uv["hint"], "scripts"))
+    env = {**os.environ, "UV_SYSTEM_CERTS": "1", "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    lock = ["--constraints", str(ROOT / "requirements.lock"), "--no-config"]
+    done = subprocess.run([*command, "--dry-run", *lock], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "+ uv==" in done.stderr
+
+
+def test_a_hint_names_no_wheel_that_is_gone(base: Path, tmp_path: Path) -> None:
+    (wheel,) = (base.parent / "dist").glob("*.whl")
+    wheel.rename(tmp_path / wheel.name)
+    try:
+        doctor = run_agent(base, "doctor", "--json", cwd=tmp_path)
+    finally:
+        (tmp_path / wheel.name).rename(wheel)
+
+    (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
+    assert uv["hint"].endswith("'metier[scripts] @ file:///PATH/TO/METIER'")
 
 
 def test_a_script_that_names_packages_is_answered_with_the_extra_that_prepares_them(base: Path, tmp_path: Path) -> None:
-    program = """
-from metier.errors import ToolFailed
-from metier.tools.scripts.metadata import parse_script_metadata
-header = "# /// script\\n# requires-python = '>=3.12,<4'\\n{}# ///\\n"
-print(parse_script_metadata(header.format("")).requires_python)
-try:
-    parse_script_metadata(header.format("# dependencies = ['rich']\\n"))
-except ToolFailed as error:
-    print(error.hint)
-"""
-    said = subprocess.run([base / "bin" / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    write_greeter(tmp_path, "# /// script\n# dependencies = ['rich']\n# ///\nprint('hello')\n")
 
-    assert said.stdout.splitlines() == [">=3.12,<4", "Install it: pip install 'metier[scripts]'"], said.stderr
+    said = run_agent(base, "skill", "run", "greeter", "greet", cwd=tmp_path)
+
+    assert said.returncode != 0
+    assert "Install it: uv pip install --python" in said.stdout + said.stderr
+    assert "metier[scripts] @ file:///" in said.stdout + said.stderr
 
 
 def test_a_script_that_names_no_packages_needs_no_extra(base: Path, tmp_path: Path) -> None:
-    skill = tmp_path / "skills/greeter"
-    (skill / "scripts").mkdir(parents=True)
-    (skill / "SKILL.md").write_text("---\nname: greeter\ndescription: Greets.\n---\n\nGreet.\n", encoding="utf-8")
-    (skill / "scripts/greet.py").write_text('print("hello")\n', encoding="utf-8")
+    write_greeter(tmp_path, 'print("hello")\n')
 
     said = run_agent(base, "skill", "run", "greeter", "greet", cwd=tmp_path)
 
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["result"] == "hello\n"
+
+
+def write_greeter(folder: Path, script: str) -> None:
+    skill = folder / "skills/greeter"
+    (skill / "scripts").mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: greeter\ndescription: Greets.\n---\n\nGreet.\n", encoding="utf-8")
+    (skill / "scripts/greet.py").write_text(script, encoding="utf-8")
 
 
 def test_a_model_for_embeddings_is_answered_with_the_extra_and_words_rank(base: Path, tmp_path: Path) -> None:
@@ -116,7 +144,7 @@ def test_a_model_for_embeddings_is_answered_with_the_extra_and_words_rank(base: 
     assert routed.stdout.split()[1] == "piano"
     for said in (routed.stderr, checked.stderr):
         assert "is not installed" in said
-        assert "Install it: pip install 'metier[embeddings]'" in said
+        assert read_command(said, "embeddings")
 
 
 def test_the_nearest_command_is_named_without_an_extra(base: Path, tmp_path: Path) -> None:
@@ -129,13 +157,13 @@ def test_a_run_needs_no_extra(base: Path, tmp_path: Path) -> None:
     assert "no_skill" in run.stderr
 
 
-def test_a_chat_at_a_terminal_reads_line_by_line_and_says_what_would_do_better(base: Path, tmp_path: Path) -> None:
+def test_a_chat_at_a_terminal_has_a_prompt_with_completion(base: Path, tmp_path: Path) -> None:
     ours, its = pty.openpty()
-    env = {**os.environ, "HOME": str(tmp_path), "TERM": "xterm"}
+    env = {**os.environ, "HOME": str(tmp_path), "TERM": "xterm", "NO_COLOR": "1"}
     command = [base / "bin" / "agent", "chat", "--provider", "offline"]
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdin=its, stdout=subprocess.DEVNULL, stderr=its) as chat:
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdin=its, stdout=its, stderr=its) as chat:
         os.close(its)
-        os.write(ours, b"/exit\n")
+        os.write(ours, b"/qu\t\r")
         shown = b""
         # The terminal ends with an error when the last process has closed it.
         with contextlib.suppress(OSError):
@@ -144,15 +172,15 @@ def test_a_chat_at_a_terminal_reads_line_by_line_and_says_what_would_do_better(b
     os.close(ours)
 
     assert chat.returncode == 0, shown
-    assert b"Typing is line by line" in shown
-    assert b"pip install 'metier[chat]'" in shown
+    assert b"/quit" in shown
+    assert b"not installed" not in shown
 
 
 @pytest.mark.parametrize(
     ("mark", "command"),
     [
-        ("uv-receipt.toml", "uv tool install 'metier[scripts]'"),
-        ("pipx_metadata.json", "pipx install --force 'metier[scripts]'"),
+        ("uv-receipt.toml", "uv tool install --force 'metier[scripts] @ file:///"),
+        ("pipx_metadata.json", "pipx install --force 'metier[scripts] @ file:///"),
     ],
 )
 def test_the_command_fits_how_metier_was_installed(mark: str, command: str, base: Path, tmp_path: Path) -> None:
@@ -163,4 +191,4 @@ def test_the_command_fits_how_metier_was_installed(mark: str, command: str, base
         (base / mark).unlink()
 
     (uv,) = [finding for finding in json.loads(doctor.stdout) if finding["name"] == "uv"]
-    assert uv["hint"].endswith(f"Install it: {command}")
+    assert f"Install it: {command}" in uv["hint"]

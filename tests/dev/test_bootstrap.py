@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("sh", "dirname", "cat", "cksum", "rm", "awk", "mkdir")
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names the interpreters of uv as they are on Linux")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="names the interpreters of uv as they are on Linux"),
+    pytest.mark.slow,
+]
 
 OLD_PYTHON = """#!/bin/sh
 case $1 in

@@ -4,12 +4,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -109,6 +113,20 @@ def test_ci_runs_exactly_the_test_command_of_the_readme() -> None:
     assert "$ ./dev demo\n" in readme
 
 
+def test_tests_run_in_a_scrubbed_environment(tmp_path: Path) -> None:
+    script = (ROOT / "dev").read_text(encoding="utf-8")
+    function = script[script.index("run_scrubbed() {") :]
+    function = function[: function.index("\n}\n") + 2]
+    unwanted = {"PYTHONUNBUFFERED": "1", "AGENT_PROFILE": "strict", "OPENAI_API_KEY": "x"}
+
+    done = run(["/bin/sh", "-euc", f"{function}\nrun_scrubbed X='a b' env"], tmp_path, UV_OFFLINE="a 'b'", **unwanted)
+
+    variables = dict(line.split("=", maxsplit=1) for line in done.stdout.splitlines())
+    assert {**variables, "LANG": "C.UTF-8", "X": "a b", "UV_OFFLINE": "a 'b'"} == variables
+    assert variables.keys() & unwanted.keys() == set()
+    assert {"HOME", "PATH"} <= variables.keys()
+
+
 def test_missing_programs_are_named_where_they_cannot_be_installed(tmp_path: Path) -> None:
     script = (ROOT / "dev").read_text(encoding="utf-8")
     function = script[script.index("install_test_programs() {") :]
@@ -123,3 +141,35 @@ def test_missing_programs_are_named_where_they_cannot_be_installed(tmp_path: Pat
 
     assert done.returncode == 0, done.stderr
     assert "their tests are skipped: bubblewrap ripgrep strace rabbitmq-server" in done.stdout
+
+
+@pytest.mark.parametrize("gate", ["ruff", "basedpyright", "lint-imports", "pytest"])
+def test_gates_start_through_uv_and_write_no_lock_file(gate: str) -> None:
+    uv = Path(sys.executable).parent / "uv"
+    assert f"$ uv run {gate}" in (ROOT / "docs/testing.md").read_text(encoding="utf-8")
+
+    done = run([uv, "run", gate, "--help"], ROOT, UV_NO_SYNC="1")
+
+    assert done.returncode == 0, done.stderr
+    assert not (ROOT / "uv.lock").exists()
+
+
+def test_lock_has_a_hash_for_every_package_and_no_address() -> None:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+
+    pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]
+    assert len(pinned) > 50
+    assert all("--hash=sha256:" in lines[number + 1] for number in pinned)
+    assert not [line for line in lines if "://" in line or "--index" in line]
+
+
+def test_dev_installs_the_packages_of_each_test_group_from_the_lock() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    script = (ROOT / "dev").read_text("utf-8")
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+
+    for group in ("test-model", "test-database"):
+        names = [Requirement(text).name for text in groups[group]]
+        assert f"{group.replace('-', '_')}='{'|'.join(names)}'" in script
+        assert all(re.search(rf"^{name}==", lock, re.MULTILINE) for name in names)
+    assert not re.search(r"^(llm|llama-cpp-python)==", lock, re.MULTILINE)

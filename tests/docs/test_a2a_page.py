@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from running_server import serving_process
 from walkthrough import Reader, read_through
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "doors" / "a2a.md"
 SKILL = "---\nname: greeter\ndescription: Greet a person.\nentrypoint:\n  script: greet\n---\n\nRun `greet`.\n"
 GREET = 'import json\nprint(json.dumps({"summary": "Hello from the script"}))\n'

@@ -13,6 +13,8 @@ from blocks import NEEDS, PAGES, ROOT, Block, read_blocks
 
 from metier.cli.main import run
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 CHECKED = [block for block in BLOCKS if block.meaning.get("kind")]
 BEGINNINGS = {

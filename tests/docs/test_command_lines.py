@@ -13,8 +13,10 @@ from click import Command
 
 from metier.cli.root import COMMANDS, load_command
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")})
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")})
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "bundled" not in path.parts]
 AT_THE_ROOT = {"--version", "--verbose", "--help", "--check", "--debug", "--server"}
 INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(agent(?: [^`]+)?)`")

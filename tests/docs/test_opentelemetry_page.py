@@ -3,12 +3,16 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from otlp_receiver import receiving
 from walkthrough import Reader, read_through
 
 from metier.telemetry.otel import names
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "doors" / "opentelemetry.md"
 

@@ -10,7 +10,9 @@ from blocks import PAGES, ROOT, read_blocks
 from walkthrough import Reader, read_through
 
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.ladder import find_rung
+from metier.tools.process.sandbox.levels import find_rung
+
+pytestmark = pytest.mark.slow
 
 WITH_MORE = {
     "docs/deployment.md": "test_deployment_page.py",

@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from model_server import calls, running_model, says
 from walkthrough import Reader, read_through
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 REPLIES = (
     says("Good morning, Ada!"),

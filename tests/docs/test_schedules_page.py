@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from metier.definitions.schedule import ScheduleDefinition, parse_schedules
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
 

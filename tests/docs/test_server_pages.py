@@ -8,7 +8,7 @@ import pytest
 from walkthrough import Reader, read_through
 
 DOCS = Path(__file__).parents[2] / "docs"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from model_server import calls, running_model, says
 from role_model import RoleModel
 from walkthrough import Reader, read_through
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "sub-agents.md"
 TASKS = [
     {"agent": "spelling", "task": "Find spelling mistakes in notes.md"},

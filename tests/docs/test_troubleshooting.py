@@ -15,6 +15,8 @@ from model_server import ModelServer, Reply, calls, fails, running_model, says
 from run_workspace import QUICK, Workspace, use_model
 from walkthrough import Reader, matches
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 QUOTES = re.findall(r"^> `(.*)`$", PAGE.read_text("utf-8"), re.MULTILINE)
 PLAYED_ELSEWHERE = {

@@ -5,10 +5,14 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from model_server import calls, running_model, says
 from walkthrough import Reader, read_through
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "first-skill.md"
 

@@ -3,9 +3,9 @@
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,12 +14,14 @@ from pathlib import Path
 
 from blocks import Block, read_blocks
 
-from agent_forks import forked_agent, forked_python
+from agent_command import AGENT, run_agent
 
 ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}|ap-[0-9a-f]+")
 """Of a run, of an approval: another each time. Where a page shows one, later commands mean the one that was printed."""
 MOST_SECONDS = 120.0
 """That a command may take."""
+SHELL_SYNTAX = re.compile(r"[|&;<>$`*?~(){}!#\\\n]")
+QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
 EXPORT = re.compile(r'export (\w+)="?([^"$]*)"?')
 
 
@@ -85,23 +87,25 @@ def find_commands(block: Block) -> Iterator[tuple[str, list[str], int]]:
         yield command, [line for line in shown if line.strip()], int(block.meaning.get("code") or 0) if last else 0
 
 
-def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[bytes]:
+def _build_environment(reader: Reader) -> dict[str, str]:
     ordinary = {name: value for name, value in os.environ.items() if not name.startswith(("AGENT_", "XDG_CONFIG"))}
-    programs = (forked_agent().parent, forked_python().parent, Path(sys.executable).parent)
-    environment = {
+    return {
         **ordinary,
         "HOME": str(reader.home),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(AGENT.parent), os.environ["PATH"]]),
         "PYTHONIOENCODING": "utf-8",
         "TERM": "xterm",
         **reader.exported,
     }
+
+
+def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[bytes]:
     command = reader.translate(command)
     return subprocess.Popen(
         ["bash", "-c", f"exec {command}" if stays else command],
         cwd=reader.folder,
-        env=environment,
+        env=_build_environment(reader),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -111,6 +115,12 @@ def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[byt
 def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: int = 0) -> str:
     """What a command prints until it ends; a worker does not by itself, and is told to when it has shown all of it."""
     stays = command.startswith("agent worker") and "--once" not in command
+    if command.startswith("agent ") and not stays and not SHELL_SYNTAX.search(QUOTED.sub("", command)):
+        words = shlex.split(reader.translate(command))[1:]
+        done = run_agent(*words, cwd=reader.folder, env=_build_environment(reader))
+        printed = done.stdout + done.stderr
+        assert done.returncode == code, f"$ {command}\n{printed}\nended with exit code {done.returncode}"
+        return printed
     printed = ""
     with _start(command, reader, stays=stays) as process:
         assert process.stdout is not None

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 from acp import schema
 from pydantic import BaseModel
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 
 SECONDS = 60.0
 type Message = dict[str, Any]
@@ -32,8 +32,8 @@ class Editor:
     """Answers what the agent asks by `answer`; keeps every update."""
 
     def __init__(self, folder: Path, *, answer: Callable[[Message], Message | None] | None = None) -> None:
-        self.process = ForkedAgent(
-            ["acp"], cwd=folder, text=True,
+        self.process = subprocess.Popen(
+            [AGENT, "acp"], cwd=folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.folder = folder

@@ -7,8 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-AGENT = os.environ.pop("FORKED_AGENT")
-"""The test names it: four scenarios start it twice each."""
+AGENT = Path(sys.executable).parent / "agent"
 
 with tempfile.TemporaryDirectory() as folder:
     home, work = Path(folder, "home"), Path(folder, "work")

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from metier.doors.mcp.http import opened_http
 from metier.doors.mcp.server import opened_door
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 
 

@@ -164,8 +164,8 @@ def write_workspace(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(".agent/agents/test_simple_prompt/AGENT.md", "---\nname: Simple\n---\n\nThis is a simple prompt.\n")
 
 
-def write_hurried_tasks(workspace: Workspace) -> None:
-    """The tools that the suite gives half a second: left out where each result counts."""
+def write_untimed_tasks(workspace: Workspace) -> None:
+    """Add the tools that the suite gives half a second, for a test that waits longer."""
     write_task(workspace, "test_logging_tool", "DO: say logged", extra="metadata:\n  mcp_task: never\n")
     write_task(workspace, "test_streaming_elicitation", "DO: ask ok", extra="metadata:\n  mcp_task: never\n")
 

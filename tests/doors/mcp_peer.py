@@ -12,9 +12,9 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 from metier.doors.mcp.server import build_server, opened_door
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 
 MODERN = "2026-07-28"
@@ -39,8 +39,8 @@ class ProcessPeer:
     """`agent mcp serve` in a folder, spoken to line by line."""
 
     def __init__(self, folder: Path, *, capabilities: Mapping[str, Any] | None = None) -> None:
-        self.process = ForkedAgent(
-            ["mcp", "serve"], cwd=folder, text=True,
+        self.process = subprocess.Popen(
+            [AGENT, "mcp", "serve"], cwd=folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.capabilities = capabilities or {}

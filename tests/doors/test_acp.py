@@ -9,9 +9,9 @@ import pytest
 from acp_peer import Editor, Message, choose
 from model_server import ModelServer, Reply, calls, says
 from pictures import PDF, build_png
-from run_workspace import AGENT, QUICK, Workspace, use_model
+from run_workspace import QUICK, Workspace, use_model
 
-from agent_forks import forked_agent
+from agent_command import AGENT, run_agent
 
 
 def test_a_prompt_is_answered_with_the_text_its_plan_and_what_it_used(workspace: Workspace, model: ModelServer) -> None:
@@ -156,13 +156,7 @@ def test_an_approval_waits_in_the_inbox_when_the_editor_goes_away(workspace: Wor
         editor.wait_until(lambda: len(editor.asked) == 1)
         assert editor.close() == 0
 
-    listed = subprocess.run(
-        [forked_agent(), "approvals", "list", "--json"],
-        cwd=workspace.folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    listed = run_agent("approvals", "list", "--json", cwd=workspace.folder)
     (approval,) = json.loads(listed.stdout)
     assert approval["tool"] == "Write"
     assert not (workspace.folder / "a.txt").exists()

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 from model_server import ModelServer, calls, says
 from node_programs import NODE, find_modules, find_program
 from pictures import build_png
-from run_workspace import AGENT, Workspace
+from run_workspace import Workspace
+
+from agent_command import AGENT
 
 pytestmark = pytest.mark.slow
 
@@ -118,8 +121,12 @@ def test_the_typescript_sdk_denies_a_call_and_cancels_a_turn(
     assert not (workspace.folder / "a.txt").exists()
 
 
+AGENT_COMMAND = shlex.join([str(AGENT), "acp"])
+"""acpx splits it like a shell; the path of the checkout may contain spaces."""
+
+
 def use_acpx(workspace: Workspace, flag: str, task: str) -> list[str]:
-    command = [*find_program("acpx/dist/cli.js"), "--agent", f"{AGENT} acp", "--cwd", str(workspace.folder), flag]
+    command = [*find_program("acpx/dist/cli.js"), "--agent", AGENT_COMMAND, "--cwd", str(workspace.folder), flag]
     return [*command, "--format", "json", "exec", task]
 
 

@@ -28,7 +28,7 @@ def test_an_mcp_client_on_a_pipe_that_floods_and_lies_gets_errors(workspace: Wor
 
     with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
         huge = peer.request("tools/call", name="run", arguments={"task": "x" * 10_000_000})
-        before = read_size(peer.process.agent_pid)
+        before = read_size(peer.process.pid)
         made_up = [
             peer.request("tasks/get", taskId=wrong) for wrong in ("", "../../etc/passwd", "0" * 4000, "é\x00", "a2a-1")
         ]
@@ -36,7 +36,7 @@ def test_an_mcp_client_on_a_pipe_that_floods_and_lies_gets_errors(workspace: Wor
             assert peer.process.stdin is not None
             peer.process.stdin.write(f"{line}\n")
         last = peer.request("tools/list")
-        grown = read_size(peer.process.agent_pid) - before
+        grown = read_size(peer.process.pid) - before
 
     assert huge["error"]["code"] == -32602
     assert all("error" in answer for answer in made_up)
@@ -50,7 +50,7 @@ def test_thousands_of_requests_on_a_pipe_that_is_not_read_wait_there_and_are_ans
 ) -> None:
     with ProcessPeer(workspace.folder, capabilities=TASKS) as peer:
         peer.request("tools/list")
-        before = read_size(peer.process.agent_pid)
+        before = read_size(peer.process.pid)
         params = build_params({"taskId": "made up"}, TASKS)
         lines = (json.dumps({"jsonrpc": "2.0", "id": n, "method": "tasks/get", "params": params}) for n in range(MANY))
         is_written = threading.Event()
@@ -66,7 +66,7 @@ def test_thousands_of_requests_on_a_pipe_that_is_not_read_wait_there_and_are_ans
         writer.start()
         # The pipes are full before all of it is taken: the server does not read what it cannot answer.
         assert not is_written.wait(1)
-        grown = read_size(peer.process.agent_pid) - before
+        grown = read_size(peer.process.pid) - before
         answers = [peer.read() for _ in range(MANY)]
         writer.join(60)
         last = peer.request("tools/list")
@@ -128,3 +128,52 @@ def test_an_mcp_client_cannot_widen_what_a_run_may_do(workspace: Workspace, mode
 
             assert "error" in answer or answer.get("isError"), more
     assert model.received == []
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text", "text": "a \ud800 b"},
+        {"type": "text", "text": "/remember \ud800: x"},
+        {"type": "resource_link", "uri": "http://[", "name": "x"},
+        {"type": "resource", "resource": {"uri": "file://[/a", "text": "\udfff"}},
+    ],
+)
+def test_a_prompt_that_cannot_be_encoded_does_not_end_the_sessions_of_the_editor(
+    block: dict[str, object], workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(says("Still here."))
+
+    with Editor(workspace.folder) as editor:
+        session = editor.begin()
+        answer = editor.request("session/prompt", sessionId=session, prompt=[block])
+        listed = editor.request("session/list", cwd=str(workspace.folder))
+
+    assert answer.get("stopReason") == "end_turn"
+    assert "sessions" in listed
+
+
+def test_a_dialog_that_was_cancelled_approves_nothing_whatever_else_it_says(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    model.follow(calls("Write", path="a.txt", content="new"), says("Done."))
+    cancelled = {"outcome": {"outcome": "cancelled", "optionId": "allow"}}
+
+    with Editor(workspace.folder, answer=lambda _: cancelled) as editor:
+        editor.prompt(editor.begin(), "Write it")
+
+    assert len(editor.asked) == 1
+    assert not (workspace.folder / "a.txt").exists()
+
+
+def test_an_editor_gets_no_control_or_bidi_characters_in_messages(workspace: Workspace, model: ModelServer) -> None:
+    family = "\U0001f468\u200d\U0001f469"
+    model.follow(says(f"hi \x1b]0;title\x07\x1b[2J\u202e {family} end"))
+
+    with Editor(workspace.folder) as editor:
+        editor.prompt(editor.begin(), "Say hi")
+
+    said = editor.get_said()
+    assert not set(said) & set("\x1b\x07\u202e")
+    assert said.count("end") == 1
+    assert family in said

@@ -10,7 +10,7 @@ from mcp_peer import FORMS, MODERN, TASKS, ProcessPeer, opened_peer
 from model_server import ModelServer, calls, fails, says
 from run_workspace import QUICK, Workspace, use_model
 
-from agent_forks import forked_agent
+from agent_command import AGENT
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +113,7 @@ async def test_a_client_that_knows_tasks_gets_one_that_is_in_the_store_and_polls
 
 async def test_tasks_of_others_and_made_up_ones_are_unknown(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Mine."))
-    await anyio.run_process([forked_agent(), "run", "my own business", "--quiet"], cwd=workspace.folder)
+    await anyio.run_process([AGENT, "run", "my own business", "--quiet"], cwd=workspace.folder)
     (run_id,) = workspace.run_ids()
 
     async with opened_peer(workspace.folder, capabilities=TASKS) as peer:

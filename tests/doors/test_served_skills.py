@@ -1,13 +1,15 @@
 """`agent skill add mcp:SERVER/SKILL`: what a server serves is checked against its manifest before it is shown."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from run_workspace import Workspace
 
-from agent_forks import forked_agent
+from agent_command import AGENT
 
 SERVER = Path(__file__).parent / "served_skill_server.py"
 
@@ -47,6 +49,40 @@ def test_a_skill_that_is_not_what_its_manifest_says_is_refused(
     assert "error:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".git/config",
+        ".git/hooks/pre-commit",
+        "a/.GIT/config",
+        "%2Egit/config",
+        "git~1/config",
+        "x.pyc",
+        "aux.md",
+        "-rf",
+    ],
+)
+def test_served_file_with_a_name_that_no_package_may_have_is_refused(
+    workspace: Workspace, home: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name_server(workspace, str(SERVER), f"file:{name}")
+
+    assert workspace.agent("skill", "add", "mcp:tides/tides", "--yes") == 1
+
+    assert not (home / ".agent" / "skills" / "tides").exists()
+    assert f"File name {unquote(name)!r} is refused" in capsys.readouterr().err
+
+
+def test_served_name_that_is_both_a_file_and_a_folder_is_refused(
+    workspace: Workspace, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name_server(workspace, str(SERVER), "file:references")
+
+    assert workspace.agent("skill", "add", "mcp:tides/tides", "--yes") == 1
+
+    assert "'references' is both a file and a folder" in capsys.readouterr().err
+
+
 def test_a_server_that_was_not_accepted_is_not_asked(
     workspace: Workspace, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +103,8 @@ def test_what_one_workspace_serves_another_one_installs(workspace: Workspace, ho
     library.folder.mkdir()
     library.configure(model={"provider": "offline"})
     library.add_skill("moon", "Tell the phase of the moon.", phase="print('new')\n")
-    name_server(workspace, "-c", f"cd {library.folder} && exec {forked_agent()} mcp serve", command="sh")
+    serve = f"cd {shlex.quote(str(library.folder))} && exec {shlex.quote(str(AGENT))} mcp serve"
+    name_server(workspace, "-c", serve, command="sh")
 
     assert workspace.agent("skill", "add", "mcp:tides/moon", "--no-trust") == 0
 

@@ -17,13 +17,14 @@ from metier.engine.entries import Entry, render_entry
 from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
-from metier.runtime.children.child_runs import request_task
+from metier.providers.failures import NotFound
+from metier.runtime.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, import_run
 from metier.runtime.history.undo import plan_undo, undo
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.testing.scripted import Line, ToolCall, calls, says
+from metier.testing.scripted import Line, ToolCall, calls, fails, says
 from metier.version import __version__
 
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"
@@ -66,6 +67,17 @@ async def write(folder: Path) -> None:
     await _write_call(folder)
     await _write_changed_code(folder)
     await _write_undone(folder)
+    await _write_model_changed(folder)
+
+
+async def _write_model_changed(folder: Path) -> None:
+    """A model that its provider does not have, and the same run with another one."""
+    with tempfile.TemporaryDirectory() as place:
+        lines = (fails(NotFound("There is no such model")), *ENOUGH)
+        async with open_at(build_workspace(Path(place)), *lines) as runtime:
+            state = await runtime.start(RunRequest(task="take notes"))
+            state = await runtime.resume(state.run_id, Answer(by="kim", reopens=True, model="claude-opus-4-5"))
+            _write(folder, "model-changed", await read_entries(runtime.store, state.run_id))
 
 
 async def _write_undone(folder: Path) -> None:

@@ -3,11 +3,11 @@
 import json
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import small_scenarios as small
+from msgspec.structs import replace
 from reference_scenario import Call, Narrator
 
 from metier.engine.options import RuntimeOptions

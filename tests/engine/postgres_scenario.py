@@ -12,7 +12,7 @@ import reference_scenario
 from metier.runtime.host import Host
 from metier.store.base import Store
 from metier.store.machine import Machine
-from metier.store.postgres.address import read_address
+from metier.store.postgres.database import read_address
 from metier.store.postgres.store import open_postgres_store
 from metier.testing.crash_points import PointedStore, Points
 from metier.testing.crash_scenario import Reach, Scenario

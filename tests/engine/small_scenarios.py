@@ -1,11 +1,13 @@
 """A short run, and the same one on engines that are broken on purpose: the suite must notice each of them."""
 
 import copy
+import dataclasses
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 from reference_scenario import AskFor, Call, Narrator
 
@@ -20,9 +22,9 @@ from metier.runtime.questions.answers import Answer
 from metier.runtime.runs import Runtime, Watch
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.store.backend import DATABASE
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine
-from metier.store.opening import DATABASE
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
@@ -93,7 +95,7 @@ class LateIntents(StoreWrapper):
 
 
 def build_late_intents(folder: Path, reach: Reach) -> Scenario:
-    return replace(build(folder, reach), open_store=open_with(LateIntents))
+    return dataclasses.replace(build(folder, reach), open_store=open_with(LateIntents))
 
 
 @dataclass
@@ -144,7 +146,7 @@ def build_early_results(folder: Path, reach: Reach) -> Scenario:
         for tool in whole.place.tools
     )
     place = replace(whole.place, tools=tools)
-    return replace(whole, place=place, open_store=open_with(lambda store: EarlyResults(store, backlog)))
+    return dataclasses.replace(whole, place=place, open_store=open_with(lambda store: EarlyResults(store, backlog)))
 
 
 class TalkativeLog(RunLog):
@@ -173,7 +175,7 @@ class TalkativeRuntime(Runtime):
 
 
 def build_early_events(folder: Path, reach: Reach) -> Scenario:
-    return replace(build(folder, reach), open_runtime=TalkativeRuntime)
+    return dataclasses.replace(build(folder, reach), open_runtime=TalkativeRuntime)
 
 
 class RashRuntime(Runtime):
@@ -196,7 +198,7 @@ class RashRuntime(Runtime):
 
 
 def build_rash_recovery(folder: Path, reach: Reach) -> Scenario:
-    return replace(build(folder, reach), open_runtime=RashRuntime)
+    return dataclasses.replace(build(folder, reach), open_runtime=RashRuntime)
 
 
 class NaiveStore(StoreWrapper):
@@ -229,9 +231,11 @@ class NaiveStore(StoreWrapper):
         query = "SELECT owner, token FROM leases WHERE run_id = ?"
         owner, token = connection.execute(query, (lease.run_id,)).fetchone()
         connection.close()
-        return replace(lease, owner=owner, token=token)
+        return dataclasses.replace(lease, owner=owner, token=token)
 
 
 def build_naive_store(folder: Path, reach: Reach) -> Scenario:
     whole = build(folder, reach)
-    return replace(whole, open_store=open_with(lambda store: NaiveStore(store, whole.place.runs / DATABASE)))
+    return dataclasses.replace(
+        whole, open_store=open_with(lambda store: NaiveStore(store, whole.place.runs / DATABASE))
+    )

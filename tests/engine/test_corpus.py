@@ -18,6 +18,7 @@ ENDINGS = {
     "failure-told": "failed",
     "limits-raised": "completed",
     "changed-code": "completed",
+    "model-changed": "completed",
     "undone": "completed",
     "hooks": "completed",
     "repair-and-signal": "completed",

@@ -14,9 +14,9 @@ from metier.engine.loop import hold_lease
 from metier.runtime.lease_terms import LeaseHolder
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
+from metier.store.backend import DATABASE
 from metier.store.failures import LeaseLost
 from metier.store.machine import SystemMachine
-from metier.store.opening import DATABASE
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.crash_child import MachineAhead, Order
 from metier.testing.crash_kit import Baseline, CrashKit, read_effects, read_outcome

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RUNS = 200
 PROGRAM = f"""
 import resource, sys

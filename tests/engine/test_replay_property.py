@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_scenarios import ENOUGH, build_tools, build_workspace, carry_out, open_at
@@ -15,6 +16,8 @@ from metier.runtime.history.archive import load_archive, render_archive
 from metier.runtime.history.replays import replay_run
 from metier.runtime.history.transfer import export_run
 from metier.testing.scripted import Line, ToolCall, calls, fails, says
+
+pytestmark = pytest.mark.slow
 
 CALLS = st.sampled_from(
     [

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 import small_scenarios as small
+from msgspec.structs import replace
 from reference_scenario import Call, Narrator
 
 from metier.engine.journal import read_entries
@@ -26,9 +26,9 @@ from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
+from metier.store.backend import DATABASE
 from metier.store.base import RunRow
 from metier.store.failures import RunUnknown, StoreDamaged
-from metier.store.opening import DATABASE
 from metier.telemetry.jsonl import read_events
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]

@@ -6,7 +6,7 @@ import pytest
 
 from metier.evals.evidence import Call, Evidence, keep_bytes
 from metier.evals.format.assertions import map_assertion
-from metier.evals.format.checks import NAMES
+from metier.evals.format.cases import NAMES
 from metier.evals.grading import Grade, grade
 from metier.evals.results import judge_grades
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from metier.evals.format.json_lines import find_lines
-from metier.evals.format.reading import EvalsReading, parse_evals, read_evals
+from metier.evals.format.eval_files import EvalsReading, find_lines, parse_evals, read_evals
 from metier.evals.format.yaml_sets import parse_yaml_set
 
 

@@ -5,10 +5,9 @@ from functools import cache
 
 import pytest
 
-from metier.evals.comparison import compare
-from metier.evals.purse import Purse
+from metier.evals.comparison import compare, find_wilson, measure_difference
 from metier.evals.results import EvalResult, RunRow
-from metier.evals.statistics import find_wilson, measure_difference
+from metier.evals.session import Purse
 
 SIMULATIONS = 2_000
 SETTINGS = {

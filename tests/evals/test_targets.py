@@ -8,8 +8,8 @@ import pytest
 
 from metier.cli.main import run
 from metier.errors import UsageError
+from metier.evals.bench import write_files
 from metier.evals.history import build_page, load_results
-from metier.evals.local_git import write_files
 
 SKILL = """---
 name: counter

@@ -1,7 +1,6 @@
-"""A folder that holds a pack, and the real command in it."""
+"""A folder that holds a pack, and the command in it."""
 
 import json
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ from typing import Any, cast
 
 from model_server import ModelServer
 
-from agent_forks import forked_agent
+from agent_command import run_agent
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+DEMOS = Path(__file__).parents[2] / "demos"
 GIT = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.com", "-c", "commit.gpgsign=false")
 
 
@@ -21,14 +20,10 @@ class PackFolder:
     path: Path
 
     def copy(self, pack: str) -> None:
-        shutil.copytree(EXAMPLES / pack, self.path, dirs_exist_ok=True)
+        shutil.copytree(DEMOS / pack, self.path, dirs_exist_ok=True)
 
     def agent(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """The real command, as a process of its own."""
-        return subprocess.run(
-            [forked_agent(), *args], cwd=self.path, env={**os.environ, "PYTHONIOENCODING": "utf-8"}, text=True,
-            encoding="utf-8", stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
+        return run_agent(*args, cwd=self.path)
 
     def run_task(self, task: str, *args: str) -> dict[str, Any]:
         done = self.agent("task", "run", task, "--json", "--quiet", *args)

@@ -1,14 +1,16 @@
-"""What every pack in `examples/` keeps to: it is right, its rules hold, its scripts explain themselves."""
+"""What every pack in `demos/` keeps to: it is right, its rules hold, its scripts explain themselves."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from pack_folder import EXAMPLES, PackFolder
+from pack_folder import DEMOS, PackFolder
 
-PACKS = sorted(path.parent.name for path in EXAMPLES.glob("*/.agent"))
-SCRIPTS = sorted(EXAMPLES.glob("*/.agent/skills/*/scripts/*.py"))
+pytestmark = pytest.mark.slow
+
+PACKS = sorted(path.parent.name for path in DEMOS.glob("*/.agent"))
+SCRIPTS = sorted(DEMOS.glob("*/.agent/skills/*/scripts/*.py"))
 
 
 def name_of(script: Path) -> str:
@@ -32,8 +34,8 @@ def test_a_pack_is_right_and_its_rules_hold(folder: PackFolder, pack: str) -> No
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_the_readme_names_every_agent_skill_and_task(pack: str) -> None:
-    text = (EXAMPLES / pack / "README.md").read_text("utf-8")
-    definitions = [path.parent.name for path in (EXAMPLES / pack / ".agent").rglob("[AST]*[A-Z].md")]
+    text = (DEMOS / pack / "README.md").read_text("utf-8")
+    definitions = [path.parent.name for path in (DEMOS / pack / ".agent").rglob("[AST]*[A-Z].md")]
 
     assert [name for name in definitions if name not in text] == []
 

@@ -10,7 +10,9 @@ import pytest
 from pack_folder import PackFolder, states
 
 from metier.cli.main import run
-from metier.runtime.workspace.templates import FOLDER, list_templates
+from metier.runtime.workspace.templates import TEMPLATES_FOLDER, list_templates
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +106,7 @@ def test_templates_are_listed_and_a_wrong_name_has_a_hint(
 def test_every_template_is_known_and_its_skills_are_in_no_catalog(
     folder: PackFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {each.name for each in list_templates()}
+    assert {path.name for path in TEMPLATES_FOLDER.iterdir()} == {each.name for each in list_templates()}
     assert run(["skills", "list", "--all"]) == 0
     assert "open-tasks" not in capsys.readouterr().out
 

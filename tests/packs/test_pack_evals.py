@@ -8,14 +8,16 @@ import pytest
 
 from metier.cli.main import run
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.slow
+
+DEMOS = Path(__file__).parents[2] / "demos"
 
 
 @pytest.mark.parametrize(("pack", "cases"), [("release-notes", 3), ("research-report", 2)])
 def test_a_pack_passes_its_evals(
     pack: str, cases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(EXAMPLES / pack, tmp_path / "pack")
+    shutil.copytree(DEMOS / pack, tmp_path / "pack")
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "pack")
@@ -29,7 +31,7 @@ def test_a_pack_passes_its_evals(
 def test_a_changed_step_of_a_task_is_stale_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(EXAMPLES / "release-notes", tmp_path / "pack")
+    shutil.copytree(DEMOS / "release-notes", tmp_path / "pack")
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "pack")

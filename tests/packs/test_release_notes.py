@@ -6,6 +6,8 @@ import pytest
 from model_server import ModelServer, calls, says
 from pack_folder import PackFolder, states
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def repository(folder: PackFolder) -> PackFolder:

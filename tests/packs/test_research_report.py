@@ -8,6 +8,8 @@ import pytest
 from model_server import ModelServer, Reply, calls, says
 from pack_folder import PackFolder, states
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "question=How do tides affect the harbour?"
 
 

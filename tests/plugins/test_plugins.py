@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 AGENT = Path(sys.executable).with_name("agent")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin-changelog"
+EXAMPLE = Path(__file__).parents[2] / "demos" / "plugin-changelog"
 
 SCRIPTED = """
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says

@@ -24,14 +24,14 @@ from metier.providers.offline.plan import OfflineSkill, Places
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE, STEP_TITLE
 from metier.providers.offline.provider import OfflineProvider, build_offline
 from metier.providers.registry import ProviderChoice, open_provider
-from metier.routing.router import build_index
+from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.active_scripts import ScriptCatalog
 from metier.tools.scripts.environments import ScriptEnvironments
 from metier.tools.scripts.runner import ScriptRunner
-from metier.tools.scripts.tools import ScriptRun, build_script_tools
+from metier.tools.scripts.script_tools import ScriptRun, build_script_tools
 from metier.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from metier.definitions.skills.skill import Entrypoint, SkillDefinition, load_sk
 from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, find_named
 from metier.providers.offline.request import READ_CHARACTERS, read_request, split_parts
 from metier.providers.offline.words import find_keywords
-from metier.routing.router import build_index
+from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 
 INVENTORY, SEARCH, SUMMARY = "workspace-inventory", "keyword-search-extractor", "content-summarizer"

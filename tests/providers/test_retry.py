@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metier.errors import UsageError
 from metier.events import LlmRequestFailed, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled, Payload
 from metier.messages import ModelReply, TextPart, user
 from metier.providers.base import Delta, ModelRequest
@@ -28,9 +27,7 @@ from metier.providers.retry import (
     RetryPolicy,
     Turn,
     back_off,
-    check_allowed,
     reply_with_retries,
-    split_model_name,
 )
 from metier.providers.seams import Seams
 from metier.testing.scripted import ScriptedProvider, fails, says
@@ -209,24 +206,3 @@ async def test_another_model_may_have_what_the_first_lacks(failure: CallFailed) 
 )
 async def test_back_off_doubles_with_full_jitter_up_to_its_bound(attempt: int, draw: float, seconds: float) -> None:
     assert back_off(RetryPolicy(), attempt, lambda: draw) == seconds
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("gemini/gemini-2.5-flash", ("gemini", "gemini-2.5-flash")),
-        ("claude-haiku-4-5", ("anthropic", "claude-haiku-4-5")),
-        ("meta-llama/Llama-3", ("anthropic", "meta-llama/Llama-3")),
-        ("openai/meta-llama/Llama-3", ("openai", "meta-llama/Llama-3")),
-    ],
-)
-async def test_fallback_names_may_name_their_provider(name: str, parts: tuple[str, str]) -> None:
-    assert split_model_name(name, primary="anthropic", providers=["anthropic", "gemini", "openai"]) == parts
-
-
-async def test_fallback_outside_the_allowed_models_is_refused() -> None:
-    check_allowed(["gemini/a", "b"], ["a", "b"])
-    check_allowed(["anything"], [])
-
-    with pytest.raises(UsageError):
-        check_allowed(["gemini/c"], ["a", "b"])

@@ -72,8 +72,8 @@ class Case:
 CASES = [
     Case("success", arguments={"query": "tax"}, ran=1, is_error=False, expected="ünïcode"),
     Case("failure", arguments={"query": "fail"}, ran=1, expected="The notes are locked. Unlock them first"),
-    Case("unknown tool", tool="notes__serch", arguments={"query": "x"}, expected="notes.search"),
-    Case("disabled tool", arguments={"query": "x"}, is_disabled=True, expected="There is no tool 'notes__search'"),
+    Case("unknown tool", tool="notes__serch", arguments={"query": "x"}, expected="notes__search"),
+    Case("disabled tool", arguments={"query": "x"}, is_disabled=True, expected="Tool 'notes__search' is turned off"),
     Case("invalid input", arguments={"qery": "x"}, expected="'query' is a required property"),
     Case("oversized output", arguments={"query": "much"}, ran=1, is_error=False, expected="characters left out"),
 ]
@@ -147,7 +147,7 @@ def read_responses(body: Any) -> Result:
 
 def _says_error(text: str) -> bool:
     """These formats have no word of their own for a failure, so the text says it."""
-    return text.startswith("Error: ")
+    return text.startswith(("Error: ", '{"success": false'))
 
 
 READERS: dict[str, Callable[[Any], Result]] = {

@@ -1,7 +1,5 @@
 """The kept index gives the same answers, and never an old or broken one."""
 
-import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,11 +10,8 @@ from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
 from metier.routing.cache import FILES_KEPT, load_index, save_index
 from metier.routing.catalog import WORTH_KEEPING, open_index
-from metier.routing.halves import build_spans, take_tallies
-from metier.routing.index import Columns, join_tallies
-from metier.routing.router import RoutingIndex, build_index
+from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
-from metier.second_process import WORTH_TWO
 
 REQUESTS = ("tabels of the pdf", "review a pull request", "/weather", "проверка договоров", "hello")
 
@@ -67,7 +62,7 @@ def test_a_damaged_file_is_no_index(twelve: tuple[RoutableSkill, ...], tmp_path:
         "cut": content[:middle],
         "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
         "empty": b"",
-        "foreign": content.replace(b"routing 6 ", b"routing 1 ", 1),
+        "foreign": content.replace(b"routing 7 ", b"routing 1 ", 1),
     }
     file.write_bytes(damaged[damage])
 
@@ -124,42 +119,6 @@ def test_a_reader_beside_writers_gets_a_whole_index_or_none(twelve: tuple[Routab
     assert all(index is None or index.rank("review a pull request", 8) == wanted for index in found)
     assert load_index(tmp_path, "f1") is not None
     assert [file.name for file in tmp_path.iterdir()] == ["routing-f1.index"]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_large_catalog_counted_in_two_processes_ranks_as_one_counted_in_one(fails: bool) -> None:
-    here = os.getpid()
-    skills = [
-        RoutableSkill(
-            id=f"s{number:04}",
-            name=f"s{number:04}",
-            description=f"Tidy drawer {number} when asked. Use when a drawer is full of {number % 7} socks",
-            tags=("home",),
-            body=f"Fold socks, then shirts {number % 13}. Öffne die Schublade {number % 5}",
-        )
-        for number in range(WORTH_TWO)
-    ]
-
-    def load(skill: RoutableSkill) -> RoutableSkill:
-        if fails and os.getpid() != here:
-            raise RuntimeError("the other process fails")
-        return skill
-
-    def build(span: range, inner: Callable[[range], Columns]) -> Columns:
-        if fails and os.getpid() != here:
-            raise RuntimeError("the other process fails")
-        return inner(span)
-
-    tables = join_tallies(
-        skills,
-        take_tallies(skills, load),
-        build_spans=lambda spans, inner: build_spans(spans, lambda span: build(span, inner)),
-    )
-
-    index = RoutingIndex(tables)
-    whole = build_index(skills)
-    for request in ("tidy drawer 700", "socks 3", "shirts of the Schublade", "drawer of s0999"):
-        assert index.rank(request, 8) == whole.rank(request, 8)
 
 
 def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metier.routing.calibration import RARITY_POWER, find_rarity
-from metier.routing.clauses import find_trigger_clauses, leave_out_exclusions
 from metier.routing.index import (
     BODY_IMPACT,
     BODY_LENGTH_WEIGHT,
@@ -17,12 +15,16 @@ from metier.routing.index import (
     META_LENGTH_WEIGHT,
     NAME_IMPACT,
     NAME_LENGTH_WEIGHT,
+    RARITY_POWER,
     SATURATION,
+    TRIGGER_SHARE,
     IndexTables,
-    join_tallies,
+    build_ordered_tables,
+    find_rarity,
+    find_trigger_clauses,
+    leave_out_exclusions,
 )
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
-from metier.routing.tally import TRIGGER_SHARE, take_tally
 from metier.routing.word_lists import FUNCTION_WORDS
 from metier.routing.words import count_tokens, split_into_tokens, split_segments, split_words, stem
 
@@ -75,27 +77,15 @@ def weigh(plain: Sequence[Plain], each: Plain, word: str) -> float:
     return total + (NAME_IMPACT * saturate(named, name_drag) if named else 0.0)
 
 
-def build_in_parts(skills: Sequence[RoutableSkill], parts: int) -> IndexTables:
-    size = max(1, len(skills) // parts)
-    starts = [size * part for part in range(parts)]
-    ends = [*starts[1:], len(skills)]
-    return join_tallies(
-        skills, [take_tally(skills[a:b], first=a) for a, b in zip(starts, ends, strict=True) if skills[a:b]]
-    )
-
-
-@pytest.mark.parametrize("parts", [1, 2])
 @given(texts=SKILLS)
-def test_an_index_holds_what_a_plain_count_of_the_words_gives(
-    parts: int, texts: list[tuple[str, str, str, str]]
-) -> None:
+def test_an_index_holds_what_a_plain_count_of_the_words_gives(texts: list[tuple[str, str, str, str]]) -> None:
     skills = [
         RoutableSkill(id=str(number), name=name, description=f"{description} Use when {tag}", tags=(tag, "pdf"), body=b)
         for number, (name, description, tag, b) in enumerate(texts)
     ]
     plain = [Plain(skill) for skill in skills]
 
-    tables = build_in_parts(skills, parts)
+    tables = build_ordered_tables(skills)
 
     assert set(tables.words) == {word for each in plain for word in (*each.told, *each.body)}
     for word, key in tables.words.items():

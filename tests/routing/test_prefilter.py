@@ -4,7 +4,7 @@ import pytest
 
 from metier.errors import NoSkillMatches
 from metier.routing.prefilter import prefilter
-from metier.routing.router import RoutingIndex, build_index
+from metier.routing.ranking import RoutingIndex, build_index
 from metier.routing.skill import RoutableSkill
 
 

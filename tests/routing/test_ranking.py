@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from metier.routing.router import build_index, rank
+from metier.routing.ranking import build_index, rank
 from metier.routing.skill import RoutableSkill
 
 
@@ -223,7 +223,7 @@ def test_odd_text_is_ranked_without_an_error(twelve: tuple[RoutableSkill, ...], 
 def test_two_processes_with_different_hash_seeds_give_the_same_ranking(twelve: tuple[RoutableSkill, ...]) -> None:
     program = (
         "import json, sys\n"
-        "from metier.routing.router import rank\n"
+        "from metier.routing.ranking import rank\n"
         "from metier.routing.skill import RoutableSkill\n"
         "skills = [RoutableSkill(id=n, name=n, description=d) for n, d in json.loads(sys.argv[1])]\n"
         "texts = ['tabels of teh pdf reviwe', 'write notes of the meeting', 'deploy images to the city database']\n"

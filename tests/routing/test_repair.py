@@ -1,10 +1,10 @@
-"""The repair of misspelt words looks at few spellings closely, and finds what looking at all of them would find."""
+"""Unknown words are read as the nearest known spellings."""
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rapidfuzz.distance import OSA
 
-from metier.definitions.spelling import measure_typing
-from metier.routing.router import build_index
+from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 from metier.routing.typos import CERTAINTY, MIN_SIMILARITY, find_meanings
 
@@ -29,9 +29,9 @@ def test_no_spelling_that_is_near_enough_is_passed_over(word: str) -> None:
         return
     found = {meaning.word for meaning in find_meanings(word, INDEX.tables)}
     near = [
-        (CERTAINTY * measure_typing(word, form), form)
+        (CERTAINTY * OSA.normalized_similarity(word, form), form)
         for form in KNOWN
-        if form[0] == word[0] and measure_typing(word, form) >= MIN_SIMILARITY
+        if form[0] == word[0] and OSA.normalized_similarity(word, form) >= MIN_SIMILARITY
     ]
 
     weights = sorted([meaning.weight for meaning in find_meanings(word, INDEX.tables)])

@@ -10,8 +10,10 @@ import pytest
 
 from metier.cli.main import run
 from metier.routing.catalog import WORTH_KEEPING
-from metier.runtime.opening import open_host
-from metier.runtime.workspace.catalog import find_skills
+from metier.runtime.opened_host import open_host
+from metier.runtime.workspace.skill_catalog import find_skills
+
+pytestmark = pytest.mark.slow
 
 SKILLS = {
     "pdf-tables": "Extract tables from PDF files",

@@ -1,6 +1,6 @@
 """How often a process looks for requests to end its runs."""
 
-from metier.runtime.bounds import LOOK_SECONDS, MOST_LOOKS, find_pause
+from metier.runtime.runs import LOOK_SECONDS, MOST_LOOKS, find_pause
 
 
 def test_a_process_with_few_runs_looks_twice_a_second_for_each() -> None:

@@ -1,7 +1,7 @@
 """A chat is one context with many runs; what it tells the model stays within bounds, however long it gets."""
 
+import dataclasses
 import os
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from chat_workspace import LIMIT, CountingModel, build_place, chatting, is_summary, last_words, text_of
+from msgspec.structs import replace
 
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
@@ -24,7 +25,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.store.failures import LeaseHeld, RunUnknown, VersionConflictError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SUMMARY = "They go through a list of numbers. Number after number was confirmed; nothing is open.\nFacts:\n- pet: Miro"
 
@@ -280,7 +281,7 @@ async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_
         assert row is not None
         later = row.created_at + timedelta(seconds=1)
         await chat.runtime.store.create_run(
-            replace(row, run_id="r2", task="second", status="pending", created_at=later, driver="")
+            dataclasses.replace(row, run_id="r2", task="second", status="pending", created_at=later, driver="")
         )
 
         with pytest.raises(RunUnknown, match="was ended before it began"):

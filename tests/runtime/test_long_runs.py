@@ -25,7 +25,7 @@ from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 TURNS = 400
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.settings.model import Settings
 
 

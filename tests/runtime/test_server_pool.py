@@ -13,12 +13,11 @@ from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
-from metier.store.opening import open_store
-from metier.store.options import StoreOptions
+from metier.store.backend import StoreOptions, open_store
 from metier.tools.base import ToolInfo
-from metier.tools.mcp.config import ServerDefinition
-from metier.tools.mcp.connection import ServerConnection
-from metier.tools.mcp.tools import McpTool
+from metier.tools.mcp.server_connection import ServerConnection
+from metier.tools.mcp.server_tools import McpTool
+from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.process.sandbox.confinement import Confinement
 
 ENCLOSED = Confinement(level="kernel")

@@ -14,7 +14,6 @@ import pytest
 from anyio import run_process
 from pydantic import JsonValue
 
-from agent_forks import forked_agent
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.history.undo import plan_undo, read_effects, undo
@@ -92,7 +91,11 @@ def fill(folder: Path, *, is_repository: bool) -> None:
 @pytest.mark.parametrize("kind", ["git", "plain", "without git"])
 @pytest.mark.parametrize("seed", range(SEQUENCES))
 async def test_random_work_is_undone_at_a_random_step(
-    tmp_path: Path, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    kind: str,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     chance = random.Random(f"{kind}{seed}")
     fill(tmp_path, is_repository=kind == "git")
@@ -117,7 +120,7 @@ async def test_random_work_is_undone_at_a_random_step(
         trust=MADE_HERE,
         settings=settings,
         workspace=tmp_path,
-        home=tmp_path.parent,
+        home=tmp_path_factory.mktemp("home"),
         environ=environ,
         provider=model,
     )
@@ -167,7 +170,7 @@ async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, 
         first = await run_process([*trace, str(agent), "undo"], cwd=folder, env=environ, check=False)
         killed += first.returncode == -signal.SIGKILL
 
-        second = await run_process([forked_agent(), "undo"], cwd=folder, env=environ, check=False)
+        second = await run_process([str(agent), "undo"], cwd=folder, env=environ, check=False)
 
         assert second.returncode == 0, second.stderr
         assert read_tree(folder) == before

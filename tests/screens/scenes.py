@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,9 +10,8 @@ from typing import NamedTuple
 from model_server import ModelServer, Reply, calls, fails, says
 from tmux import Terminal, open_terminal
 
-from agent_forks import forked_agent
+from agent_command import AGENT, run_agent
 
-AGENT = Path(sys.executable).parent / "agent"
 ANSWER = """# What I found
 
 The folder has **two** notes; see [the guide](https://docs.example/notes).
@@ -49,9 +46,8 @@ class Place(NamedTuple):
     environment: Mapping[str, str]
     size: tuple[int, int]
 
-    def open(self, *args: str, is_anew: bool = False) -> AbstractContextManager[Terminal]:
-        """`is_anew`: the program as a user starts it, which hears from the terminal itself."""
-        words = [str(AGENT if is_anew else forked_agent()), *args]
+    def open(self, *args: str) -> AbstractContextManager[Terminal]:
+        words = [str(AGENT), *args]
         return open_terminal(words, folder=self.folder, environment=self.environment, size=self.size)
 
 
@@ -93,8 +89,7 @@ def show_interrupted_reply(place: Place) -> Screens:
 
 def show_resumed_run(place: Place) -> Screens:
     place.model.follow(LOOK, calls("ask_user", question="Which colour?"), says("It is **blue**."))
-    asking = [forked_agent(), "run", "Ask me", "-q"]
-    subprocess.run(asking, cwd=place.folder, env={**place.environment}, capture_output=True, check=False)
+    run_agent("run", "Ask me", "-q", cwd=place.folder, env=place.environment)
     with place.open("resume", "latest", "--input", "answer=blue") as terminal:
         terminal.wait_for(CLOSED)
         return _take(terminal)

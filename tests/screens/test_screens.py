@@ -68,7 +68,7 @@ def test_resize_while_a_reply_arrives_leaves_one_copy_of_it(tmp_path: Path, mode
     model.follow(says("The quick brown fox jumps over the lazy dog and goes on and on until the line is full. " * 2))
     model.halting.set()
 
-    with place.open("run", "Greet", is_anew=True) as terminal:
+    with place.open("run", "Greet") as terminal:
         terminal.wait_for("until the line is full")
         terminal.resize(40, 24)
         terminal.wait_for("lazy")

@@ -87,6 +87,50 @@ async def test_a_monitor_in_the_workspaces_own_repository_is_not_started_by_a_lo
     assert not mark.exists()
 
 
+def make_submodule(workspace: Path, ignore: str) -> Path:
+    """A repository with a submodule whose own settings start a program that leaves a mark."""
+    mark = make_evil(workspace)
+    named = '[submodule "v"]\n\tpath = vendor\n\turl = ./vendor\n'
+    put(workspace, {".gitmodules": f"{named}\t{ignore}\n"})
+    run_git(workspace, "init", "-q")
+    run_git(workspace, "-c", "advice.addEmbeddedRepo=false", "add", "vendor", ".gitmodules")
+    run_git(workspace, "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "first")
+    mark.unlink(missing_ok=True)
+    return mark
+
+
+@pytest.mark.parametrize("command", ["git status", "git diff", "git describe --always --dirty", "git --no-pager diff"])
+@pytest.mark.parametrize("ignore", ["ignore = none", "Ignore = untracked", 'ignore = "no"ne'])
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_a_look_that_gitmodules_leads_into_submodules_is_asked_about(
+    command: str, ignore: str, is_removed: bool, tmp_path: Path
+) -> None:
+    mark = make_submodule(tmp_path, ignore)
+    if is_removed:
+        (tmp_path / ".gitmodules").unlink()
+    put(tmp_path, allow("{startsWith: git}", f"{{equals: {command}}}"))
+    drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
+
+    state = await drill.run()
+
+    assert state.status == "paused"
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "ignore"), [("git status", "ignore = dirty"), ("git diff", ""), ("git log -p", "ignore = none")]
+)
+async def test_a_look_that_stays_out_of_submodules_is_allowed(command: str, ignore: str, tmp_path: Path) -> None:
+    mark = make_submodule(tmp_path, ignore)
+    put(tmp_path, allow("{startsWith: git}"))
+    drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
+
+    state = await drill.run()
+
+    assert state.status == "completed"
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("remote", ["./evil.git", "evil.git", "sub/evil", "../evil.git", "/srv/evil.git", "file:evil"])
 async def test_a_push_to_a_path_is_asked_about(remote: str, tmp_path: Path) -> None:
     put(tmp_path, allow("{startsWith: git push}", "{startsWith: git fetch}"))
@@ -150,12 +194,17 @@ async def test_a_folder_that_a_rule_names_is_not_left_by_a_cd(tmp_path: Path) ->
         "git status --ignore-submodules=none",
         "ruff check",
         "ruff check src",
+        "sed -l 5 p a.txt",
+        "sed -nl 5 p a.txt",
+        "awk --assign x=1 '{print}' a.txt",
+        "awk --field-separator=: '{print $1}' a.txt",
     ],
 )
 async def test_what_reads_beyond_the_workspace_or_obeys_its_settings_is_asked_about(
     command: str, tmp_path: Path
 ) -> None:
-    put(tmp_path, allow("{startsWith: git config}", "{startsWith: ruff check}", "{startsWith: git}"))
+    programs = ("git config", "ruff check", "git", "sed", "awk")
+    put(tmp_path, allow(*(f"{{startsWith: {program}}}" for program in programs)))
     drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
 
     state = await drill.run()

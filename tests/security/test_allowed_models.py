@@ -14,7 +14,7 @@ from metier.providers.facts import load_facts
 from metier.providers.failures import CallFailed, ModelNotAllowed, ServerFailed
 from metier.providers.options import ModelOptions
 from metier.providers.retry import Candidate, RetryPolicy, Turn, reply_with_retries
-from metier.runtime.providers.models import Models, guard
+from metier.runtime.model_providers import Models, guard
 from metier.testing.scripted import ScriptedProvider, fails, says
 
 pytestmark = pytest.mark.anyio

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch, open_runtime
 from metier.testing.scripted import Line, says
-from metier.tools.web.fetch import WebFetch
+from metier.tools.web.web_fetch import WebFetch
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SCRIPT = "import json, sys\nprint(json.dumps({'summary': ' '.join(sys.argv)}))\n"
 SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n# Do\n\nDo it.\n"

@@ -9,10 +9,10 @@ from workspaces import Drill, call, put
 from metier.approval.denied_programs import find_denied_programs
 from metier.approval.scopes import ScopeReader
 from metier.testing.scripted import says
-from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.ladder import find_rung
-from metier.tools.process.sandbox.masks import find_masked
+from metier.tools.process.sandbox.confinement import find_masked
+from metier.tools.process.sandbox.levels import find_rung
 
 pytestmark = pytest.mark.anyio
 

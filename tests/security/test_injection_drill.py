@@ -19,15 +19,15 @@ from obedience import Listener, Loopback, ObedientProvider, listening, order, re
 from pydantic import JsonValue
 from workspaces import Drill, put
 
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile
 from metier.engine import entries as e
 from metier.errors import MetierError
 from metier.messages import ToolResultPart
 from metier.testing.scripted import says
-from metier.tools.web.fetch import WebFetch
-from metier.tools.web.resolving import WebAccess
+from metier.tools.web.url import WebAccess
+from metier.tools.web.web_fetch import WebFetch
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 type Source = Literal["skill", "page", "output"]
 

@@ -10,10 +10,10 @@ import pytest
 from obedience import Loopback
 from workspaces import Drill, call, put
 
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile
 from metier.testing.scripted import says
-from metier.tools.web.fetch import WebFetch
-from metier.tools.web.resolving import WebAccess
+from metier.tools.web.url import WebAccess
+from metier.tools.web.web_fetch import WebFetch
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from workspaces import Drill, call, put
 
 from metier.cli.main import run
 from metier.decisions import ActionStep
-from metier.definitions.inherit import find_limit
+from metier.definitions.references import find_limit
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.policy import Speakers, build_policy
 from metier.testing.scripted import ToolCall, calls, says

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.definitions.profile import Profile
+from metier.decisions import describe_failure
+from metier.definitions.names import Profile
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
@@ -17,7 +18,7 @@ from metier.providers.base import Provider
 from metier.providers.options import ModelOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
@@ -107,9 +108,9 @@ class Drill:
 
     @property
     def told(self) -> list[str]:
-        """The results that the model read, oldest first."""
+        """The results that the model read, oldest first; of failures in JSON the message."""
         return [
-            part.text
+            describe_failure(part.text)
             for message in self.provider.requests[-1].messages
             for part in message.parts
             if isinstance(part, ToolResultPart)

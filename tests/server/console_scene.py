@@ -15,7 +15,7 @@ from metier.evals.history import keep_result
 from metier.evals.results import EvalResult, GradeRow
 from metier.evals.results import RunRow as EvalRow
 from metier.ids import format_run_id
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
 from metier.task_state import TaskState
@@ -185,8 +185,8 @@ def talk(console: ConsoleClient, model: ModelServer) -> dict[str, str]:
     return {"CHAT": context, "APPROVAL": approval}
 
 
-def fill_list(folder: Path, *, count: int) -> None:
-    """So many runs of the last week, in the index only."""
+def fill_list(folder: Path, *, count: int, minutes: int = 5) -> None:
+    """Runs in the index only, so many minutes apart."""
 
     async def fill() -> None:
         host = open_host(folder, environ=os.environ, home=Path(os.environ["HOME"]), config=None).host
@@ -194,7 +194,7 @@ def fill_list(folder: Path, *, count: int) -> None:
         tasks = ("Sum up the notes", RIGHT_TO_LEFT, LONG, "Look at https://docs.example/a?b=c&d=<e>", "Tidy")
         async with open_runtime(host) as runtime:
             for number in range(count):
-                began = datetime.now(UTC) - timedelta(minutes=5 * (count - number))
+                began = datetime.now(UTC) - timedelta(minutes=minutes * (count - number))
                 await runtime.store.create_run(
                     RunRow(
                         run_id=format_run_id(began, number.to_bytes(6)),

@@ -4,8 +4,8 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -15,17 +15,15 @@ from typing import Any, cast
 
 import httpx2
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 from metier.server.processes import build_config, uvicorn
 from metier.server.recipe import Recipe
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import User
 from metier.server.state import ServerState
-from metier.tls import LateContext
 
-AGENT = Path(sys.executable).parent / "agent"
 WAIT_SECONDS = 30.0
-TLS = LateContext()
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Of clients that speak plain HTTP: making a real one for each costs more than most requests."""
 
 
@@ -104,14 +102,12 @@ class ServerProcess:
 
 
 @contextmanager
-def serving_process(folder: Path, *args: str, is_anew: bool = False, **environ: str) -> Generator[ServerProcess]:
-    """`agent serve --port 0 --json`. `is_anew`: the program as a user starts it, else a fork that imports nothing."""
-    words = ["serve", "--port", "0", "--json", *args]
-    options: dict[str, Any] = {
-        "cwd": folder, "env": {**os.environ, **environ}, "text": True,
-        "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
-    }  # fmt: skip
-    process = subprocess.Popen([AGENT, *words], **options) if is_anew else ForkedAgent(words, **options)
+def serving_process(folder: Path, *args: str, **environ: str) -> Generator[ServerProcess]:
+    """Start `agent serve --port 0 --json`."""
+    process = subprocess.Popen(
+        [AGENT, "serve", "--port", "0", "--json", *args], cwd=folder, env={**os.environ, **environ}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

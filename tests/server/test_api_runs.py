@@ -75,6 +75,22 @@ def test_a_run_is_started_followed_and_read(server: RunningServer, model: ModelS
     assert (view["status"], view["answer"]) == ("completed", "Hello there.")
 
 
+def test_a_schema_whose_pattern_backtracks_does_not_stop_the_server(server: RunningServer, model: ModelServer) -> None:
+    text = json.dumps("a" * 60 + "!")
+    model.follow(says(text), says(text))
+
+    run_id = start(server, output_schema={"pattern": "^(a+)+$"})
+
+    assert wait_until(server, run_id, "failed")["status"] == "failed"
+    assert server.get("/api/v1/health")["status"] == "ok"
+
+
+def test_a_schema_with_a_pattern_that_cannot_be_matched_in_linear_time_is_refused(server: RunningServer) -> None:
+    refused = server.post("/api/v1/runs", {"task": "x", "output_schema": {"pattern": "(a)\\1"}}, status=400)
+
+    assert "the pattern '(a)\\\\1' cannot be used" in refused["detail"]
+
+
 def test_a_stream_goes_on_behind_the_last_event_without_a_gap_or_a_repetition(
     server: RunningServer, model: ModelServer
 ) -> None:
@@ -120,6 +136,9 @@ def test_an_approval_of_another_call_than_the_one_that_was_seen_is_refused(
     problem = server.post(f"/api/v1/approvals/{waiting['approval_id']}/approve", {"hash": "0" * 64}, status=409)
 
     assert problem["code"] == "call_changed"
+    problem = server.post(f"/api/v1/approvals/{waiting['approval_id']}/approve", {}, status=422)
+    assert problem["code"] == "hash_missing"
+    assert server.get("/api/v1/approvals")["items"], "it still waits"
 
 
 def test_a_question_is_answered_over_http(server: RunningServer, model: ModelServer) -> None:
@@ -254,3 +273,31 @@ def test_a_killed_server_loses_nothing_and_another_one_goes_on(workspace: Worksp
 
     assert (found["status"], found["result"]) == ("completed", "Done.")
     assert before + after == whole
+
+
+def test_a_run_whose_server_was_killed_twice_at_the_same_point_is_paused_until_it_is_resumed(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = cast("dict[str, Any]", json.loads((workspace.folder / "agent.yaml").read_text()))
+    workspace.configure(**settings, worker={"lease_seconds": 1, "sweep_seconds": 0.2})
+    model.silent.set()
+    run_id = ""
+    for _ in range(2):
+        with serving_process(workspace.folder) as server:
+            run_id = run_id or start(server.running)
+            with streaming(server.running, run_id) as events:
+                next(event for event in events if event["event"] == "llm_request_sent")
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait(30)
+    model.silent.clear()
+    model.released.set()
+
+    with serving_process(workspace.folder) as third:
+        found = wait_until(third.running, run_id, "paused")
+        entries = third.running.get(f"/api/v1/runs/{run_id}/entries")
+
+    assert "2 processes in a row died" in str(entries["items"][-1])
+    assert found["status"] == "paused"
+    model.follow(says("Done."))
+    assert workspace.agent("resume", run_id, "-q") == 0
+    assert capsys.readouterr().out.strip() == "Done."

@@ -306,4 +306,4 @@ def test_a_viewer_sees_the_inbox_without_buttons(scene: Workspace, model: ModelS
 
         assert "This will change the file notes/roadmap.md" in page
         assert 'value="approved"' not in page
-        assert "may look, and not decide" in page
+        assert "is read-only" in page

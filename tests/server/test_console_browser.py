@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 from run_workspace import Workspace
 from running_server import RunningServer, serving
 
-from agent_forks import forked_agent
+from agent_command import AGENT
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,12 +31,12 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-class ForkedWorkspace(Workspace):
+class ProcessWorkspace(Workspace):
     """Commands as processes of their own: the browser's event loop runs in this one."""
 
     def agent(self, *args: str) -> int:
         done = subprocess.run(
-            [forked_agent(), *args],
+            [AGENT, *args],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -63,7 +63,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         patch.setenv("HOME", str(base / "home"))
         patch.setenv("OPENAI_API_KEY", "k" * 12)
         patch.chdir(base / "notebook")
-        workspace = ForkedWorkspace(prepare(base / "notebook", model).folder)
+        workspace = ProcessWorkspace(prepare(base / "notebook", model).folder)
         run_everything(workspace, model)
         with serving(workspace.folder) as server:
             yield Scene(workspace, model, server)

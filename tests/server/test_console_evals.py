@@ -65,3 +65,14 @@ def test_without_evals_the_page_says_how_to_make_some(scene: Workspace) -> None:
         console.open("/evals")
 
         assert "No eval was run in this workspace" in console.words()
+
+
+def test_case_that_became_stale_is_not_shown_as_better(scene: Workspace) -> None:
+    keep(scene.folder, "01", "a", one="failed", two="failed")
+    keep(scene.folder, "02", "b", one="stale", two="passed")
+
+    with serving(scene.folder) as server, closing(ConsoleClient(server)) as console:
+        console.open("/evals")
+
+    assert "changed : one, failed → stale" in console.words().replace("changed:", "changed :")
+    assert "better : two, failed → passed" in console.words().replace("better:", "better :")

@@ -16,7 +16,7 @@ from model_server import ModelServer, calls, says
 from playwright.sync_api import Browser, Page, expect
 from running_server import WAIT_SECONDS, serving_process
 
-from agent_forks import ForkedAgent
+from agent_command import AGENT
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,8 +37,8 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def working_process(folder: Path) -> Generator["subprocess.Popen[bytes]"]:
     """The command `agent worker`."""
-    process = ForkedAgent(
-        ["worker"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    process = subprocess.Popen(
+        [AGENT, "worker"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         yield process
@@ -102,6 +102,10 @@ def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
         if worker is not None:
             kill(worker)
         kill(served.process)
+        # The page says "running" from before: it must also say that this is no longer known.
+        banner = page.locator("#offline")
+        expect(banner).to_contain_text("Connection to the server lost")
+        expect(banner.get_by_role("button", name="Retry now")).to_be_visible()
     model.silent.clear()
     model.released.set()
     with (
@@ -109,6 +113,8 @@ def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
         working_process(workspace.folder) if driver == "worker" else nullcontext(),
     ):
         # The page is not loaded again: its stream comes back by itself.
+        banner.get_by_role("button", name="Retry now").click()
+        expect(banner).to_be_hidden()
         expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=90_000)
         expect(page.locator("#body strong", has_text="short").first).to_be_visible()
         rows = read_rows(page)

@@ -2,7 +2,10 @@
 
 import json
 import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, cast
 
 import httpx2
@@ -10,6 +13,7 @@ import psycopg
 import pytest
 import yaml
 from model_server import ModelServer, says
+from packaging.requirements import Requirement
 from run_workspace import Workspace
 from running_server import RunningServer, serving, serving_process
 from test_api_runs import WRITE, start, streaming, wait_until
@@ -20,7 +24,10 @@ from metier.settings.environment import variables_of
 from metier.settings.fields import all_leaves
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-OWN = {"AGENT_RESUME_SECRET", "AGENT_SERVER_SECRET", "AGENT_SERVER_TOKEN", "CELERY_BROKER_URL", "DATABASE_URL"}
+OWN = {
+    "AGENT_RESUME_SECRET", "AGENT_SERVER_SECRET", "AGENT_SERVER_TOKEN", "CELERY_BROKER_URL", "DATABASE_URL",
+    "HOME", "PGPASSWORD",
+}  # fmt: skip
 """Variables that are no settings."""
 
 
@@ -78,11 +85,18 @@ def test_the_server_of_the_compose_file_starts_with_its_environment_and_drives_n
     environ = {name: str(value) for name, value in read_services()["server"]["environment"].items()}
     token = "a-token-for-the-test"
     wanted = {**environ, "AGENT_SERVER_SECRET": "s" * 32, "AGENT_SERVER_TOKEN": token}
-    for name in ("AGENT_STORE_BACKEND", "DATABASE_URL", "CELERY_BROKER_URL", "AGENT_RESUME_SECRET"):
+    for name in (
+        "AGENT_STORE_BACKEND",
+        "DATABASE_URL",
+        "PGPASSWORD",
+        "HOME",
+        "CELERY_BROKER_URL",
+        "AGENT_RESUME_SECRET",
+    ):
         del wanted[name]
     wanted["AGENT_SERVER_ALLOWED_HOSTS"] = "localhost:8321"
 
-    with serving_process(workspace.folder, "--host", "0.0.0.0", is_anew=True, **wanted) as served:
+    with serving_process(workspace.folder, "--host", "0.0.0.0", **wanted) as served:
         near = RunningServer(url=served.running.url.replace("0.0.0.0", "127.0.0.1"), token=token)
         with near.client() as client:
             metrics = client.get("/api/v1/metrics")
@@ -112,6 +126,38 @@ def test_two_servers_share_runs_on_postgresql_and_each_streams_what_the_other_dr
     assert (seen[0], seen[-1]) == ("run_started", "end")
     assert "run_finished" in seen
     assert found["result"] == "From the first."
+
+
+def test_approval_that_two_servers_decide_at_once_has_one_decision_and_one_effect(
+    workspace: Workspace, model: ModelServer, postgres_url: str
+) -> None:
+    model.follow(WRITE, says("Written."))
+    shared = {"DATABASE_URL": postgres_url, "AGENT_STORE_BACKEND": "postgres", "AGENT_RESUME_SECRET": "r" * 40}
+    with serving(workspace.folder, **shared) as first, serving(workspace.folder, **shared) as second:
+        run_id = start(first, "write a note", profile="guarded")
+        wait_until(second, run_id, "paused")
+        (waiting,) = second.get("/api/v1/approvals")["items"]
+        ready = Barrier(4)
+
+        def decide(server: RunningServer, decision: str) -> tuple[str, int]:
+            with server.client() as client:
+                ready.wait()
+                path = f"/api/v1/approvals/{waiting['approval_id']}/{decision}"
+                return decision, client.post(path, json={"hash": waiting["hash"]}).status_code
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(decide, (first, first, second, second), ("approve", "deny", "approve", "deny")))
+        wait_until(first, run_id, "completed")
+        events = [json.loads(line) for line in find_log(workspace, run_id).read_text().splitlines()]
+
+    accepted = {decision for decision, status in answers if status < 400}
+    decided = [event for event in events if event["event_type"] == "approval_decided"]
+    assert (len(accepted), len(decided)) == (1, 1), answers
+    assert len([event for event in events if event["event_type"] == "step_started"]) == (accepted == {"approve"})
+
+
+def find_log(workspace: Workspace, run_id: str) -> Path:
+    return workspace.folder / "runs" / run_id / "events.jsonl"
 
 
 def test_a_page_of_another_server_goes_on_when_its_listening_connection_is_lost(
@@ -173,3 +219,46 @@ def test_forwarded_headers_of_others_are_not_believed(workspace: Workspace) -> N
         signed = client.post("/login", data={"token": server.token}, headers={"x-forwarded-proto": "https"})
 
     assert "Secure" not in signed.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("name", ["serve", "worker"])
+def test_systemd_units_start_our_commands_without_privileges(name: str) -> None:
+    lines = (DEPLOY / f"agent-{name}@.service").read_text(encoding="utf-8").splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+    check_command(settings["ExecStart"].split()[1:])
+    assert (settings["User"], settings["NoNewPrivileges"], settings["ProtectSystem"]) == ("agent", "yes", "strict")
+    assert settings["CapabilityBoundingSet"] == ""
+    # The workspace is all that it may change beside its own state.
+    assert settings["ReadWritePaths"] == settings["WorkingDirectory"] == "%f"
+
+
+def test_build_context_has_what_the_container_file_copies_and_nothing_else() -> None:
+    lines = (DEPLOY.parent / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    sent = {line.removeprefix("!") for line in patterns if line.startswith("!")}
+
+    copied = {source for name, rest in read_instructions() if name == "COPY" for source in rest.split()[:-1]}
+    assert patterns[0] == "*"
+    assert copied <= sent
+    assert not {line for line in sent if line.startswith((".env", "runs", ".git/"))}
+
+
+def test_versions_of_the_lock_constrain_the_image() -> None:
+    (install,) = [rest for name, rest in read_instructions() if name == "RUN" and "pip install" in rest]
+    script = install.partition(" > ")[0].replace("/src/requirements.lock", str(DEPLOY.parent / "requirements.lock"))
+
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+
+    constraints = [Requirement(line) for line in done.stdout.splitlines()]
+    assert len(constraints) == len(
+        re.findall(r"^[a-z].*==", (DEPLOY.parent / "requirements.lock").read_text(), re.MULTILINE)
+    )
+    assert not [each for each in constraints if each.extras], "pip refuses constraints with extras"
+
+
+def test_password_of_the_database_needs_no_escaping() -> None:
+    environ = read_services()["worker"]["environment"]
+
+    assert "POSTGRES_PASSWORD" not in environ["DATABASE_URL"]
+    assert environ["PGPASSWORD"].startswith("${POSTGRES_PASSWORD")

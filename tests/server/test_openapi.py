@@ -1,6 +1,7 @@
 """Every route that the OpenAPI document names, called with what it allows and with what it does not: never a 500."""
 
 import os
+import re
 from contextlib import suppress
 from typing import Any, cast
 
@@ -65,3 +66,17 @@ def test_no_route_fails_whatever_it_is_given(workspace: Workspace, model: ModelS
 
     assert not wrong, "\n".join(wrong)
     assert {"/api/v1/runs", "/api/v1/approvals/{approval}/approve"} <= set(document["paths"])
+
+
+def test_document_names_security_schemes_and_stable_operations(server: RunningServer) -> None:
+    document = server.get("/api/openapi.json")
+
+    schemes = document["components"]["securitySchemes"]
+    assert (schemes["token"]["type"], schemes["token"]["scheme"]) == ("http", "bearer")
+    assert schemes["session"]["in"] == "cookie"
+    assert document["security"] == [{"token": []}, {"session": []}]
+    assert document["paths"]["/api/v1/health"]["get"]["security"] == []
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(set(names)) == len(names)
+    assert {"list_runs", "get_run", "approve", "deny", "get_cost"} <= set(names)
+    assert all(re.fullmatch(r"[a-z_]+", name) for name in names)

@@ -8,7 +8,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 from running_server import RunningServer
 
-from metier.settings.server_token import write_token
+from metier.settings.running_server import write_token
 
 
 @pytest.fixture

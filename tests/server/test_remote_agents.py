@@ -262,6 +262,18 @@ def answering(card: dict[str, object]) -> Generator[tuple[str, list[str]]]:
         server.server_close()
 
 
+def test_an_answer_that_is_too_large_ends_the_run_with_a_clear_error(
+    near: Workspace, near_model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering({"name": "x" * 5_000_000}) as (url, asked):
+        join(near, near_model, RunningServer(url=url, token="t0ken-of-the-server"), monkeypatch)
+
+        assert near.agent("run", "--agent", "translator", "--quiet", "Translate: Hello") == 8
+
+    assert len(asked) == 1
+    assert "answered with more than 4194304 bytes" in capsys.readouterr().err
+
+
 def test_a_card_that_names_an_address_elsewhere_is_not_followed_with_the_token(
     workspace: Workspace,
     near: Workspace,

@@ -162,6 +162,61 @@ def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
     assert [attempt["decided_by"] for attempt in record["attempts"]] == ["the-approver", "the-operator"]
 
 
+def test_editing_a_call_raising_limits_and_accepting_code_need_a_grant(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    tokens = {"plain": make_token(), "granted": make_token()}
+    users = [
+        build_entry("plain", "approver", tokens["plain"]),
+        build_entry("granted", "approver", tokens["granted"], grants=["edit", "limits", "code"]),
+    ]
+    configure_server(workspace, users=users)
+    model.follow(calls("Write", path="note.txt", content="x"), says("Done."))
+    with serving(workspace.folder) as server:
+        run_id = str(server.post(RUNS, {"task": "write", "profile": "guarded"}, status=201)["run_id"])
+        wait_until(server, run_id, "paused")
+        approval = server.get("/api/v1/approvals")["items"][0]["approval_id"]
+        attempts = {
+            f"{RUNS}/{run_id}/resume": ({"max_turns": 90}, {"max_cost_usd": 9}, {"accept_changed_skills": True}),
+            f"{RUNS}/{run_id}/answer": ({"max_turns": 90}, {"accept_changed_skills": True}),
+            f"/api/v1/approvals/{approval}/approve": ({"arguments": {"path": "b.txt", "content": "y"}},),
+        }
+        with server.client(tokens["plain"]) as client:
+            refused = [client.post(path, json=body) for path, bodies in attempts.items() for body in bodies]
+        still_open = server.get(f"/api/v1/approvals/{approval}")["status"]
+        with server.client(tokens["granted"]) as client:
+            granted = [client.post(path, json=body) for path, bodies in attempts.items() for body in bodies[:1]]
+        wait_until(server, run_id, "completed")
+
+    assert {(each.status_code, each.json()["code"]) for each in refused} == {(403, "grant_missing")}
+    assert still_open == "open"
+    assert {each.status_code for each in granted} == {200}
+    assert (workspace.folder / "b.txt").read_text(encoding="utf-8") == "y"
+
+
+@pytest.mark.parametrize("path", ["approvals/a/edit", "runs/r/accept", "runs/r/raise"])
+def test_console_forms_check_the_grant_of_an_approver(workspace: Workspace, path: str) -> None:
+    token = make_token()
+    configure_server(workspace, users=[build_entry("plain", "approver", token)])
+    with serving(workspace.folder) as server, server.client(token) as client:
+        answer = client.post(f"/{path}", data={"do": "approve"})
+
+    assert answer.status_code == 403
+    assert "is not permitted to" in answer.text
+
+
+def test_new_user_with_a_grant_gets_an_entry_that_the_settings_accept(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert workspace.agent("serve", "--new-user", "ann", "--role", "approver", "--grant", "edit", "--json") == 0
+    entry = json.loads(capsys.readouterr().out)["entry"]
+    configure_server(workspace, users=[entry])
+
+    assert entry.startswith("ann:approver+edit:")
+    assert workspace.agent("config", "validate") == 0
+    assert workspace.agent("serve", "--new-user", "bob", "--role", "viewer", "--grant", "edit") == 2
+
+
 def test_a_body_that_is_too_long_is_refused_whether_its_length_is_announced_or_not(server: RunningServer) -> None:
     long = json.dumps({"task": "x" * 2_000_000}).encode()
     headers = {"content-type": "application/json"}

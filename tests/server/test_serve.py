@@ -12,7 +12,7 @@ from running_server import RunningServer, serving_process
 
 @pytest.mark.slow
 def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(workspace: Workspace) -> None:
-    with serving_process(workspace.folder, is_anew=True) as served:
+    with serving_process(workspace.folder) as served:
         mode = stat.S_IMODE(served.token_file.stat().st_mode)
         folder_mode = stat.S_IMODE(served.token_file.parent.stat().st_mode)
         health = served.running.get("/api/v1/health")
@@ -28,13 +28,16 @@ def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(wo
 
 @pytest.mark.slow
 def test_several_processes_serve_one_address_and_all_end_with_the_first(workspace: Workspace) -> None:
-    with serving_process(workspace.folder, "--workers", "2", is_anew=True) as served:
+    # Each process is `python -c "from multiprocessing…"` in this folder, and must not find this one.
+    workspace.write("multiprocessing.py", "open('escaped', 'w')\n")
+    with serving_process(workspace.folder, "--workers", "2") as served:
         for _ in range(8):
             assert served.running.get("/api/v1/health")["status"] == "ok"
         served.process.terminate()
         served.process.communicate(timeout=60)
 
         assert served.process.returncode == 0
+    assert not (workspace.folder / "escaped").exists()
 
 
 def test_an_address_that_others_can_reach_needs_named_hosts_and_users(

@@ -17,8 +17,9 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from filelock import FileLock
+
 from metier.errors import MetierError
-from metier.file_lock import FileLock
 from services.postgres_server import PostgresServer, find_binaries, run_server
 
 _TESTS = Path(__file__).resolve().parents[1]
@@ -32,7 +33,7 @@ def shared_server(folder: Path) -> Generator[PostgresServer]:
     binaries = find_binaries()
     if binaries is None:
         raise MetierError("PostgreSQL is not installed here", hint="Install it, or run the tests with `./dev test`")
-    with FileLock(folder / "postgres.lock", wait_seconds=_START_SECONDS):
+    with FileLock(folder / "postgres.lock", timeout=_START_SECONDS):
         connection = _join(folder) or _start(folder)
     with connection:
         kept = json.loads((folder / "postgres.json").read_text(encoding="utf-8"))

@@ -28,20 +28,15 @@ from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
-from metier.runtime.queue.job import Job
+from metier.runtime.queue.pool import Job
 from metier.settings.model import Settings
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from metier.skills.trust.workspace_trust import MADE_HERE
-from metier.store.options import StoreOptions
-from metier.testing.warm_process import warm_process
+from metier.store.backend import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.worker.celery_worker import run_celery_worker
 from metier.worker.store_worker import run_store_worker
-
-MEASURED = "COVERAGE_PROCESS_CONFIG"
-"""See `measured_processes`. A worker ends without saving what it measured, so none is told to."""
-
 
 USED_BY_WORKERS = (
     "billiard.heap", "billiard.pool", "billiard.popen_fork", "celery.app.routes", "celery.backends.base",
@@ -161,7 +156,6 @@ class Deed:
             arguments=["sh", "-c", 'printf %s "$1" >> sent', "sh", line],
             folder=self.load.effects,
             environment={"PATH": os.environ["PATH"]},
-            confinement=None,  # what it does is looked at from outside
             spool=context.spool,
         )
         async with await ProcessTree.start(command, ProcessLimits(timeout_seconds=60)) as process:
@@ -172,7 +166,6 @@ class Deed:
             arguments=["sh", "-c", "sleep 3600 & echo $$ $! > new && mv new pids; wait"],
             folder=self.load.effects,
             environment={"PATH": os.environ["PATH"]},
-            confinement=None,  # what must be gone afterwards is looked for from outside
         )
         async with await ProcessTree.start(command, ProcessLimits(timeout_seconds=3600)):
             while not (self.load.effects / "pids").exists():  # noqa: ASYNC110 - another process makes it
@@ -251,10 +244,9 @@ def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
 @functools.cache
 def start_spawner() -> subprocess.Popen[str]:
     """What forks the workers, one process for all tests of this one: most of what a worker costs is its imports."""
-    environment = {name: value for name, value in os.environ.items() if name != MEASURED}
     command = [sys.executable, str(Path(__file__).resolve())]
     spawner = subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     atexit.register(spawner.communicate)  # closes its standard input, at which it ends
     return spawner
@@ -326,7 +318,6 @@ def work(load: Load) -> None:
 def main() -> None:
     for name in USED_BY_WORKERS:
         importlib.import_module(name)
-    warm_process()
     gc.collect()
     gc.freeze()
     for line in sys.stdin:

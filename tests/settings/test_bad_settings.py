@@ -53,9 +53,13 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
                 "'shell_linux', 'shell_windows', 'timeout_seconds', 'max_turns', 'max_cost_usd', 'on_limit', "
                 "'max_llm_retries', 'retry_base_delay_seconds', 'retry_max_delay_seconds', 'on_step_failure', "
                 "'max_delegation_depth', 'delegation_share', 'max_children_per_call', 'max_parallel_children', "
-                "'signal_grace_seconds')"
+                "'approval_expiry_hours', 'signal_grace_seconds')"
             ),
         ],
+    ),
+    "number for the name of a model": (
+        b"model:\n  name: 5\n",
+        ["agent.yaml:2: error: model.name must be the name of a model, not '5' [bad_value]"],
     ),
     "text for a whole number": (
         b"model:\n  max_tokens: many\n",

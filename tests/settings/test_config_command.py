@@ -14,7 +14,7 @@ from metier.settings.environment import variables_of
 from metier.settings.fields import all_leaves
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
-from metier.settings.rows import setting_rows
+from metier.settings.template import setting_rows
 
 SPECIFIED = """
 model:

@@ -13,8 +13,7 @@ from metier.settings.environment import OLDER_NAMES, variables_of
 from metier.settings.fields import Leaf, all_leaves
 from metier.settings.load import LoadedSettings, load_settings
 from metier.settings.model import Settings
-from metier.settings.origin import Origin
-from metier.settings.values import get_value
+from metier.settings.values import Origin, get_value
 
 type Tree = dict[str, str | list[str] | Tree]
 
@@ -132,6 +131,8 @@ def test_sources_mix_without_touching_each_other(chosen: dict[str, set[str]]) ->
         loaded = load(Path(folder), text=json.dumps(nested, indent=1), environ=environ, flags=flags)
 
     for key, leaf in LEAVES.items():
+        if key == "model.name":  # belongs to the provider that was set with it
+            continue
         winner = next((source for source in reversed(SOURCES) if source in chosen.get(key, set())), "default")
         assert loaded.origins[key].kind == winner
         expected = as_value(leaf, texts(leaf)[SOURCES.index(winner)]) if winner in SOURCES else leaf.default

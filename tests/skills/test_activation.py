@@ -13,6 +13,8 @@ from metier.errors import UsageError
 from metier.skills.activation import Activation, SkillRoots, activate, build_roots, find_packages, parse_selection
 from metier.skills.trust.judgement import is_trusted
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from metier.definitions.skills.skill import load_skill
-from metier.skills.capabilities_report import CapabilityReport, build_report, diff_reports
-from metier.skills.hidden_text import find_hidden
-from metier.skills.trust.digest import digest_tree
+from metier.skills.capabilities_report import CapabilityReport, build_report, diff_reports, find_hidden
+from metier.skills.trust.judgement import digest_tree
 
 MANIFEST = """\
 ---

@@ -111,7 +111,7 @@ def test_add_names_the_scripts_that_a_skill_lists_and_does_not_bring(
     added = machine.agent("add", str(folder), "--yes")
 
     assert added.code == 0
-    assert "The skill lists the script 'gone', which it does not bring" in added.err
+    assert "The listed script 'gone' is missing" in added.err
     assert "'find'" not in added.err
 
 
@@ -131,3 +131,70 @@ def test_a_skill_inside_an_installed_package_is_no_complaint_of_later_commands(
     assert run(["check", "--json"]) == 0
     named = [each["name"] for each in json.loads(capsys.readouterr().out)["skills"] if "notes" in each["name"]]
     assert named == ["notes", "notes/variants/long", "notes/variants/short"]
+
+
+def test_check_says_which_active_skills_are_not_trusted(
+    machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert machine.agent("add", notes.url, "--allow-file", "--no-trust").code == 0
+    monkeypatch.setenv("AGENT_SKILLS", "all-untrusted")
+
+    code, out, _ = check(capsys)
+
+    assert code == 0
+    assert re.search(r"notes \(active\) - .*, not trusted", out)
+    assert re.search(r"hello-extended \(active\) - 1 script, 1 toolset \[\w+\]$", out, re.MULTILINE)
+
+
+def test_list_shows_version_commit_and_whether_a_skill_is_active(
+    machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes.commit({"SKILL.md": "---\nname: notes\ndescription: Takes notes.\nversion: 1.2.0\n---\n"})
+    commit = notes.git("rev-parse", "HEAD").strip()
+    assert machine.agent("add", notes.url, "--allow-file", "--yes").code == 0
+    capsys.readouterr()
+
+    run(["skills", "list", "--all"])
+    inactive = capsys.readouterr().out
+    monkeypatch.setenv("AGENT_SKILLS", "notes")
+    run(["skills", "list"])
+
+    assert f"notes  [installed]  1.2.0  {commit[:8]}  inactive  Takes notes.\n" in inactive
+    assert f"notes  [installed]  1.2.0  {commit[:8]}  active  Takes notes.\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["info", "show"])
+def test_show_names_the_repository_and_the_tools_of_a_skill(
+    machine: Machine, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    text = "---\nname: notes\ndescription: Takes notes.\nrepository: https://example.org/notes.git\n---\n"
+    folder = make_folder("notes")
+    (folder / "SKILL.md").write_text(text)
+    machine.agent("add", str(folder), "--yes")
+    capsys.readouterr()
+
+    run(["skills", command, "notes"])
+    assert "  Repository: https://example.org/notes.git\n" in capsys.readouterr().out
+    run(["skills", command, "hello-extended"])
+    assert "hello-extended.greet_in_language, hello-extended.greet_multiple" in capsys.readouterr().out
+    run(["skills", command, "hello-extended", "--json"])
+    assert "hello-extended.greet_multiple" in json.loads(capsys.readouterr().out)["tools"]
+
+
+def test_validate_and_check_name_the_same_line_of_a_field(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(".agent/skills/notes/SKILL.md")
+    file.parent.mkdir(parents=True)
+    file.write_text("---\nname: notes\ndescription: d\nmetadata:\n  min_agent_base_version: 99.0.0\n---\n")
+
+    code, out, _ = check(capsys)
+    assert (code, "SKILL.md line 5" in out) == (1, True)
+    for command in (["validate"], ["skills", "validate", str(file)]):
+        assert run(command) != 0
+        assert "SKILL.md:5: error: Skill 'notes' needs at least version 99.0.0" in capsys.readouterr().out
+
+    file.write_text("---\nname: notes\ndescription: d\nscripts: 5\n---\n")
+    code, out, _ = check(capsys)
+    assert (code, "Load failed" in out) == (1, True)
+    for command in (["validate"], ["skills", "validate", "--strict", str(file)]):
+        assert run(command) != 0
+        assert "SKILL.md:4: error: The " in capsys.readouterr().out

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine
 
@@ -51,3 +53,9 @@ def test_ctrl_c_end_of_input_and_words_decide(
         process.wait()
         os.close(terminal)
         os.close(end)
+
+
+def test_trusted_installs_and_trusts_without_asking(machine: Machine, make_folder: Callable[..., Path]) -> None:
+    result = machine.agent("add", str(make_folder("notes")), "--trusted", "--json")
+
+    assert (result.code, result.json["trusted"]) == (0, True)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from metier.skills.install.registry import load_registry
+from metier.errors import SkillError
+from metier.skills.install.registry import load_registry, lock_registry
+
+pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine
@@ -23,7 +26,7 @@ from pathlib import Path
 import anyio
 
 from metier.errors import SkillError
-from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import digest_tree
 from metier.skills.install.operations import Installer
 from metier.skills.install.placement import open_registry, read_registry
 from metier.skills.install.registry import SkillHome, load_registry
@@ -178,7 +181,7 @@ def test_two_processes_that_add_twenty_skills_each_lose_none(
 def test_staging_of_a_living_process_is_not_swept(machine: Machine, make_folder: Callable[..., Path]) -> None:
     hold = (
         "import sys\nfrom pathlib import Path\nfrom metier.skills.install.registry import SkillHome\n"
-        "from metier.skills.install.staging import open_staging\n"
+        "from metier.skills.install.placement import open_staging\n"
         "with open_staging(SkillHome(Path(sys.argv[1]))) as folder:\n"
         "    print(folder, flush=True)\n    sys.stdin.read()\n"
     )
@@ -194,3 +197,14 @@ def test_staging_of_a_living_process_is_not_swept(machine: Machine, make_folder:
         owner.wait()
     assert machine.agent("add", str(make_folder("two")), "--yes").code == 0
     assert list(machine.home.staging.iterdir()) == []
+
+
+def test_registry_held_by_another_process_is_reported_after_the_wait(machine: Machine) -> None:
+    with (
+        lock_registry(machine.home),
+        pytest.raises(SkillError, match="Another process is changing the skills"),
+        lock_registry(machine.home, wait_seconds=0),
+    ):
+        pass
+    with lock_registry(machine.home, wait_seconds=0):
+        pass

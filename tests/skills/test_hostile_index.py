@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metier.errors import MetierError
-from metier.skills.install.index import read_index
+from metier.skills.install.offers import read_index
 from metier.skills.source import GitSource
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -49,15 +49,19 @@ GOOD = {"name": "notes", "description": "Notes.", "source": "https://git.example
 )
 def test_row_that_leads_elsewhere_is_refused(tmp_path: Path, changed: dict[str, str]) -> None:
     file = tmp_path / "skills-index.json"
-    file.write_text(json.dumps({"skills": [{**GOOD, **changed}]}))
+    other = {**GOOD, "name": "other"}
+    file.write_text(json.dumps({"skills": [{**GOOD, **changed}, [], other]}))
 
-    with pytest.raises(MetierError):
-        read_index(file, allow_file=False)
+    reading = read_index(file, allow_file=False)
+
+    assert [offer.name for offer in reading.offers] == ["other"]
+    assert [problem.partition(":")[0] for problem in reading.problems] == [
+        "Entry 0 is left out",
+        "Entry 1 is left out",
+    ]
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "null", "[]", '{"skills": {}}', '{"skills": [[]]}', "\x00", '{"skills":']
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", "[]", '{"skills": {}}', "\x00", '{"skills":'])
 def test_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "skills-index.json"
     file.write_text(text)
@@ -70,7 +74,7 @@ def test_row_that_is_right_is_pinned_to_its_commit(tmp_path: Path) -> None:
     file = tmp_path / "skills-index.json"
     file.write_text(json.dumps({"skills": [GOOD]}))
 
-    (offer,) = read_index(file, allow_file=False)
+    (offer,) = read_index(file, allow_file=False).offers
 
     assert isinstance(offer.source, GitSource)
     assert (offer.source.url, offer.source.ref) == (GOOD["source"], COMMIT)

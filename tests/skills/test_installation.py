@@ -12,9 +12,9 @@ import pytest
 
 from metier.errors import SkillError
 from metier.skills.install.operations import Installer
-from metier.skills.limits import InstallLimits
+from metier.skills.layout import InstallLimits
 from metier.skills.source import FolderSource
-from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import digest_tree
 
 if TYPE_CHECKING:
     from tests.skills.conftest import Machine, Repository
@@ -298,11 +298,12 @@ def test_damaged_registry_is_an_error_and_nothing_is_lost(machine: Machine, note
     for text in ('{"version": 2, "skills": {"notes": {', '{"version": 2, "skills": {"notes": {"name": 1}}}', "[[1]]"):
         machine.home.registry_file.write_text(text)
 
-        for command in (["list"], ["remove", "notes", "--yes"], ["add", notes.url, FILE, "--yes", "--name", "x"]):
+        for command in (["remove", "notes", "--yes"], ["add", notes.url, FILE, "--yes", "--name", "x"]):
             result = machine.agent(*command)
 
             assert result.code == 1
             assert "registry.json" in result.err
+        assert "registry.json" in machine.agent("list").err
         assert machine.home.registry_file.read_text() == text
         assert machine.home.visible("notes").exists()
 

@@ -14,9 +14,9 @@ import anyio
 import pytest
 
 from metier.errors import SkillError, SkillRejected
-from metier.skills.git.process import GitSession, build_environment
+from metier.skills.git.process import GitSession, find_git
 from metier.skills.install.operations import Installer
-from metier.skills.limits import InstallLimits
+from metier.skills.layout import InstallLimits
 from metier.skills.source import GitSource
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_git_sees_nothing_of_the_callers_environment_but_a_short_list(tmp_path: 
         "LANG": "de",
     }
 
-    environment = build_environment(session, inherited)
+    environment = find_git(session, inherited).environment
 
     assert environment["PATH"] == "/bin"
     assert not {"GIT_DIR", "GIT_ASKPASS", "SSH_ASKPASS", "OPENAI_API_KEY", "LANG"} & environment.keys()

@@ -1,15 +1,14 @@
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metier.definitions.skills.skill import load_skill
 from metier.errors import SkillNotTrusted, SkillRejected
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.digest import digest_tree
-from metier.skills.trust.judgement import check_trusted, is_trusted
+from metier.skills.trust.judgement import check_trusted, digest_tree, is_trusted
 
 
 @pytest.fixture

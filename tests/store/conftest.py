@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from metier.store.postgres.address import Address, read_address
+from metier.store.postgres.database import Address, read_address
 from metier.store.postgres.store import open_postgres_store
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.fake_machine import FakeMachine

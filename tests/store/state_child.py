@@ -7,13 +7,13 @@ import random
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import MetierError
-from metier.store.options import StoreOptions
+from metier.store.backend import StoreOptions
 from metier.store.state import StateOptions, StateStore, open_state_store
 from metier.telemetry.redaction import build_redactor
 

@@ -11,6 +11,7 @@ from metier.testing import (
     store_outbox_checks,
     store_queue_checks,
     store_schedule_checks,
+    store_usage_checks,
 )
 from metier.testing.store_case import Check, Subject
 from metier.testing.store_contract import CHECKS, run_check
@@ -22,6 +23,7 @@ CHECK_MODULES = (
     store_context_checks,
     store_outbox_checks,
     store_schedule_checks,
+    store_usage_checks,
 )
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from metier.store.base import StoredEntry
 from metier.store.failures import StoreDamaged, StoreUnavailable
-from metier.store.sqlite.local_disk import check_local_disk, find_file_system
+from metier.store.sqlite.connection import check_local_disk, find_file_system
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.store_case import build_entries, build_run
+
+pytestmark = pytest.mark.slow
 
 CHILD = Path(__file__).with_name("store_child.py")
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from metier.doors.a2a.identity import PREFIX
+from metier.doors.a2a.task_mapping import RUN_PREFIX
 from metier.ids import CHILD
-from metier.store.marks import checksum_of
-from metier.store.postgres.address import Address
+from metier.store.base import checksum_of
+from metier.store.postgres.database import Address
 from metier.store.postgres.schema import MIGRATIONS, migrate
 from metier.store.postgres.store import PostgresStore, open_postgres_store
 from metier.testing.store_case import build_entries, build_run
@@ -101,7 +101,7 @@ async def test_a_journal_from_before_days_had_tables_stays_whole(postgres_addres
 async def test_runs_without_a_day_in_their_ids_have_tables_and_those_of_an_older_store_move_there(
     postgres_address: Address, postgres_url: str
 ) -> None:
-    older, newer = [f"{CHILD}00aa", f"{PREFIX}00aa"], [f"{CHILD}ffbb", f"{PREFIX}ffbb"]
+    older, newer = [f"{CHILD}00aa", f"{RUN_PREFIX}00aa"], [f"{CHILD}ffbb", f"{RUN_PREFIX}ffbb"]
     entry = build_entries(1)[0]
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         await migrate(connection, "here", steps=MIGRATIONS[:10])

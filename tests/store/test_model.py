@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, invariant, multiple, rule
@@ -17,6 +18,8 @@ from metier.store.failures import ApprovalUnknown, LeaseHeld, LeaseLost, RunExis
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import build_approval, build_entries, build_run
+
+pytestmark = pytest.mark.slow
 
 RUNS = st.sampled_from(["r1", "r2"])
 OWNERS = st.sampled_from(["ann", "bob", "eve"])

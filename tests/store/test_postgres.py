@@ -12,15 +12,12 @@ from psycopg import errors
 from psycopg_pool import PoolTimeout
 
 from metier.errors import StoreError
+from metier.store.backend import StoreOptions, open_store
 from metier.store.contexts import ContextChange, ContextState
 from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
-from metier.store.opening import open_store
-from metier.store.options import StoreOptions
-from metier.store.postgres.address import Address, read_address
-from metier.store.postgres.errors import build_failure, is_lost
+from metier.store.postgres.database import Address, build_failure, decode_text, encode_text, is_lost, read_address
 from metier.store.postgres.schema import MIGRATIONS, migrate
 from metier.store.postgres.store import open_postgres_store
-from metier.store.postgres.text import decode, encode
 from metier.store.state import StateOptions, open_state_store
 from metier.telemetry.redaction import build_redactor
 
@@ -139,9 +136,9 @@ def test_errors_are_told_apart(error: psycopg.Error, kind: type[StoreError], *, 
 
 @pytest.mark.parametrize("text", ["", "plain", "a\x00b", "\x10", "\x100", "\x00\x10\x00", "多\x10\x10"])
 def test_text_that_postgres_cannot_hold_comes_back(text: str) -> None:
-    assert decode(encode(text)) == text
-    assert "\x00" not in encode(text)
-    assert encode(text + "more").startswith(encode(text))
+    assert decode_text(encode_text(text)) == text
+    assert "\x00" not in encode_text(text)
+    assert encode_text(text + "more").startswith(encode_text(text))
 
 
 def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
@@ -152,8 +149,8 @@ def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name: None if name == 'psycopg' else find(name)\n"
-        "from metier.store.opening import open_store\n"
-        "from metier.store.options import StoreOptions\n"
+        "from metier.store.backend import open_store\n"
+        "from metier.store.backend import StoreOptions\n"
         "try:\n"
         "    asyncio.run(open_store(StoreOptions(backend='postgres'), runs=Path('.'), environ={}))\n"
         "except Exception as error:\n"

@@ -1,21 +1,22 @@
 """PostgreSQL that restarts, breaks connections or loses answers: nothing is lost, nothing happens twice."""
 
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import pytest
 from fault_proxy import FaultProxy, fault_proxy
+from msgspec.structs import replace
 
 from metier.store.contexts import Completion, ContextChange, ContextState, NewEvent
 from metier.store.failures import LeaseHeld, RunExists, StoreUnavailable
-from metier.store.postgres.address import Address, read_address
-from metier.store.postgres.database import PoolOptions
+from metier.store.postgres.database import Address, PoolOptions, read_address
 from metier.store.postgres.store import PostgresStore, open_postgres_store
 from metier.testing.store_case import build_approval, build_entries, build_run
 from services.postgres_server import PostgresServer, find_binaries, run_server
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

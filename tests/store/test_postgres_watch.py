@@ -8,10 +8,9 @@ import psycopg
 import pytest
 
 from metier.store.base import Lease
-from metier.store.postgres.address import Address
-from metier.store.postgres.database import PoolOptions, open_database
+from metier.store.postgres.database import Address, PoolOptions, open_database
+from metier.store.postgres.journal import LOOK_SECONDS, Watcher
 from metier.store.postgres.store import PostgresStore, open_postgres_store
-from metier.store.postgres.watch import LOOK_SECONDS, Watcher
 from metier.testing.store_case import build_entries, build_run
 
 pytestmark = pytest.mark.anyio

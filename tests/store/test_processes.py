@@ -17,6 +17,8 @@ import pytest
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.store_case import build_run
 
+pytestmark = pytest.mark.slow
+
 CHILD = Path(__file__).with_name("store_child.py")
 PROCESSES = 8
 ROUNDS = 200

@@ -12,14 +12,13 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from metier.store.base import Store
+from metier.store.base import RunSearch, Store
 from metier.store.postgres import journal as postgres_journal
 from metier.store.postgres import leases as postgres_leases
-from metier.store.postgres import retention as postgres_retention
-from metier.store.postgres import rows as postgres_rows
-from metier.store.postgres.address import Address, read_address
+from metier.store.postgres import run_index as postgres_retention
+from metier.store.postgres import run_index as postgres_rows
+from metier.store.postgres.database import Address, read_address
 from metier.store.postgres.store import open_postgres_store
-from metier.store.search import RunSearch
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import build_entries, build_run

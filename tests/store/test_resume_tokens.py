@@ -1,17 +1,19 @@
 """Resume tokens: forged, expired, replayed, cut and foreign ones are refused, in the same time, in the same words."""
 
+import dataclasses
 import random
 import statistics
 import string
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metier.errors import UsageError
+from metier.store.contexts import ContextChange
 from metier.store.failures import ResumeTokenRefused
 from metier.store.state import (
     StateOptions,
@@ -137,13 +139,18 @@ def test_a_message_that_is_delivered_again_after_a_crash_brings_its_token_again(
         for other in ("m2", ""):
             with pytest.raises(ResumeTokenRefused):
                 store.redeem_resume_token(token, message_id=other)
-        store.put_state(state)
+        claim = store.record_message("m1")
+        started = store.put_state(replace(state, task_state="in_progress"))
+        assert store.redeem_resume_token(token, message_id="m1") == started
+        store.complete_message(claim, "answer", ContextChange(state=started))
         with pytest.raises(ResumeTokenRefused):
             store.redeem_resume_token(token, message_id="m1")
 
 
 def test_a_token_of_another_installation_is_refused(options: StateOptions, tmp_path: Path) -> None:
-    foreign = generate_resume_token("ctx", version=1, turn=1, options=replace(options, runs=tmp_path / "elsewhere"))
+    foreign = generate_resume_token(
+        "ctx", version=1, turn=1, options=dataclasses.replace(options, runs=tmp_path / "elsewhere")
+    )
 
     with open_state_store("ctx", options) as store:
         store.put_state(store.get_state())

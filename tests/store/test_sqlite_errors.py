@@ -8,7 +8,7 @@ import pytest
 
 from metier.errors import StoreError
 from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
-from metier.store.sqlite.errors import build_failure
+from metier.store.sqlite.connection import build_failure
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.store_case import build_entries, build_run
 

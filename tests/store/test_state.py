@@ -1,14 +1,15 @@
 """The state of a conversation as skill code sees it: plain calls, redacted, summarised, one at a time."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import metier
 from metier.errors import MetierError, UsageError
-from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextChange, ContextEvent
+from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextChange, ContextEvent, NewEvent
 from metier.store.failures import ClaimLost, DuplicateMessageError, VersionConflictError
 from metier.store.state import StateOptions, StateStore, open_state_store, redact_sensitive
 from metier.telemetry.redaction import build_redactor
@@ -23,7 +24,7 @@ type Open = Callable[..., StateStore]
 def open_state(tmp_path: Path, machine: FakeMachine) -> Open:
     def open_one(context_id: str = "ctx", **options: object) -> StateStore:
         given = StateOptions(redactor=build_redactor(), runs=tmp_path / "runs", environ={}, clock=machine)
-        return open_state_store(context_id, replace(given, **options))
+        return open_state_store(context_id, dataclasses.replace(given, **options))
 
     return open_one
 
@@ -163,6 +164,64 @@ def test_a_summary_comes_from_the_model_where_there_is_one_that_works(open_state
     with open_state("other", summarize=broken) as store:
         store.append_event("note", "wind")
         assert store.summarize() == "turn 1 note: wind"
+
+
+@pytest.mark.parametrize("failure", [ValueError("no\nno"), OSError(5, "no"), TimeoutError(), SystemExit(3)])
+def test_summarizer_that_raises_anything_falls_back_to_the_extract(
+    open_state: Open, failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_previous: str, _events: Sequence[ContextEvent]) -> str:
+        raise failure
+
+    with open_state(summarize=broken) as store:
+        for number in range(60):
+            store.append_event("note", f"wind {number}")
+
+        assert len(store.list_events()) == 60
+        assert "turn 1 note: wind 49" in store.get_state().summary
+    [record] = [each for each in caplog.records if each.name.startswith("metier")]
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert type(failure).__name__ in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_summarizer_that_returns_no_text_falls_back_to_the_extract(open_state: Open) -> None:
+    def silent(_previous: str, _events: Sequence[ContextEvent]) -> None:
+        return None
+
+    with open_state(summarize=silent) as store:
+        store.append_event("note", "wind")
+
+        assert store.summarize() == "turn 1 note: wind"
+
+
+@pytest.mark.parametrize(
+    "text", ["the harbour report number {}", "order {} was shipped to customer c{}x as planned", "{}"]
+)
+def test_automatic_summary_of_many_similar_events_keeps_the_recent_ones(open_state: Open, text: str) -> None:
+    with open_state() as store:
+        for start in range(0, 1000, 50):
+            numbers = range(start, start + 50)
+            events = (NewEvent(event_type="note", payload=text.format(number, number)) for number in numbers)
+            store.commit(ContextChange(events=tuple(events)))
+
+        lines = store.get_state().summary.splitlines()
+
+    expected = [f"turn 1 note: {text.format(number, number)}" for number in range(1000)]
+    assert len(lines) > 90
+    assert lines == expected[-len(lines) :]
+
+
+def test_automatic_summary_keeps_recent_events_that_share_few_words(open_state: Open) -> None:
+    with open_state() as store:
+        for number in range(200):
+            store.append_event("note", {"text": f"{number} the harbour report is late " * 6})
+        for word in ("alpha", "bravo", "charlie"):
+            store.append_event("note", {"text": word})
+
+        summary = store.summarize()
+
+    assert all(word in summary for word in ("alpha", "bravo", "charlie", "harbour"))
 
 
 @pytest.mark.anyio

@@ -15,6 +15,8 @@ from state_child import build_options
 
 from metier.store.state import open_state_store
 
+pytestmark = pytest.mark.slow
+
 SHARE = 1 if os.environ.get("METIER_STATE_ALL") else 5
 COUNTING = 60 // SHARE
 """How many processes count at once."""

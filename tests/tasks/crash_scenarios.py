@@ -9,7 +9,7 @@ from teams import Call, Cast, Line, write, write_agents
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.children.child_runs import ChildRunStart, request_task
+from metier.runtime.child_runs import ChildRunStart, request_task
 from metier.runtime.host import Host
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE

@@ -15,7 +15,7 @@ from metier.event_record import EventRecord
 from metier.ids import CHILD
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import drive_for_a_while, wake_decided
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch

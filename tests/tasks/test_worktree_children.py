@@ -14,7 +14,7 @@ from metier.engine.journal import read_entries
 from metier.runtime.history.replays import replay_run
 from metier.runtime.history.undo import plan_undo
 from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Watch
 

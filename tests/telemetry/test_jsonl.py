@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_log_is_private(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "r1" / FILE_NAME
     _write(path, 1)
 
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(file.stat().st_mode) for file in sorted(path.parent.iterdir())] == [0o600, 0o600]
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
@@ -241,6 +242,23 @@ def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
         JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
 
     assert (tmp_path / "target").read_text() == "precious"
+
+
+def test_symbolic_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "events.lock").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(LogError, match="cannot be written"):
+        JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
+
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_log_closed_by_another_thread_can_be_opened_again(tmp_path: Path) -> None:
+    sink = JsonlSink.open(tmp_path / "events.jsonl", clock=CLOCK)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(sink.close).result()
+
+    assert _write(tmp_path / "events.jsonl", 1)[0].seq == 1
 
 
 def test_missing_log_is_a_clear_error(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ FORMATS = {
             [
                 *build_key_formats().among_signs,
                 *(each for row in build_key_formats().by_opening.values() for each in row),
-                *(each for row in build_key_formats().by_gate.values() for each in row),
+                *build_key_formats().in_context,
                 *(each for _, each in build_key_formats().inside),
             ]
         )

@@ -85,6 +85,74 @@ def test_hexadecimal_word_right_behind_a_telling_one_is_hidden(name: str) -> Non
     assert word not in build_redactor().redact(f"{name}={word}")
 
 
+def _uuid() -> str:
+    return "-".join(_word(HEX, length) for length in (8, 4, 4, 4, 12))
+
+
+VENDOR_FORMS: dict[str, Callable[[], str]] = {
+    **{
+        name: lambda length=length: _word(HEX, length)
+        for name, length in (
+            ("Agora", 32), ("Algolia", 32), ("Amplitude", 32), ("AssemblyAI", 32), ("Bugsnag", 32), ("CircleCI", 40),
+            ("Cloudflare", 37), ("Datadog", 32), ("Datadog", 40), ("Deepgram", 40), ("Finicity", 32), ("Flickr", 32),
+            ("Infura", 32), ("Iterable", 32), ("KuCoin", 24), ("Linode", 64), ("Mailjet", 32), ("Meilisearch", 64),
+            ("Mixpanel", 32), ("Plaid", 30), ("Rollbar", 32), ("Sendbird", 40), ("Sentry", 64), ("SerpApi", 64),
+            ("Slack", 32), ("SparkPost", 40), ("Spotify", 32), ("Statuspage", 40), ("Strava", 40), ("Todoist", 40),
+            ("Together", 64), ("Trello", 32), ("Twilio", 32),
+        )
+    },
+    **dict.fromkeys(
+        ("Codecov", "CoinMarketCap", "Exa", "Heroku", "Opsgenie", "Postmark", "Railway", "Scaleway", "Snyk"),
+        _uuid,
+    ),
+    "Asana": lambda: f"1/{RNG.randrange(10**15, 10**16)}:{_word(HEX, 32)}",
+    "Asana of today": lambda: f"2/{RNG.randrange(10**15, 10**16)}/{RNG.randrange(10**15, 10**16)}:{_word(HEX, 32)}",
+    "AWS session": lambda: "FwoGZXIvYXdz" + _word(BASE62 + "+/", 200),
+    "Axiom": lambda: f"xaat-{_uuid()}",
+    "Brave": lambda: "BSA1" + _word(URL_SAFE, 26) + "x",
+    "fal": lambda: f"{_uuid()}:{_word(HEX, 32)}",
+    "Firebase": lambda: f"{_word(BASE62, 11)}:APA91b{_word(URL_SAFE, 134)}",
+    "Gemini": lambda: "AQ.A" + _word(BASE62, 50),
+    "GitLab": lambda: "glwt-" + _word(BASE62, 20),
+    "GoCardless": lambda: "live_1" + _word(BASE62, 39),
+    "Grafana": lambda: "eyJrIjoi" + _word(BASE62, 72),
+    "LaunchDarkly": lambda: f"api-{_uuid()}",
+    "LaunchDarkly SDK": lambda: f"sdk-{_uuid()}",
+    "Mailgun": lambda: f"{_word(HEX, 32)}-{_word(HEX, 8)}-{_word(HEX, 8)}",
+    "Razorpay": lambda: "rzp_live_" + _word(BASE62, 14),
+    "Scaleway id": lambda: "SCW1" + _word(UPPER36, 16),
+    "Stripe of production": lambda: "sk_prod_" + _word(BASE62, 24),
+    "Telnyx": lambda: f"KEY{_word(UPPER36, 32)}_{_word(BASE62, 22)}",
+    "Trello token": lambda: "ATTA" + _word(HEX, 64) + _word(UPPER36, 8),
+    "Twitter": lambda: f"{RNG.randrange(10**18, 10**19)}-A{_word(BASE62, 39)}",
+    "Webex": lambda: f"{_word(BASE62, 64)}_P0A1_{_uuid()}",
+    "Yandex": lambda: f"t1.{_word(BASE62, 60)}.{_word(BASE62, 86)}",
+    "Yandex OAuth": lambda: "y0_" + _word(BASE62, 55),
+}  # fmt: skip
+OF_VENDORS = (
+    "The {vendor} API key is {word} and it expires in May.",
+    "Use the {vendor} token {word} for staging.",
+    "Please set {word} as the {vendor} secret.",
+    "the key for {vendor} ({word}) was leaked",
+    "Can you rotate {word}? It is the {vendor} one.",
+    "{name}_API_KEY={word}",
+    "export {name}_TOKEN={word}",
+)
+
+
+@pytest.mark.parametrize("template", OF_VENDORS)
+def test_keys_of_over_sixty_vendors_are_hidden_in_sentences_and_assignments(template: str) -> None:
+    passed: list[str] = []
+    for vendor, make in VENDOR_FORMS.items():
+        word = make()
+        name = vendor.split()[0].upper()
+        if word in build_redactor().redact(template.format(vendor=vendor, name=name, word=word)):
+            passed.append(vendor)
+
+    assert len(VENDOR_FORMS) >= 60
+    assert passed == []
+
+
 @pytest.mark.parametrize("prefix", ["ghp_", "glpat-", "sk-ant-", "xoxb-", "hf_"])
 def test_key_written_twice_without_a_blank_is_hidden_whole(prefix: str) -> None:
     key = prefix + _word(BASE62, 36)
@@ -102,6 +170,13 @@ def test_key_written_twice_without_a_blank_is_hidden_whole(prefix: str) -> None:
         "from cryptography import Ed25519PrivateKey and X25519PublicKey",
         "the file 000_2cc300c2bc938fa9xyz.txt is the first one",
         "run 20261115-040225-0a1b2c3d4e5f ended",
+        "the Heroku app f81d4fae-7dec-11d0-a765-00a0c91e6bf6 was restarted",
+        "Sentry grouped it under 0a1b2c3d4e5f60718293a4b5c6d7e8f9 yesterday",
+        "the trace 0a1b2c3d4e5f60718293a4b5c6d7e8f9 in Datadog has the key spans",
+        "the Stripe commit 3101debf0c2f1b3e4d5a69788796a5b4c3d2e1f0 renames the key",
+        "idempotency key: f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        "session f81d4fae-7dec-11d0-a765-00a0c91e6bf6 has a new token",
+        "request f81d4fae-7dec-11d0-a765-00a0c91e6bf6 of the Twilio account had no token",
         "gpg --recv-keys A363A499291CBBC940DD62E41F10027AF002F8B0 # release key",
     ],
 )

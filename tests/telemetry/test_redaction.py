@@ -15,10 +15,9 @@ from example_counts import examples
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.exact import is_trivial
 from metier.telemetry.formats import find_keys
-from metier.telemetry.names import NameRules
+from metier.telemetry.names import NamePlace, NameRules, lower_ascii
 from metier.telemetry.patterns import build_key_formats
 from metier.telemetry.redaction import build_redactor
-from metier.telemetry.signs import NamePlace, lower_ascii
 
 VALUE = 'p@ss/w0rd+"quoted" ü&x'
 MARK = "***REDACTED***"
@@ -35,6 +34,13 @@ FORMS = {
     "json in json": json.dumps(json.dumps(VALUE)[1:-1])[1:-1],
     "hex": VALUE.encode().hex(),
     "hex in upper case": VALUE.encode().hex().upper(),
+    "unicode escapes": "".join(f"\\u{ord(letter):04x}" for letter in VALUE),
+    "unicode escapes in upper case": "".join(f"\\u{ord(letter):04X}" for letter in VALUE),
+    "byte escapes": "".join(f"\\x{byte:02x}" for byte in VALUE.encode()),
+    "byte escapes in upper case": "".join(f"\\x{byte:02X}" for byte in VALUE.encode()),
+    "decimal entities": "".join(f"&#{ord(letter)};" for letter in VALUE),
+    "hexadecimal entities": "".join(f"&#x{ord(letter):x};" for letter in VALUE),
+    "hexadecimal entities in upper case": "".join(f"&#x{ord(letter):X};" for letter in VALUE),
 }
 
 
@@ -45,10 +51,10 @@ def test_exact_value_is_found_in_every_form(form: str) -> None:
     assert REDACTOR.redact(text) == f"before {MARK} after"
 
 
-@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
-@pytest.mark.parametrize("after", ["", "x", "xy"])
-@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-def test_exact_value_is_found_inside_base64_at_every_alignment(
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc", "abcd"])
+@pytest.mark.parametrize("after", ["", "x", "xy", "xyz"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode, base64.b32encode])
+def test_exact_value_is_found_inside_base64_and_base32_at_every_alignment(
     before: str, after: str, encode: Callable[[bytes], bytes]
 ) -> None:
     encoded = encode(f"{before}{VALUE}{after}".encode()).decode()
@@ -247,7 +253,7 @@ def test_quick_look_never_misses_what_a_search_for_everything_finds(text: str) -
     formats = build_key_formats()
     everything = {
         *(key_format for group in formats.by_opening.values() for key_format in group),
-        *(key_format for group in formats.by_gate.values() for key_format in group),
+        *formats.in_context,
         *(key_format for _, key_format in formats.inside),
         *formats.among_signs,
     }

@@ -1,18 +1,20 @@
 """What tests of the sandbox share: a workspace with things worth stealing, and programs that run enclosed in it."""
 
+import dataclasses
 import json
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement, Level
-from metier.tools.process.sandbox.ladder import try_rung
+from metier.tools.process.sandbox.levels import try_rung
 
 LEVELS: tuple[Level, ...] = ("full", "kernel")
 SECRET = "planted-" + "secret-value"
@@ -31,7 +33,7 @@ class Scene:
         return self.base / "workspace"
 
     def with_(self, **changes: object) -> "Scene":
-        return replace(self, confinement=replace(self.confinement, **changes))
+        return dataclasses.replace(self, confinement=replace(self.confinement, **changes))
 
     async def run(self, code: str, *, limits: ProcessLimits | None = None, **more: object) -> Outcome:
         """Run Python code in the workspace; `T` in it are the targets."""
@@ -86,7 +88,9 @@ def make_scene(base: Path, level: Level) -> Scene:
     rung = try_rung(level, program)
     if not rung.works:
         pytest.skip(f"sandbox level {level!r} cannot be shown here: {rung.told}")
-    confinement = Confinement(level=level, bubblewrap=program, workspace=workspace, records=workspace / "runs")
+    confinement = Confinement(
+        level=level, bubblewrap=program, workspace=workspace, records=workspace / "runs", quarantine=base / "quarantine"
+    )
     return Scene(base=base, confinement=confinement)
 
 

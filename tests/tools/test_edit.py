@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from example_counts import examples
 from metier.tools.base import ToolContext
 from metier.tools.files.edit import Edit
-from metier.tools.files.previews import preview_edit
+from metier.tools.files.text_change import preview_edit
 
 pytestmark = pytest.mark.anyio
 

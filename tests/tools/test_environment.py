@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from metier.tools.process.environment import build_environment, build_index_environment, is_allowed
+from metier.tools.process.child_environment import build_environment, build_index_environment, is_allowed
 
 
 @pytest.mark.parametrize(

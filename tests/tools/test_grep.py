@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from file_tools import Bench
 
-from metier.tools.files import ripgrep
+from metier.tools.files import grep
+from metier.tools.files.file_replacement import MAX_FILE_BYTES
 from metier.tools.files.grep import Grep
-from metier.tools.files.replacing import MAX_FILE_BYTES
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 needs_ripgrep = pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
 
 FILES = {
@@ -53,7 +53,7 @@ def large(tmp_path: Path) -> Path:
     """Enough files that ripgrep is asked."""
     plant(tmp_path)
     (tmp_path / "many").mkdir()
-    for number in range(ripgrep.MIN_FILES):
+    for number in range(grep.MIN_FILES):
         (tmp_path / "many" / f"{number}.log").write_bytes(b"%d\n" % number)
     return tmp_path
 
@@ -122,7 +122,7 @@ async def find_differences(folder: Path, patterns: list[str]) -> dict[tuple[str,
 
 @needs_ripgrep
 async def test_results_are_the_same_with_ripgrep(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ripgrep, "MIN_FILES", 1)
+    monkeypatch.setattr(grep, "MIN_FILES", 1)
 
     assert await find_differences(tree, PATTERNS) == {}
 

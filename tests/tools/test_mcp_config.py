@@ -7,7 +7,7 @@ import pytest
 
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
-from metier.tools.mcp.config import McpConfig, choose_servers, expand_server, find_server_secrets, load_mcp_config
+from metier.tools.mcp.servers import McpConfig, choose_servers, expand_server, find_server_secrets, load_mcp_config
 
 
 def load(folder: Path, text: str) -> McpConfig:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metier.tools.process.output import Capture
+from metier.tools.process.bounded_output import Capture
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(min_value=0, max_value=50))

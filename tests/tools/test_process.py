@@ -13,6 +13,7 @@ import pytest
 
 from metier.errors import ToolFailed
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree, run_process
+from metier.tools.process.spool import SpoolNote, read_spool, wait_until_released
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -125,6 +126,43 @@ anyio.run(run_process, command, ProcessLimits(timeout_seconds=600))
         process.wait()
 
         await wait_until(lambda: not find_processes(mark))
+
+
+@pytest.mark.parametrize(("code", "is_stopped"), [(0, False), (7, True)])
+async def test_a_failure_after_the_agent_died_is_not_taken_for_the_programs_own(
+    code: int, is_stopped: bool, mark: str, tmp_path: Path
+) -> None:
+    # The supervisor is stopped until the agent is dead and the program has ended: it sees both at once.
+    program = f"""
+import os, signal, sys
+supervisor = os.getppid()
+os.kill(supervisor, signal.SIGSTOP)
+agent = int(open("agent").read())
+os.kill(agent, signal.SIGKILL)
+while os.path.exists(f"/proc/{{agent}}"):
+    pass
+if os.fork():
+    os._exit({code})
+while os.getppid() != supervisor:
+    pass
+os.kill(supervisor, signal.SIGCONT)
+"""
+    agent = f"""
+import anyio, os, sys
+from pathlib import Path
+from metier.tools.process.run import Command, ProcessLimits, run_process
+Path("agent").write_text(str(os.getpid()))
+arguments = [sys.executable, "-I", "-c", {program!r}, {mark!r}]
+command = Command(arguments=arguments, folder=Path("."), environment={{}}, spool=Path("spool").absolute())
+anyio.run(run_process, command, ProcessLimits(timeout_seconds=600))
+"""
+    process = subprocess.Popen([sys.executable, "-c", agent], cwd=tmp_path)  # noqa: ASYNC220  it returns at once
+    with anyio.fail_after(30):
+        await anyio.to_thread.run_sync(process.wait)
+        assert await wait_until_released(tmp_path / "spool")
+
+    assert process.returncode == -signal.SIGKILL
+    assert read_spool(tmp_path / "spool") == SpoolNote(started=True, ended=True, exit_code=code, stopped=is_stopped)
 
 
 async def test_nothing_is_left_when_a_child_kills_the_supervisor(mark: str, tmp_path: Path) -> None:

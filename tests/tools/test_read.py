@@ -23,7 +23,7 @@ async def test_lines_are_numbered_and_a_range_says_how_to_go_on(tmp_path: Path) 
         await bench.output(Read(bench.scope), path="a.txt") == "     1\tone\n     2\ttwo\n     3\tthree\n     4\tfour"
     )
     assert await bench.output(Read(bench.scope), path="a.txt", offset=2, limit=2) == (
-        "     2\ttwo\n     3\tthree\n[lines 2 to 3 of 4; go on with offset 4]"
+        "     2\ttwo\n     3\tthree\n[lines 2 to 3 of 4; continue with offset 4]"
     )
     assert "so none from 9" in await bench.error(Read(bench.scope), path="a.txt", offset=9)
 
@@ -67,7 +67,7 @@ async def test_long_files_and_long_lines_are_cut_at_a_line_with_a_note(tmp_path:
     wide = await bench.output(Read(bench.scope), path="wide.txt")
 
     assert len(long) < MAX_CHARACTERS + 200
-    assert "of 5001; go on with offset" in long
+    assert "of 5001; continue with offset" in long
     assert wide.endswith("     2\tend\n[1 longer than 2000 characters, cut]")
 
 

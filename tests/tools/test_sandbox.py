@@ -16,10 +16,10 @@ from metier.definitions.skills.skill import load_skill
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree, run_process
 from metier.tools.process.sandbox.confinement import Confinement, Level
-from metier.tools.process.sandbox.ladder import find_rung, try_rung
+from metier.tools.process.sandbox.levels import find_rung, try_rung
 from metier.tools.process.sandbox.seccomp import ARCHITECTURES, build_filter
 from metier.tools.process.spool import is_held, read_spool
 from metier.tools.toolsets.loader import load_toolsets
@@ -35,7 +35,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=LEVELS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
+def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     level: Level = request.param
     return make_scene(tmp_path, level)
 
@@ -186,15 +187,34 @@ async def test_settings_open_what_is_closed_but_never_the_runs(scene: Scene) -> 
     assert (workspace / "runs/journal").read_text() == "as it was"
 
 
-async def test_places_are_held_until_the_last_of_two_programs_ends(tmp_path: Path) -> None:
-    scene = make_scene(tmp_path, "full")
-    command = scene.command("import sys\nprint('ready', flush=True)\nsys.stdin.read()")
-    async with await ProcessTree.start(command, ProcessLimits(), with_stdin=True) as first:
-        assert await first.stdout.receive() == b"ready\n"
+async def test_a_program_sees_the_names_that_the_workspace_has(scene: Scene) -> None:
+    before = list_names(scene.workspace)
+    command = scene.command("import os, sys\nprint(sorted(os.listdir('.')), flush=True)\nsys.stdin.read()")
+    async with await ProcessTree.start(command, ProcessLimits(), with_stdin=True) as tree:
+        inside = (await tree.stdout.receive()).decode().strip()
 
-        await scene.run("pass")
+        assert list_names(scene.workspace) == before
 
-        assert (scene.workspace / ".claude").is_dir()
+    assert inside == str(before)
+    assert list_names(scene.workspace) == before
+
+
+async def test_protected_path_of_one_program_is_moved_though_another_started_later(scene: Scene) -> None:
+    if scene.confinement.level == "kernel":
+        pytest.skip("nothing is created at the top on this level")
+    create = "import os, sys\nos.mkdir('.claude')\nprint('created', flush=True)\nsys.stdin.read()"
+    again = "os.rename('.claude', 'aside') if os.path.exists('.claude') else None\nos.makedirs('.claude/agents')"
+    async with await ProcessTree.start(scene.command(create), ProcessLimits(), with_stdin=True) as first:
+        assert await first.stdout.receive() == b"created\n"
+        command = scene.command(f"import os, sys\nsys.stdin.read()\n{again}\n")
+        async with await ProcessTree.start(command, ProcessLimits(), with_stdin=True) as second:
+            await first.stop()
+            assert not (scene.workspace / ".claude").exists()
+            await second.stdin.aclose()
+            ended = await second.wait()
+
+    assert ended.exit_code == 0
+    assert [Path(place).stem for place in ended.moved] == [".claude"]
     assert not (scene.workspace / ".claude").exists()
 
 
@@ -287,6 +307,10 @@ async def test_limits_hold_without_a_sandbox_too(tmp_path: Path) -> None:
     assert "more than 20 processes" in bomb.stderr.text
     assert disk.exit_code != 0
     assert (tmp_path / "big").stat().st_size <= 4096
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 async def wait_until(is_so: Callable[[], bool]) -> None:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confined import BOMB, LEVELS, SECRET, Scene, make_scene, read_tree
+from msgspec.structs import replace
 
 from metier.tools.process.run import ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import SCRATCH, Level
@@ -146,7 +146,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=LEVELS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
+def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     level: Level = request.param
     return make_scene(tmp_path, level)
 
@@ -259,7 +260,7 @@ async def test_temporary_files_and_home_are_private_and_gone_afterwards(scene: S
     assert not (Path(tempfile.gettempdir()) / Path(scratch).name).exists()
 
 
-async def test_what_decides_about_the_agent_cannot_be_made_where_it_is_missing(scene: Scene) -> None:
+async def test_what_decides_about_the_agent_is_moved_away_if_a_program_made_it(scene: Scene) -> None:
     for name in ("agent.yaml", ".agent/policy.yaml"):
         (scene.workspace / name).unlink()
     (scene.workspace / ".agent").rmdir()
@@ -273,9 +274,35 @@ async def test_what_decides_about_the_agent_cannot_be_made_where_it_is_missing(s
     outcome = await scene.run(code)
 
     assert outcome.exit_code == 0, outcome.stderr.text
-    assert outcome.stdout.text == ""
-    left = {path.name for path in scene.workspace.iterdir()}
-    assert left == {".env", ".git", "config", "notes.txt", "runs", "src"}
+    is_full = scene.confinement.level == "full"
+    assert ("ESCAPED" in outcome.stdout.text, "moved to quarantine" in outcome.stderr.text) == (is_full, is_full)
+    left = {path.name for path in scene.workspace.rglob("*")}
+    assert left.isdisjoint(Path(name).name for name in made if name != ".agent/skills/x")
+    assert {".agent", ".agents", ".claude", ".nanobot"}.isdisjoint(left)
+    moved = {path.stem for path in (scene.base / "quarantine").glob("*/*")}
+    kept = {".agent", ".agents", ".claude", ".nanobot", "agent.yml", "agent.yaml"}
+    assert moved == ({*kept, "context-system_prompt.md", "context-soul.json"} if is_full else set())
+
+
+async def test_a_protected_path_is_moved_away_from_a_folder_without_rights(scene: Scene) -> None:
+    code = "try: os.makedirs('.claude/agents'); os.chmod('.claude', 0)\nexcept OSError: pass\nos.chmod('.', 0)\n"
+
+    await scene.run(code)
+
+    assert not (scene.workspace / ".claude").exists()
+
+
+async def test_links_in_place_of_folders_lead_the_quarantine_nowhere(scene: Scene) -> None:
+    outside = scene.base / "outside"
+    outside.mkdir()
+    (outside / "system_prompt.md").write_text("theirs")
+    code = "try: os.symlink(T['target'], 'context')\nexcept OSError: pass\n"
+
+    outcome = await scene.run(code, target=str(outside))
+
+    assert outcome.exit_code == 0, outcome.stderr.text
+    assert (outside / "system_prompt.md").read_text() == "theirs"
+    assert not os.path.lexists(scene.workspace / "context")
 
 
 @pytest.mark.parametrize("session", ["", "os.setsid()"])

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from metier.tools.process.interpreter import base_interpreter
+from metier.tools.process.child_environment import base_interpreter
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = "65534"
-SAMPLE = "changes_nothing or reads_no_secret or made_where or variable_of or resists or private_and_gone"
+SAMPLE = "changes_nothing or reads_no_secret or moved_away or variable_of or resists or private_and_gone"
 """Of the hostile programs, in the ordinary run; `METIER_SANDBOX_USER=all` runs every one."""
 SHOW_PYTHON = """set -e
 hold=$(mktemp -d)

@@ -44,6 +44,33 @@ def test_a_value_is_right_where_the_specification_says_so(keyword: str) -> None:
             assert (SchemaCheck("x", schema).find_error(value) == "") == whole, (schema, value)
 
 
+@pytest.mark.parametrize("levels", [700, 5_000])
+@pytest.mark.parametrize("keyword", ["items", "allOf", "properties"])
+def test_a_schema_that_is_nested_too_deeply_is_refused_whatever_it_consists_of(keyword: str, levels: int) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {keyword: {"items": schema, "allOf": [schema], "properties": {"a": schema}}[keyword]}
+
+    with pytest.raises(UsageError, match="nested too deeply"):
+        SchemaCheck("x", schema)
+
+
+def test_patterns_that_are_costly_to_compile_are_limited_together() -> None:
+    costly: list[Any] = [{"pattern": rf"\pL{{29}}{number}"} for number in range(200)]
+
+    with pytest.raises(UsageError, match="compiling its patterns takes more than"):
+        SchemaCheck("x", {"anyOf": costly})
+
+
+def test_patterns_that_a_reference_reaches_are_charged_to_the_check() -> None:
+    schema: dict[str, Any] = {
+        "default": [{"pattern": rf"\pL{{28}}{number}"} for number in range(100)],
+        "allOf": [{"$ref": f"#/default/{number}"} for number in range(100)],
+    }
+
+    assert "the check takes more than" in SchemaCheck("x", schema).find_error("x")
+
+
 def _is_accepted(schema: dict[str, Any]) -> bool:
     try:
         SchemaCheck("x", schema)

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metier.tools.scripts.contract import ScriptFailed, add_json_flag, parse_script_name, parse_skill_name
+from metier.tools.scripts.active_scripts import ScriptFailed, add_json_flag, parse_script_name, parse_skill_name
+
+pytestmark = pytest.mark.slow
 
 PLAIN = st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True).filter(lambda name: name.lower() != "__pycache__")
 CANONICAL = re.compile(r"[a-z0-9-]{1,64}(/[a-z0-9-]{1,64})*", re.ASCII)

@@ -15,13 +15,13 @@ from pydantic import JsonValue
 from metier.definitions.skills.skill import load_skill
 from metier.skills.package import SkillPackage
 from metier.tools.base import ToolContext
-from metier.tools.scripts.catalog import ScriptCatalog
+from metier.tools.scripts.active_scripts import ScriptCatalog
 from metier.tools.scripts.environments import ScriptEnvironments
 from metier.tools.scripts.runner import ScriptRunner
-from metier.tools.scripts.tools import build_script_tools
+from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SCRIPT = """# /// script
 # requires-python = ">=3.12"
@@ -228,6 +228,9 @@ REFUSED = {
     "python": ('requires-python = ">=3.99"', "execution_failed", "needs Python '>=3.99'"),
     "toml": ("dependencies = [", "execution_failed", "not valid TOML"),
     "type": ('dependencies = "x"', "execution_failed", "not a list of strings"),
+    "compatible": ('requires-python = "~=2.7"', "execution_failed", "needs Python '~=2.7'"),
+    "excluded": ('requires-python = "!=3.*,>2"', "execution_failed", "needs Python '!=3.*,>2'"),
+    "one part": ('requires-python = "~=3"', "execution_failed", "'requires-python' is not valid: '~=3'"),
     "specifier": ('requires-python = "new"', "execution_failed", "'requires-python' is not valid"),
 }
 

@@ -6,23 +6,23 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.definitions.skills.skill import load_skill
 from metier.events import Payload, SkillStepExecuted
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import digest_tree
 from metier.tools.base import ToolContext, ToolResult
-from metier.tools.scripts.catalog import ScriptCatalog
-from metier.tools.scripts.contract import ScriptLimits
+from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
 from metier.tools.scripts.environments import ScriptEnvironments
 from metier.tools.scripts.runner import ScriptRunner
-from metier.tools.scripts.tools import build_script_tools
+from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.anyio

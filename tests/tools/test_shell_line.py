@@ -12,8 +12,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from metier.tools.shell.line import NotUnderstood, ShellLine, canonical_command, parse_line, quote_word
-from metier.tools.shell.words import expand_pattern, has_pattern
+from metier.tools.shell.line import (
+    NotUnderstood,
+    ShellLine,
+    canonical_command,
+    expand_pattern,
+    has_pattern,
+    parse_line,
+    quote_word,
+)
 
 BASH = shutil.which("bash")
 

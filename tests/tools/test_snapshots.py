@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,3 +76,40 @@ def test_each_change_gives_another_name_and_taking_it_back_the_first_one(
 
     assert names[0] == names[1] == names[3] != names[2]
     assert snapshots.compare(names[1], names[2])
+
+
+@pytest.mark.parametrize("is_submodule", [False, True])
+@pytest.mark.parametrize("setting", ["filter.evil.clean", "core.fsmonitor"])
+def test_a_repository_in_the_workspace_starts_no_program(
+    workspace: Path, tmp_path: Path, setting: str, is_submodule: bool
+) -> None:
+    mark = tmp_path / "started"
+    nested = workspace / "vendor \udcff"
+    nested.mkdir()
+    (nested / ".gitattributes").write_text("* filter=evil\n")
+    (nested / "a").write_text("1")
+    _commit(nested, "a", ".gitattributes")
+    if is_submodule:
+        _commit(workspace, "a.txt", nested.name)
+    _run_git(nested, "config", setting, f"touch {mark}; cat")
+    (nested / "a").write_text("2")
+    snapshots = Snapshots(workspace, tmp_path / "kept")
+
+    names = {snapshots.take() for _ in range(3)}
+
+    assert len(names) == 1
+    assert not mark.exists()
+    (workspace / "a.txt").write_text("changed")
+    (changed,) = snapshots.compare(names.pop(), snapshots.take())
+    assert changed.path == "a.txt"
+    assert not mark.exists()
+
+
+def _commit(folder: Path, *names: str) -> None:
+    _run_git(folder, "init", "-q")
+    _run_git(folder, "-c", "advice.addEmbeddedRepo=false", "add", *names)
+    _run_git(folder, "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "first")
+
+
+def _run_git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=30)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metier.tools.toolsets.messages import CallReply, CallRequest, LoadReply, LoadRequest
 from metier.tools.toolsets.worker import Worker, build_reply
+from metier.tools.toolsets.worker_protocol import CallReply, CallRequest, LoadReply, LoadRequest
 
 pytestmark = pytest.mark.anyio
 

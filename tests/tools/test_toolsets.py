@@ -5,23 +5,22 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.definitions.skills.skill import load_skill
 from metier.skills.package import PackageSource, SkillPackage
-from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import digest_tree
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.toolbox import Toolbox
-from metier.tools.toolsets.client import ToolsetLimits
-from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
+from metier.tools.toolsets.loader import ToolsetLimits, ToolsetReading, load_toolsets
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 type Load = Callable[..., Awaitable[ToolsetReading]]
 
@@ -209,7 +208,7 @@ async def test_method_that_hangs_is_killed_with_what_it_started(load: Load, tmp_
 
     result = await call(reading, "hang", marker=str(tmp_path))
 
-    assert (result.error, result.meta["code"]) == ("The toolset did not answer within 3s", "timeout")
+    assert (result.error, result.meta["code"]) == ("The toolset did not answer within 3 s", "timeout")
     assert find_marked(str(tmp_path)) == []
     assert (await call(reading, "greet", name="Ada")).ok
 

@@ -14,11 +14,10 @@ from file_tools import Bench
 from pydantic import JsonValue
 
 from metier.tools.base import ToolResult
-from metier.tools.web.address import find_reason, parse_address
-from metier.tools.web.fetch import MAX_REDIRECTS, WebFetch
+from metier.tools.web.html_text import _split as split_html  # pyright: ignore[reportPrivateUsage]
 from metier.tools.web.html_text import extract_text
-from metier.tools.web.resolving import WebAccess
-from metier.tools.web.url import parse_url
+from metier.tools.web.url import WebAccess, find_reason, parse_address, parse_url
+from metier.tools.web.web_fetch import MAX_REDIRECTS, WebFetch
 
 pytestmark = pytest.mark.anyio
 
@@ -350,6 +349,13 @@ def test_page_becomes_text_with_title_headings_links_lists_and_code() -> None:
         "Title: A & B\n\n## Head ing\n\nSee [this page](http://site.example/c?d=1) or that.\nMore\n\n- one\n- two\n\n"
         "```\na\n  b < c\n```\n\na picture1 < 2"
     )
+
+
+def test_a_flood_of_angle_brackets_is_one_piece_of_text() -> None:
+    flood = "a < b <3 <" + "<" * 200_000
+
+    assert [piece.text for piece in split_html(flood)] == [flood]
+    assert extract_text(f"<p>{flood}</p>", parse_url("http://site.example/")) == flood
 
 
 @pytest.mark.timeout(60)

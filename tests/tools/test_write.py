@@ -6,16 +6,16 @@ import signal
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 from file_tools import Bench
+from msgspec.structs import replace
 
 from metier.tools.base import ToolContext
-from metier.tools.files.previews import preview_write
-from metier.tools.files.replacing import NO_FILE
+from metier.tools.files.file_replacement import NO_FILE
+from metier.tools.files.text_change import preview_write
 from metier.tools.files.write import Write
 from metier.tools.process.spool import read_spool
 

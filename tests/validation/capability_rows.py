@@ -76,6 +76,13 @@ ROWS = (
         ),
     ),
     Row(
+        name="contract with a pattern that cannot be matched in linear time",
+        files=callable_skill('input_schema:\n  properties:\n    n: {pattern: "(?=a)b"}\n'),
+        says=(
+            ".agent/skills/s/SKILL.md:6: error: Field 'input_schema' is not a JSON Schema that can be used: the pattern '(?=a)b' cannot be used: invalid perl operator: (?= (patterns are matched with RE2, which has no lookaround and no backreferences) (at $.properties.n.pattern) [contract_schema]",
+        ),
+    ),
+    Row(
         name="contract whose fields contradict each other",
         files=callable_skill(
             "interaction_outcomes: {allowed_intermediate_states: [paused], supports_resume: false}\nstate_persistence: none\nside_effects: [writes_files]\ndepends_on: [s]\n"
@@ -130,14 +137,14 @@ ROWS = (
         name="code that is not Python",
         files=callable_skill("sync_celery: true\n", "def execute(context:\n"),
         says=(
-            ".agent/skills/s/impl.py:1: error: Not readable as Python: '(' was never closed [python_syntax] (Mend the file)",
+            ".agent/skills/s/impl.py:1: error: Not readable as Python: '(' was never closed [python_syntax] (Fix the file)",
         ),
     ),
     Row(
         name="code that is not Python and need not be safe in a synchronous task",
         files=callable_skill("sync_celery: false\n", "def execute(context:\n"),
         says=(
-            ".agent/skills/s/impl.py:1: error: Not readable as Python: '(' was never closed [python_syntax] (Mend the file)",
+            ".agent/skills/s/impl.py:1: error: Not readable as Python: '(' was never closed [python_syntax] (Fix the file)",
         ),
     ),
 )

@@ -1,6 +1,7 @@
-"""Lets the tests of this folder share the table of problems."""
+"""Lets the tests of this folder share the table of problems and the model servers of the command-line tests."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent / "cli"))

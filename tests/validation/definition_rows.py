@@ -429,6 +429,13 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="schema with a pattern that cannot be matched in linear time",
+        files=task('output_schema: {pattern: "(?=a)b"}\n'),
+        says=(
+            ".agent/tasks/t/TASK.md:3: error: Field 'output_schema' is not a JSON Schema: the pattern '(?=a)b' cannot be used: invalid perl operator: (?= (patterns are matched with RE2, which has no lookaround and no backreferences) [schema]",
+        ),
+    ),
+    Row(
         name="schema that is text",
         files=task("output_schema: object\n"),
         says=(

@@ -67,6 +67,22 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="skill that adds to what it inherits",
+        files=skill(GOOD_SKILL + "tools: [inherit, Bash, Read]\nskills: [inherit]\ntasks:\n  - inherit\n  - t\n")
+        | {".agent/tasks/t/TASK.md": "---\nname: T\n---\nDo it.\n"},
+        says=(
+            ".agent/skills/s/SKILL.md:4: warning: Field 'tools' adds 'Bash', 'Read' to 'inherit', which has no effect [idle_addition] (A skill cannot give a run more tools; write 'inherit' alone, or list all tools that it leaves)",
+            ".agent/skills/s/SKILL.md:6: warning: Field 'tasks' adds 't' to 'inherit', which has no effect [idle_addition] (A skill cannot give a run more tasks; write 'inherit' alone, or list all tasks that it leaves)",
+        ),
+    ),
+    Row(
+        name="skill with a listed script that is missing",
+        files=skill(GOOD_SKILL + "scripts: 5\n"),
+        says=(
+            ".agent/skills/s/SKILL.md:4: error: The folder 'scripts' is missing [missing_script] (Add 'scripts/5.py', or remove it from 'scripts')",
+        ),
+    ),
+    Row(
         name="skill that is a link stored as text",
         files={".agent/skills/s/SKILL.md": "../../x/SKILL.md\n"},
         says=(
@@ -77,7 +93,19 @@ ROWS: tuple[Row, ...] = (
         name="skill for another version",
         files=skill(GOOD_SKILL + "max_agent_base_version: 0.0.1\n"),
         says=(
-            f".agent/skills/s/SKILL.md:1: error: Skill 's' needs at most version 0.0.1, this is {__version__} [needs_version]",
+            f".agent/skills/s/SKILL.md:4: error: Skill 's' needs at most version 0.0.1, this is {__version__} [needs_version]",
+        ),
+    ),
+    Row(
+        name="skill for a version that is not valid",
+        files=skill(GOOD_SKILL + "min_agent_base_version: 0.1.x\n"),
+        says=(".agent/skills/s/SKILL.md:4: error: Skill 's' asks for version '0.1.x', which is none [needs_version]",),
+    ),
+    Row(
+        name="skill for a development version of a later release",
+        files=skill(GOOD_SKILL + "min_agent_base_version: 99.0.dev1\n"),
+        says=(
+            f".agent/skills/s/SKILL.md:4: error: Skill 's' needs at least version 99.0.dev1, this is {__version__} [needs_version]",
         ),
     ),
     Row(

@@ -1,134 +1,85 @@
-"""What skills cost in a request: whole runs through the engine, with the bodies that each vendor would be sent."""
+"""The tokens of a request as it is sent: messages and tool descriptors of whole runs, counted by a real tokenizer."""
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import gzip
+import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import JsonValue, TypeAdapter
+from model_server import ModelServer, calls, running_model
+from pydantic import JsonValue
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from vendor_servers import KEYS, VENDORS, running_vendors
 
-from metier.approval.verdict import ALLOW, Verdict
-from metier.context.operating import Subjects, build_operating
-from metier.context.tokens import estimate_tokens
-from metier.decisions import ActionStep
+from metier.cli.main import run
 from metier.definitions.skills.sources import find_bundled_folder
-from metier.engine.entries import RunStarted
-from metier.engine.loop import Told, drive, hold_lease, open_log
-from metier.engine.options import RuntimeOptions
-from metier.engine.request_parts.skill_index import build_shelf
-from metier.engine.services import Instructions, Services
-from metier.engine.stopping import Stopper
-from metier.ids import SystemClock, SystemIds
-from metier.prompts.texts import load_text
-from metier.providers.anthropic import wire as anthropic_wire
-from metier.providers.base import ModelRequest
-from metier.providers.facts import load_facts
-from metier.providers.gemini import wire as gemini_wire
-from metier.providers.openai import chat_wire as openai_chat_wire
-from metier.providers.openai import responses_wire as openai_responses_wire
-from metier.providers.options import ModelOptions
-from metier.providers.transcript import HistoryCache
-from metier.skills.activation import activate, build_roots, find_packages
-from metier.skills.options import SkillsOptions
-from metier.skills.package import SkillPackage
-from metier.store.base import RunRow
-from metier.store.sqlite.store import open_sqlite_store
-from metier.telemetry.redaction import build_redactor
-from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
-from metier.testing.scripted import ScriptedProvider, ToolCall, calls
-from metier.tools.effects import Effect
-from metier.tools.scripts.catalog import ScriptCatalog
-from metier.tools.scripts.runner import ScriptRunner, default_environments
-from metier.tools.scripts.tools import build_script_tools
-from metier.tools.toolbox import Toolbox
-from metier.tools.toolsets.loader import load_toolsets
 
-pytestmark = pytest.mark.anyio
-
+MERGES = Path(__file__).parent.parent / "fixtures" / "tokenizer" / "smollm2-merges.txt.gz"
 TASK = "Is the exchange open? Then greet everybody."
-BODY: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
-FACTS = load_facts().find("openai", "no-such-model")
-
-FIRST: Mapping[tuple[str, ...], int] = {
-    (): 999,
-    ("kalshi-markets",): 2_112,
-    ("kalshi-markets", "hello-extended"): 2_585,
-}
-"""Tokens of the dearest vendor's body as measured; a tenth more is allowed before somebody has to look."""
-LAST: Mapping[tuple[str, ...], int] = {("kalshi-markets",): 2_970, ("kalshi-markets", "hello-extended"): 3_910}
-
-WIRES: Mapping[str, Callable[[ModelRequest], bytes]] = {
-    "anthropic": lambda request: anthropic_wire.build_body(request, FACTS, HistoryCache(), stream=False),
-    "gemini": lambda request: gemini_wire.build_body(request, FACTS, HistoryCache()),
-    "openai chat": lambda request: openai_chat_wire.build_body(
-        request, FACTS, HistoryCache(), stream=False, own_server=True
-    ),
-    "openai responses": lambda request: openai_responses_wire.build_body(request, FACTS, HistoryCache(), stream=False),
-}
+SENT = ("system", "systemInstruction", "messages", "contents", "tools")
+"""The parts of a body that a model reads; the rest are options of the server."""
+BOTH = "kalshi-markets,hello-extended"
 
 
-class Permissive:
-    def judge(self, action: ActionStep, *, skill: str) -> Verdict:
-        del action, skill
-        return ALLOW
-
-    def effect(self, action: ActionStep) -> Effect:
-        del action
-        return "read"
-
-
-class Nowhere:
-    def write(self, record: object) -> None:
-        del record
-
-    def close(self) -> None:
-        pass
+@cache
+def load_tokenizer() -> Tokenizer:
+    lines = gzip.decompress(MERGES.read_bytes()).decode().splitlines()
+    merges = [(first, second) for first, _, second in (line.partition(" ") for line in lines)]
+    pieces = [*sorted(ByteLevel.alphabet()), *(first + second for first, second in merges)]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    return tokenizer
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Estimated tokens of whole bodies, braces and quotes counted in, by vendor."""
-
-    first: dict[str, int]
-    """Of the first request: the skills are in the catalog."""
-    last: dict[str, int]
-    """Of the last request: every skill is disclosed."""
-    requests: list[ModelRequest]
+def count_tokens(body: Mapping[str, Any]) -> int:
+    """Braces, quotes and keys included, so that no vendor's rendering of the tools is longer."""
+    sent = {key: value for key, value in body.items() if key in SENT}
+    text = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
+    # The path of the test's folder is as long as the machine makes it.
+    return len(load_tokenizer().encode(text.replace(str(Path.cwd()), "/home/user/project")).ids)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for variable in KEYS.values():
+        monkeypatch.setenv(variable, "k" * 12)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-async def test_request_without_skills_stays_far_below_two_thousand_tokens(tmp_path: Path) -> None:
-    cost = await measure(tmp_path, ())
+@pytest.mark.parametrize(("skills", "limit"), [("none", 2_000), ("kalshi-markets", 3_000), (BOTH, 5_000)])
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_first_request_stays_below_the_limit(
+    *, vendor: str, skills: str, limit: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_SKILLS", skills)
+    with running_vendors() as vendors:
+        settings = {"provider": vendor, "name": "m", "providers": vendors.settings()}
+        (folder / "agent.yaml").write_text(json.dumps({"model": settings}), encoding="utf-8")
 
-    assert max(cost.last.values()) < 2_000
-    assert max(cost.first.values()) <= FIRST[()] * 1.1, cost.first
+        assert run(["run", "-q", TASK]) == 0
 
-
-async def test_request_with_the_market_skill_stays_below_three_thousand_tokens(tmp_path: Path) -> None:
-    cost = await measure(tmp_path, ("kalshi-markets",))
-
-    assert max(cost.last.values()) < 3_000
-    assert max(cost.first.values()) <= FIRST["kalshi-markets",] * 1.1, cost.first
-    assert max(cost.last.values()) <= LAST["kalshi-markets",] * 1.1, cost.last
-
-
-async def test_request_with_both_skills_stays_below_five_thousand_tokens(tmp_path: Path) -> None:
-    both = ("kalshi-markets", "hello-extended")
-    cost = await measure(tmp_path, both)
-
-    assert max(cost.last.values()) < 5_000
-    assert max(cost.first.values()) <= FIRST[both] * 1.1, cost.first
-    assert max(cost.last.values()) <= LAST[both] * 1.1, cost.last
+    [body] = vendors[vendor].bodies
+    assert len(body["tools"]) > 0
+    assert count_tokens(body) < limit
 
 
-async def test_no_line_of_a_script_is_ever_in_a_request(tmp_path: Path) -> None:
-    cost = await measure(tmp_path, ("kalshi-markets", "hello-extended"))
-    sent = "\n".join(_texts(BODY.validate_json(WIRES["anthropic"](request))) for request in cost.requests)
+# The body of the skill is in this request. Vendors' tokenizers have larger vocabularies than this one and count less.
+@pytest.mark.parametrize(("skills", "limit"), [("kalshi-markets", 3_300), (BOTH, 5_000)])
+def test_request_with_skills_disclosed_stays_below_the_limit(
+    *, skills: str, limit: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert count_tokens(use_skills(skills, folder, monkeypatch)[-1]) < limit
+
+
+def test_no_line_of_a_script_is_ever_in_a_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = "\n".join(_texts(body) for body in use_skills(BOTH, folder, monkeypatch))
     said = "\n".join(file.read_text() for file in find_bundled_folder().glob("*/SKILL.md"))
     code = [
         line.strip()
@@ -143,81 +94,16 @@ async def test_no_line_of_a_script_is_ever_in_a_request(tmp_path: Path) -> None:
     assert [line for line in lines if line in sent] == []
 
 
-async def measure(folder: Path, names: tuple[str, ...]) -> Cost:
-    packages = _activate(folder, names)
-    provider = ScriptedProvider(
-        *(calls(ToolCall("use_skill", {"skill": name})) for name in names),
-        calls(ToolCall("finish", {"result": "Done"})),
-    )
-    toolsets = await load_toolsets(packages, os.environ)
-    try:
-        runner = ScriptRunner(environments=default_environments(os.environ, workspace=Path.cwd()), environ=os.environ)
-        scripts = build_script_tools(ScriptCatalog(packages), runner) if packages else ()
-        await _run(folder, provider, packages=packages, toolbox=Toolbox([*scripts, *toolsets.tools]))
-    finally:
-        await toolsets.aclose()
-    assert provider.left == 0
-    return Cost(_count(provider.requests[0]), _count(provider.requests[-1]), provider.requests)
-
-
-async def _run(
-    folder: Path, provider: ScriptedProvider, *, packages: tuple[SkillPackage, ...], toolbox: Toolbox
-) -> None:
-    store, clock, ids = await open_sqlite_store(folder / "state.db"), SystemClock(), SystemIds()
-    run_id, now = ids.run_id(clock.now()), clock.now()
-    subjects = Subjects(tools=toolbox.names(), has_skills=bool(packages))
-    services = Services(
-        store=store,
-        provider=provider,
-        facts=load_facts(),
-        policy=Permissive(),
-        tools=toolbox,
-        shelf=build_shelf(packages, workspace=folder),
-        instructions=Instructions(base="", safety=load_text("safety"), operating=build_operating(subjects, "open")),
-        model=ModelOptions(),
-        runtime=RuntimeOptions(),
-        skills=SkillsOptions(),
-        clock=clock,
-        ids=ids,
-        workspace=folder,
-        run_folder=folder / "runs",
-        clean=str,
-        owner="test",
-    )
-    writer = EventWriter(
-        Nowhere(),
-        Cleaner(build_redactor()),
-        scope=RunScope(run_id=run_id, trace_id=ids.trace_id()),
-        clock=clock,
-        ids=ids,
-    )
-    row = RunRow(run_id=run_id, context_id=run_id, status="pending", task=TASK, created_at=now, updated_at=now)
-    await store.create_run(row)
-    try:
-        async with hold_lease(run_id, services) as lease:
-            log = await open_log(lease, services, writer, entries=(), told=Told())
-            started = RunStarted(
-                task=TASK,
-                provider=provider.name,
-                model="model-1",
-                context_id=run_id,
-                trace_id=ids.trace_id(),
-                workspace=str(folder),
-            )
-            await log.record(started)
-            state = await drive(log, services, Stopper())
-            assert state.status == "completed", state.failure
-    finally:
-        await store.close()
-
-
-def _activate(folder: Path, names: tuple[str, ...]) -> tuple[SkillPackage, ...]:
-    roots = build_roots(home=folder / "home", workspace=folder / "work", bundled=find_bundled_folder())
-    return activate(find_packages(roots), names or "none").packages
-
-
-def _count(request: ModelRequest) -> dict[str, int]:
-    return {name: estimate_tokens(build(request).decode()) for name, build in WIRES.items()}
+def use_skills(skills: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The bodies of a run in which the model puts the skills in charge, one after the other."""
+    monkeypatch.setenv("AGENT_SKILLS", skills)
+    script = (*(calls("use_skill", skill=name) for name in skills.split(",")), calls("finish", result="Done"))
+    with running_model(ModelServer(script=list(script))) as model:
+        settings = {"provider": "openai", "name": "m", "providers": {"openai": {"base_url": model.url}}}
+        (folder / "agent.yaml").write_text(json.dumps({"model": settings}), encoding="utf-8")
+        assert run(["run", "-q", TASK]) == 0
+    assert len(model.received) == len(script)
+    return model.received
 
 
 def _texts(value: JsonValue) -> str:
@@ -226,8 +112,8 @@ def _texts(value: JsonValue) -> str:
         case str():
             return value
         case list():
-            return "\n".join(_texts(item) for item in value)
+            return "\n".join(map(_texts, value))
         case dict():
-            return "\n".join(_texts(item) for item in value.values())
+            return "\n".join(map(_texts, value.values()))
         case _:
             return ""

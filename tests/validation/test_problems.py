@@ -21,13 +21,11 @@ ROWS = (*DEFINITIONS, *SKILLS, *CAPABILITIES, *FILES)
 SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
     *sorted((SOURCE / "definitions").rglob("*.py")),
-    *(SOURCE / "capabilities" / "checks" / f"{name}.py" for name in ("check", "sync_check")),
-    *(SOURCE / "capabilities" / "contracts" / f"{name}.py" for name in ("fields", "reading")),
+    *(SOURCE / "capabilities" / f"{name}.py" for name in ("contract_check", "contract_reader", "sync_check")),
     SOURCE / "approval" / "load.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",
-    SOURCE / "tools" / "mcp" / "config.py",
-    SOURCE / "runtime" / "checks" / "step_checks.py",
+    SOURCE / "tools" / "mcp" / "servers.py",
     SOURCE / "runtime" / "workspace" / "tasks.py",
     SOURCE / "runtime" / "checks" / "validation.py",
     SOURCE / "settings" / "check.py",

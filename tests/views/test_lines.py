@@ -124,6 +124,7 @@ def test_numbers_read_as_people_write_them() -> None:
         ("Read", {"tool": "Read", "arguments": {"path": "a.txt", "limit": 10}}, "a.txt  limit=10"),
         ("Write", {"path": "b.txt", "content": "one\ntwo"}, "b.txt"),
         ("Grep", {"pattern": "x", "path": "src", "glob": None}, "x  src"),
+        ("script_run", {"skill_name": "a", "script_name": "b", "args": ["c"]}, 'a  b  args=["c"]'),
         ("other", {"a": {"b": [1, 2]}}, 'a={"b": [1, 2]}'),
         ("other", None, ""),
     ],

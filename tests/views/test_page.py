@@ -1,12 +1,12 @@
 """Pages of runs: Markdown by allowlist, escaping everywhere, and a shared file that needs nothing else."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
 from hostile_text import PAYLOADS
+from msgspec.structs import replace
 
 from metier.views.page.markdown_html import ELEMENTS, render_markdown_html
 from metier.views.page.share import render_share

@@ -1,7 +1,8 @@
 """The waterfall of a run: what is a row, where its bar stands, and what becomes of idle time."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from metier.views.run_view import CallView, RunView, StepView, TextView
 from metier.views.waterfall import IDLE_WIDTH, build_waterfall

@@ -17,16 +17,15 @@ import anyio
 
 from metier.errors import StoreError
 from metier.runtime.host import Host
-from metier.runtime.queue.firing import fire_due
+from metier.runtime.queue.schedules import fire_due
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
+from metier.store.backend import StoreOptions
 from metier.store.base import Lease, RunRow, Store, StoredEntry
-from metier.store.options import StoreOptions
 from metier.store.schedules import Firing, FiringOutcome, ScheduleMark, ScheduleRow, ScheduleStore
 from metier.testing.scripted import ScriptedProvider
 from metier.testing.store_wrapper import StoreWrapper
-from metier.testing.warm_process import warm_process
 
 LOOK_SECONDS = 0.05
 DEATH = 0.06
@@ -156,5 +155,4 @@ def keep_two(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    warm_process()
     keep_two(Path(sys.argv[1]))

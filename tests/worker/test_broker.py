@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from worker_fleet import is_all, leave_runs, wait_for_rows
+from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 
 from metier.engine.entries import RunResumed
 from metier.engine.journal import read_entries
@@ -16,13 +16,13 @@ from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from services.redis_server import RedisServer
 from services.worker_load import Crew, Load, build_place, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def build_load(folder: Path, server: RedisServer, **changes: object) -> Load:
@@ -78,9 +78,7 @@ async def test_a_message_that_comes_ten_times_is_one_run(tmp_path: Path, crew: C
         assert not (load.effects / "together").exists()
 
 
-async def test_a_run_that_kills_its_workers_fails_after_its_tries(
-    tmp_path: Path, crew: Crew, redis_server: RedisServer
-) -> None:
+async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
     """The step is one that may be repeated, and ends the process that does it; nobody asks the broker how often."""
     options = QUICK.model_copy(update={"max_attempts": 3})
     load = build_load(tmp_path, redis_server, poisoned=True, worker=options)
@@ -88,9 +86,9 @@ async def test_a_run_that_kills_its_workers_fails_after_its_tries(
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("failed"), seconds=100)
+        rows = await wait_for_rows(runtime, is_all("paused"), seconds=100)
 
-        assert (rows[0].status, rows[0].reason) == ("failed", "too_many_attempts")
+        assert "2 processes in a row died" in await read_pause(runtime, rows[0].run_id)
 
 
 async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:

@@ -15,11 +15,13 @@ import pytest
 from worker_fleet import answer_doubts, find_untidy, leave_runs, wait_for_rows
 
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.postgres_server import PostgresServer, find_binaries, run_server
 from services.redis_server import RedisServer
 from services.worker_load import Crew, Load, build_place, count_sent
+
+pytestmark = pytest.mark.slow
 
 STEPS = 10
 
@@ -111,7 +113,9 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
     if binaries is None:
         pytest.skip("no PostgreSQL")
     with run_server(binaries) as postgres:
-        options = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=1, turns_per_task=4, max_attempts=50)
+        options = WorkerOptions(
+            concurrency=2, lease_seconds=6, sweep_seconds=1, turns_per_task=4, max_attempts=50, max_deaths=50
+        )
         load = Load(
             folder=str(tmp_path),
             effects_folder=str(tmp_path) if folders == "apart" else "",

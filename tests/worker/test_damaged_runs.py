@@ -10,15 +10,14 @@ import pytest
 from worker_fleet import leave_runs
 
 from metier.runtime.inbox import read_inbox
-from metier.runtime.queue.job import Job
-from metier.runtime.queue.pool import RunPool
+from metier.runtime.queue.pool import Job, RunPool, work_on
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease, RunRow, StoredEntry
 from metier.testing.store_wrapper import StoreWrapper
 from services.worker_load import Load, build_place
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPTIONS = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=0.1, max_attempts=2)
 
@@ -78,6 +77,30 @@ async def test_a_paused_run_that_was_damaged_does_not_stop_the_sweep(tmp_path: P
 
         assert not [line for line in told if line.startswith("sweep:")]
         assert "is not what was written" in (await runtime.find(run_ids[1])).reason
+
+
+class Contended(StoreWrapper):
+    """Another slot claims every run as soon as its lease is released."""
+
+    @override
+    async def release_lease(self, lease: Lease) -> None:
+        await super().release_lease(lease)
+        await self.claim_run(queue=OPTIONS.queue, owner="another slot", seconds=5)
+
+
+async def test_damage_is_left_to_the_worker_that_claimed_the_run_next(tmp_path: Path) -> None:
+    load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
+    async with open_runtime(build_place(load)) as runtime:
+        [run_id] = await leave_runs(runtime, load, 1)
+        flip(tmp_path, run_id)
+        reports: list[str] = []
+        job = Job(place=build_place(load), report=reports.append)
+        contended = Runtime(runtime.place, Contended(runtime.store))
+        lease = await runtime.store.claim_run(queue=load.worker.queue, owner="one slot", seconds=5)
+
+        await work_on(job, contended, run_id, stopper=job.build_stopper(), lease=lease)
+
+        assert reports == []
 
 
 class Unreadable(StoreWrapper):

@@ -6,12 +6,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from worker_fleet import is_all, leave_runs, wait_for_rows
+from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 
 from metier.errors import BrokerUnavailable
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.runs import open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.rabbitmq_server import RabbitServer, find_rabbitmq, run_rabbitmq
 from services.worker_load import Crew, Load, build_place, count_sent
@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.timeout(300),
     pytest.mark.skipif(find_rabbitmq() is None, reason="rabbitmq-server is not installed here"),
+    pytest.mark.slow,
 ]
 
 
@@ -68,17 +69,15 @@ async def test_messages_of_a_worker_that_was_killed_come_back_and_its_runs_compl
         assert (len(sent), set(sent.values())) == (6, {1})
 
 
-async def test_a_run_that_kills_its_workers_fails_after_its_tries(
-    tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
-) -> None:
+async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Crew, rabbit_server: RabbitServer) -> None:
     load = build_load(tmp_path, rabbit_server, max_attempts=3).model_copy(update={"poisoned": True})
     async with open_runtime(build_place(load)) as runtime:
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("failed"), seconds=120)
+        rows = await wait_for_rows(runtime, is_all("paused"), seconds=120)
 
-        assert [(row.status, row.reason) for row in rows] == [("failed", "too_many_attempts")]
+        assert "2 processes in a row died" in await read_pause(runtime, rows[0].run_id)
         broker = find_broker(load.worker, runtime.place.environ)
         assert broker is not None
         assert broker.count_waiting(load.worker.queue) == 0

@@ -13,8 +13,8 @@ import pytest
 from schedule_fleet import build_place, set_clock
 
 from metier.definitions.schedule import build_schedule
+from metier.runtime.queue.schedules import add_schedule
 from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.schedules.changes import add_schedule
 from metier.store.base import ENDED
 from metier.store.schedules import Firing
 
@@ -23,7 +23,7 @@ SCHEDULES = 10
 ROUNDS = int(os.environ.get("METIER_SCHEDULE_ROUNDS", "3"))
 """20 for the whole size, 200 due times; 40 for the same on PostgreSQL."""
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60 * max(ROUNDS, 4))]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60 * max(ROUNDS, 4)), pytest.mark.slow]
 
 
 def start_fleet(folder: Path) -> subprocess.Popen[bytes]:

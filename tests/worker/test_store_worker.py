@@ -4,15 +4,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from worker_fleet import is_all, leave_runs, wait_for_rows
+from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 
 from metier.runtime.runs import open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
+from metier.store.base import RunRow
 from services.worker_load import Crew, Load, build_place, count_sent
 
 QUICK = WorkerOptions(concurrency=3, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def drive_through_a_kill(load: Load, crew: Crew) -> None:
@@ -42,14 +43,35 @@ async def test_two_workers_on_postgresql_share_the_runs_and_one_may_die(
     await drive_through_a_kill(load, crew)
 
 
-async def test_a_run_that_kills_its_workers_fails_after_its_tries(tmp_path: Path, crew: Crew) -> None:
-    options = QUICK.model_copy(update={"max_attempts": 2})
-    load = Load(folder=str(tmp_path), steps=6, reply_seconds=0.01, worker=options, poisoned=True)
+async def pause_after_two_deaths(load: Load, crew: Crew) -> None:
     async with open_runtime(build_place(load)) as runtime:
-        await leave_runs(runtime, load, 1)
-        for _ in range(6):
+        (run_id,) = await leave_runs(runtime, load, 1)
+        for _ in range(3):
             crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("failed"), seconds=60, load=load)
+        def is_left(rows: list[RunRow]) -> bool:
+            return [(row.status, row.driver) for row in rows] == [("paused", "")]
 
-        assert [(row.status, row.reason) for row in rows] == [("failed", "too_many_attempts")]
+        await wait_for_rows(runtime, is_left, seconds=60, load=load)
+
+        reason = await read_pause(runtime, run_id)
+        assert "2 processes in a row died driving the run at this point" in reason
+        assert f"`agent resume {run_id}`" in reason
+        assert await runtime.store.list_stale(queue=load.worker.queue) == []
+    async with open_runtime(build_place(load.model_copy(update={"poisoned": False}))) as runtime:
+        assert (await runtime.resume(run_id)).status == "completed"
+
+
+async def test_a_run_that_killed_two_workers_is_paused_until_a_user_resumes_it(tmp_path: Path, crew: Crew) -> None:
+    await pause_after_two_deaths(
+        Load(folder=str(tmp_path), steps=6, reply_seconds=0.01, worker=QUICK, poisoned=True), crew
+    )
+
+
+async def test_a_run_that_killed_two_workers_on_postgresql_is_paused_until_a_user_resumes_it(
+    tmp_path: Path, crew: Crew, postgres_url: str
+) -> None:
+    load = Load(
+        folder=str(tmp_path), steps=6, reply_seconds=0.01, worker=QUICK, poisoned=True, database_url=postgres_url
+    )
+    await pause_after_two_deaths(load, crew)

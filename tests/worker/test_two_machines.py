@@ -13,12 +13,12 @@ from worker_fleet import is_all, leave_runs, wait_for_rows
 
 from metier.event_record import EventRecord
 from metier.runtime.runs import open_runtime
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from services.worker_load import Crew, Load, build_place, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=0.5, turns_per_task=20)
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200), pytest.mark.slow]
 
 
 def build_machines(folder: Path, url: str, *, reply_seconds: float) -> tuple[Load, Load]:

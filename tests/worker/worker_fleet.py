@@ -76,3 +76,9 @@ def is_all(status: str) -> Callable[[list[RunRow]], bool]:
 async def find_untidy(runtime: Runtime, run_ids: list[str]) -> list[str]:
     """Runs whose journal does not fold to an end, or has a hole."""
     return [run_id for run_id in run_ids if (await runtime.read(run_id)).phase not in FINAL]
+
+
+async def read_pause(runtime: Runtime, run_id: str) -> str:
+    """The reason that a run is paused for; empty where it is not."""
+    pause = (await runtime.read(run_id)).pause
+    return pause.reason if pause else ""

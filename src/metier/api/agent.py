@@ -5,16 +5,15 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast, overload
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.api.outcome import build_result, describe_approval, find_question
-from metier.api.output import OutputForm, read_form
+from metier.api.outcome import OutputForm, build_result, describe_approval, find_question, read_form
 from metier.api.results import Approval, Decision, RunResult
 from metier.api.stream import EventFeed, RunStream, Stoppable
 from metier.engine.state import RunState
@@ -23,11 +22,11 @@ from metier.ids import find_user
 from metier.providers.base import Provider
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.questions.answers import Answer, check_answer
-from metier.runtime.questions.approvals import ApprovalQuestion as OpenApproval
-from metier.runtime.questions.approvals import Reply
-from metier.runtime.questions.reopening import RaisedLimits
+from metier.runtime.questions.approval_questions import ApprovalQuestion as OpenApproval
+from metier.runtime.questions.approval_questions import Reply
+from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
@@ -225,7 +224,7 @@ class Agent:
         max_turns: int | None = None,
         max_cost_usd: float | None = None,
     ) -> RunResult[T]:
-        """Go on with a run: after an approval, a crash or a limit. A run that ended for good is left as it is.
+        """Continue with a run: after an approval, a crash or a limit. A run that ended for good is left as it is.
 
         `run_id` is an id, the beginning of one, or `latest`. `doubt` says what became of a step that was cut short.
         `output_schema` is the one that the run was started with; it makes `value` of the same type again.
@@ -252,7 +251,7 @@ class Agent:
         *,
         output_schema: type[T] | Schema | None = None,
     ) -> RunResult[T]:
-        """Answer the question of a run and go on with it. A text answers the first field that is asked for.
+        """Answer the question of a run and continue with it. A text answers the first field that is asked for.
 
         Raises `UsageError` where the run asks nothing, or something else.
         """
@@ -269,14 +268,14 @@ class Agent:
     async def approve(
         self, approval: Approval | str, *, arguments: Mapping[str, JsonValue] | None = None, reason: str = ""
     ) -> None:
-        """Allow a call, with other arguments where they are given. `resume` then goes on with its run.
+        """Allow a call, with other arguments where they are given. `resume` then continues with its run.
 
         Raises `ApprovalClosed` where it was decided before.
         """
         await self._decide(approval, Decision(approved=True, reason=reason, arguments=arguments))
 
     async def deny(self, approval: Approval | str, *, reason: str = "") -> None:
-        """Refuse a call; the model reads the reason when its run goes on. Raises `ApprovalClosed`."""
+        """Refuse a call; the model reads the reason when its run continues. Raises `ApprovalClosed`."""
         await self._decide(approval, Decision(approved=False, reason=reason))
 
     async def cancel(self, run_id: str) -> RunResult[JsonValue]:

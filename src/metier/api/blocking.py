@@ -49,7 +49,7 @@ def run_sync[T](
 
     `options` are those of `metier.open`. In a running event loop, as in a notebook, the run has a loop of its own in
     another thread, and `tools` and `approve` are called there; the calling loop stands still meanwhile. Ctrl-C
-    interrupts the run, and `Agent.resume` goes on with it.
+    interrupts the run, and `Agent.resume` continues with it.
     """
 
     async def work() -> RunResult[T] | RunResult[JsonValue]:
@@ -71,6 +71,6 @@ def _run_to_end[Result](work: Callable[[], Awaitable[Result]]) -> Result:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C arrives in this thread: the run in the other one must come to rest before the caller goes on.
+            # Ctrl-C arrives in this thread: the run in the other one must pause or end before the caller continues.
             future.cancel()
             raise

@@ -1,5 +1,6 @@
 """Skills that are called as functions, and the state of their conversations, with the settings of a workspace."""
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,9 +11,11 @@ from metier.capabilities.adapter import AgentAdapter
 from metier.capabilities.advisor import Advisor
 from metier.capabilities.delegation import DelegationRouter
 from metier.capabilities.executor import SkillExecutor
+from metier.errors import UsageError
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
+from metier.store import state
 from metier.store.state import StateOptions, StateStore, open_state_store
 from metier.store.summaries import Summarizer
 
@@ -27,8 +30,10 @@ def create_executor(
 ) -> SkillExecutor:
     """For the skills of a workspace, of its user, and those that ship with Metier; see `SkillExecutor.execute`.
 
-    Honours `skills.dir` and `logging.jsonl_dir` of `agent.yaml`. Raises `ConfigError` with every problem of it.
+    Honours `skills.dir` and `logging.jsonl_dir` of `agent.yaml`. Raises `ConfigError` with every problem of it, and
+    `UsageError` for an advisor without `async def ask(prompt, schema)`.
     """
+    _check_method("advisor", advisor, "ask(prompt, schema)")
     host = _open(repo_root, environ, home)
     own = host.workspace / host.settings.skills.dir
     directories = skills_dirs or ((own,) if own.is_dir() else ())
@@ -45,6 +50,9 @@ def create_agent_adapter(
 
     `routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked.
     """
+    if not isinstance(called, SkillExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
+        raise UsageError(f"{called!r} is no executor", hint='Write create_agent_adapter(create_executor("."))')
+    _check_method("router", router, "delegate(request)")
     options = build_state_options(_open(called.workspace, called.environ, None))
     options.runs.mkdir(parents=True, exist_ok=True)
     return AgentAdapter(executor=called, options=options, routes=routes, router=router)
@@ -57,8 +65,20 @@ def create_state_store(
 
     `summarize` is asked for a summary when enough has happened; without it the conversation's own words are used.
     """
+    if summarize is not None and not callable(summarize):
+        raise UsageError(f"summarize must be a function, not {summarize!r}", hint="Write def short(summary, events): …")
     options = build_state_options(_open(repo_root, None, None))
     return open_state_store(context_id, replace(options, summarize=summarize) if summarize else options)
+
+
+def generate_resume_token(context_id: str, version: int, turn: int, *, repo_root: Path | str = ".") -> str:
+    """A resume token for a state that the caller knows; `validate_resume_token` redeems it.
+
+    `StateStore.generate_resume_token` reads the state itself.
+    """
+    return state.generate_resume_token(
+        context_id, version, turn, options=build_state_options(_open(repo_root, None, None))
+    )
 
 
 def build_state_options(host: Host) -> StateOptions:
@@ -70,6 +90,13 @@ def build_state_options(host: Host) -> StateOptions:
         clock=host.clock,
         redactor=build_place_redactor(host),
     )
+
+
+def _check_method(argument: str, given: object, form: str) -> None:
+    name = form.partition("(")[0]
+    if given is None or (not isinstance(given, type) and inspect.iscoroutinefunction(getattr(given, name, None))):
+        return
+    raise UsageError(f"The {argument} needs a method `async def {form}`, and {given!r} has none", hint="Give an object")
 
 
 def _open(folder: Path | str, environ: Mapping[str, str] | None, home: Path | None) -> Host:

@@ -80,7 +80,7 @@ class RunResult[T]:
     message: str = ""
     """The same in one sentence."""
     approvals: tuple[Approval, ...] = ()
-    """Decide each with `Agent.approve` or `Agent.deny`, then go on with `Agent.resume`."""
+    """Decide each with `Agent.approve` or `Agent.deny`, then continue with `Agent.resume`."""
     question: Question | None = None
     """Answer it with `Agent.answer`."""
     waits_for: str = ""

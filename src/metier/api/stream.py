@@ -90,7 +90,8 @@ class EventFeed:
 class RunStream[T]:
     """Iterate over it for events; afterwards `result` is the `RunResult`. Made by `Agent.stream`.
 
-    In an `async with` block, leaving early pauses the run. Without one, the run goes on until the agent is closed.
+    In an `async with` block, leaving early pauses the run. Without one, the run continues until the agent is closed.
+    An async generator can't guarantee the pause: its cleanup may wait for the garbage collector.
     """
 
     def __init__(
@@ -115,11 +116,11 @@ class RunStream[T]:
         return self._result
 
     async def stop(self) -> None:
-        """Pause the run where it has not ended; `Agent.resume` goes on with it."""
+        """Pause the run where it has not ended; `Agent.resume` continues with it."""
         if not self._is_started or self._ended.is_set():
             return
         self._stopper.request("the program that started it")
-        # The pause must be on record before the program goes on, also where the program itself is cancelled.
+        # The pause must be on record before the program continues, also where the program itself is cancelled.
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
 

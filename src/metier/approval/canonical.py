@@ -13,8 +13,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import JsonValue
 
-from metier.lazy_regex import lazy_regex
-
 type Kind = Literal["path", "url", "text"]
 
 UNPARSED = "unparsed:"
@@ -27,9 +25,9 @@ _PATHS = frozenset(
 _PATH_ENDINGS = ("_path", "_paths", "_file", "_files", "_dir", "_directory", "_folder")
 _URLS = frozenset({"url", "urls", "uri", "href", "endpoint"})
 _URL_ENDINGS = ("_url", "_urls", "_uri")
-_LOOKS_LIKE_URL = lazy_regex(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_FORBIDDEN_IN_URL = lazy_regex(r"[\x00-\x20\x7f\\]")
-_ESCAPE = lazy_regex(r"%([0-9A-Fa-f]{2})")
+_LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _MOST_OCTETS = 4
@@ -104,7 +102,7 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def find_value(arguments: Mapping[str, JsonValue], key: str) -> JsonValue | None:
-    """The argument under a dotted key; `url.host` and the like name a part of an address. None where there is none."""
+    """Return the argument under a dotted key, or None. `url.host` and similar keys name a part of an address."""
     if key in arguments:
         return arguments[key]
     found: JsonValue = dict(arguments)

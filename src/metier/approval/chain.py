@@ -1,20 +1,20 @@
 """The policy of a run that works for another one: what it may do itself, and no more than every run above it may."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.approval.judge import RulePolicy
 from metier.approval.rules import Decision
 from metier.approval.verdict import Verdict
-from metier.dataclass import dataclass
 from metier.decisions import ActionStep
 from metier.tools.effects import Effect
 
 STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Above:
+class Above(Struct, frozen=True, kw_only=True):
     """A run higher up, as it stood when it handed the work on."""
 
     run: str
@@ -38,6 +38,11 @@ class ChainPolicy:
         """As `RulePolicy.judge_tool`."""
         own = self._own.judge_tool(action, skill=skill)
         return self._choose(own, (each.policy.judge_tool(action, skill=each.skill) for each in self._above))
+
+    def find_read_denial(self, path: str, *, skill: str) -> str:
+        """As `RulePolicy.find_read_denial`, for every run of the chain."""
+        own = self._own.find_read_denial(path, skill=skill)
+        return own or next(filter(None, (o.policy.find_read_denial(path, skill=o.skill) for o in self._above)), "")
 
     def _choose(self, own: Verdict, above: Iterable[Verdict]) -> Verdict:
         strictest = own

@@ -1,12 +1,12 @@
 """Programs that a list of rules denies whatever their arguments are: a sandbox can keep these from being run. Pure."""
 
+import re
 from collections.abc import Iterable
 
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import SHELL, Rule, RuleList, Scope
-from metier.lazy_regex import lazy_regex
 
-_NAME = lazy_regex(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _SHELL = frozenset({SHELL})
 _PROBES = ("", " a", " -z --long=1 'x y'", " https://host/path?q=1#f ../é", " \\$(x) | y; z")
 """Arguments of several kinds: a rule that denies all of these looks at the program alone."""

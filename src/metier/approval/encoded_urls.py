@@ -9,13 +9,11 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
-from metier.lazy_regex import lazy_regex
-
 _ROUNDS = 8
-_URL = lazy_regex(r"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)([^?#]*)(.*)", re.DOTALL)
-_OVERLONG = lazy_regex(r"%c0%(ae|af|2e|2f)|%e0%80%(ae|af)|%u00(2e|2f)", re.IGNORECASE)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)([^?#]*)(.*)", re.DOTALL)
+_OVERLONG = re.compile(r"%c0%(ae|af|2e|2f)|%e0%80%(ae|af)|%u00(2e|2f)", re.IGNORECASE)
 """Spellings of `.` and `/` that are not valid UTF-8, or not an escape of addresses, and that some servers accept."""
-_PARAMETERS = lazy_regex(r";[^/]*")
+_PARAMETERS = re.compile(r";[^/]*")
 
 
 def decode_url(text: str) -> str | None:

@@ -2,24 +2,24 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments
 from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Scope, find_rule
 from metier.approval.running_files import RUNS_BY_ITSELF, find_running_file, names_file
-from metier.approval.shell import Unit, build_call, find_shell_rule, has_limits, read_shell_call
+from metier.approval.shell import Unit, build_call, find_outside_script, find_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
-from metier.dataclass import dataclass
 from metier.decisions import ActionStep, find_invocation
-from metier.definitions.ids import fold_id
-from metier.definitions.names import canonical_name, name_capability
+from metier.definitions.names import canonical_name, fold_id, name_capability
 from metier.tools.effects import Effect
 from metier.tools.toolbox import Obstacle, Toolbox
 
 RUN_TASK, DELEGATE = "run_task", "delegate"
+READ, GREP, GLOB = "Read", "Grep", "Glob"
 _OBSTACLES = {
     "unknown_tool": "tools of the run",
     "invalid_input": "schema of the tool",
@@ -31,8 +31,7 @@ _SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Said(Struct, frozen=True, kw_only=True):
     """What one scope says to a call."""
 
     scope: Scope
@@ -42,8 +41,7 @@ class Said:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     said: tuple[Said, ...]
     """Every scope, the widest first."""
@@ -104,6 +102,28 @@ class RulePolicy:
         verdict = Verdict(decision="deny", reason=obstacle.reason, rule=_OBSTACLES[obstacle.code], code=obstacle.code)
         return replace(explained, verdict=verdict, said=(said,), winner=said)
 
+    def find_read_denial(self, path: str, *, skill: str) -> str:
+        """Why a rule keeps this file from being read, whichever tool or feature would read it; empty if none does."""
+        denied = self._find_read_rule(path, skill)
+        return build_verdict(denied).reason if denied is not None else ""
+
+    def _find_read_rule(self, path: JsonValue, skill: str) -> Said | None:
+        """Only rules that name `Read` count here: one for many tools (`*`) speaks of each of them itself."""
+        call = build_call(READ, frozenset({READ}), {"path": path}, root=self._root)
+        for scope in self._speakers(skill):
+            rule = find_rule(scope.tools, call)
+            if rule is not None and rule.decision == "deny" and not rule.is_broad:
+                return Said(scope=scope, decision="deny", rule=rule)
+        return None
+
+    def _find_search_rule(self, call: Call, skill: str) -> Said | None:
+        """The rule for `Read` that keeps a search from a path. Names of files are shown unless the rule names paths."""
+        if call.tool not in (GREP, GLOB):
+            return None
+        denied = self._find_read_rule(call.arguments.get("path") or ".", skill)
+        names_paths = denied is not None and denied.rule is not None and bool(denied.rule.when)
+        return denied if names_paths or call.tool == GREP else None
+
     def _may_be_elsewhere(self, name: str) -> bool:
         """Tools of toolsets and servers are known once these run; rules that are judged alone have no tools at all."""
         return "." in name or "/" in name or not self._tools.names()
@@ -155,6 +175,8 @@ class RulePolicy:
             return self._explain_shell(action, call, skill)
         said = tuple(listen(scope, call) for scope in self._speakers(skill))
         winner = choose(said)
+        if (winner is None or winner.decision != "deny") and (denied := self._find_search_rule(call, skill)):
+            said, winner = (*said, denied), denied
         verdict = build_verdict(winner) if winner is not None else self._judge_unspoken(action, said, call)
         return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
 
@@ -191,6 +213,8 @@ class RulePolicy:
         speakers = self._speakers(skill)
         said = tuple(listen_to_command(scope, unit) for scope in speakers)
         winner = choose(said)
+        if (blocked := self._find_outside(unit, speakers)) is not None and not _allows_by_name(winner):
+            return build_verdict(blocked), (*said, blocked), blocked
         if winner is not None:
             verdict = build_verdict(winner)
             is_broad = winner.rule is not None and winner.rule.is_broad and self._profile.asks
@@ -208,6 +232,15 @@ class RulePolicy:
             )
             return Verdict(decision="ask", reason=reason), said, None
         return verdict, said, None
+
+    def _find_outside(self, unit: Unit, speakers: Sequence[Scope]) -> Said | None:
+        """The skill in charge names a script outside of its folder, and the command may run it."""
+        scope = speakers[-1] if speakers else Scope(kind="skill")
+        script = find_outside_script(unit, scope.outside, self._root)
+        if not script:
+            return None
+        note = f"SKILL.md names {script!r}, which is outside of the skill's folder. Put the script into that folder"
+        return Said(scope=scope, decision="deny", note=note)
 
     def _judge_unspoken(self, action: ActionStep, said: Sequence[Said], call: Call) -> Verdict:
         """Who writes down what is allowed wants to be asked about the rest; the host says that by its profile."""
@@ -257,6 +290,12 @@ def is_steering(action: ActionStep) -> bool:
     return action.type in READING_ACTIONS or action.params.get("tool") in READING_TOOLS
 
 
+def _allows_by_name(winner: Said | None) -> bool:
+    """A rule of the host, an agent or a task that names the whole command."""
+    rule = winner.rule if winner is not None and winner.decision == "allow" and winner.scope.kind != "skill" else None
+    return rule is not None and rule.is_exact
+
+
 def describe_unlisted(name: str, what: Listed, *, skill: str) -> str:
     return f"{name!r} is not among the {what} of skill {skill!r}, which is in charge"
 
@@ -290,7 +329,7 @@ def choose(said: Sequence[Said]) -> Said | None:
 
 
 def build_verdict(winner: Said) -> Verdict:
-    """In words for a person, and for the model where the answer is no."""
+    """In words for a user, and for the model where the answer is no."""
     assert winner.decision is not None
     rule, scope = winner.rule, winner.scope
     if rule is None:

@@ -4,16 +4,16 @@ A list with a mistake in it is not used at all: half of a policy is another poli
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypedDict
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher, find_operands, read_value
 from metier.approval.regex import find_literal_start
 from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
 from metier.approval.shell import build_call, judge_alone
-from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.text.fields import Fields, is_nothing
@@ -26,8 +26,7 @@ DEFAULTS: dict[str, Decision] = {"approve": "ask", "ask": "ask", "deny": "deny"}
 _TRUTH: dict[str, Decision] = {"true": "allow", "false": "deny"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSource:
+class RuleSource(Struct, frozen=True, kw_only=True):
     """Where rules come from, and against what they are checked."""
 
     file: str
@@ -39,8 +38,7 @@ class RuleSource:
     """`tool`, or `task` for `task_approvals`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleReading:
+class RuleReading(Struct, frozen=True):
     rules: RuleList = NO_RULES
     problems: tuple[Problem, ...] = ()
     examples: int = 0
@@ -55,8 +53,7 @@ class _Commands(TypedDict):
     expressions: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Example:
+class _Example(Struct, frozen=True):
     rule: Rule
     expected: Decision
     number: int

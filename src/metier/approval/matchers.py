@@ -5,18 +5,18 @@ An allow is read narrowly, a deny widely: the prefix `src` of an allow is the fo
 path that begins with these letters, in upper case or lower.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_path, canonical_text, fold_path, kind_of, relative_path
 from metier.approval.encoded_urls import climbs, decode_url
 from metier.approval.regex import BadPattern, compile_pattern
-from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
-from metier.lazy_regex import lazy_regex
 from metier.tools.shell.line import canonical_command
 
 COMMAND = "command"
@@ -28,12 +28,11 @@ type Test = Callable[[JsonValue], bool]
 type Report = Callable[[str, str, int, str], None]
 """Code, message, line, hint."""
 
-_NUMBER = lazy_regex(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatcherPlace:
+class MatcherPlace(Struct, frozen=True, kw_only=True):
     """Where a matcher stands: for which argument, below which root, in what kind of rule."""
 
     key: str

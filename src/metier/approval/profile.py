@@ -2,14 +2,26 @@
 
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
-from metier.definitions.names import name_capability
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile, name_capability
 from metier.tools.base import Effect
 from metier.tools.toolbox import Toolbox
 
 READING_ACTIONS = frozenset({"call_skill", "ask_user", "finish"})
 READING_TOOLS = frozenset({"read_skill_files", "skill_search", "plan"})
 """Control tools that only look."""
+
+
+_HIGH_RISK = "asks before calls of high risk"
+_CLAIM = "does not take a tool's own word that it only reads"
+_NOT_READING = "asks before anything that is not reading"
+
+
+def is_profile_reason(reason: str) -> bool:
+    """Whether an approval is the default of the profile: no rule asks for it."""
+    known = (
+        f"Profile {profile!r} {why}" for profile in ("guarded", "strict") for why in (_HIGH_RISK, _CLAIM, _NOT_READING)
+    )
+    return reason in known
 
 
 class ProfilePolicy:
@@ -25,12 +37,11 @@ class ProfilePolicy:
         if self.effect(action) == "read":
             tool = self._tools.find(str(action.params.get("tool", "")))
             if tool is not None and tool.info.risk == "high":
-                return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before calls of high risk")
+                return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_HIGH_RISK}")
             if not self._is_claim(action):
                 return ALLOW
-            reason = f"Profile {self._profile!r} does not take a tool's own word that it only reads"
-            return Verdict(decision="ask", reason=reason)
-        return Verdict(decision="ask", reason=f"Profile {self._profile!r} asks before anything that is not reading")
+            return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_CLAIM}")
+        return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_NOT_READING}")
 
     @property
     def asks(self) -> bool:

@@ -1,20 +1,19 @@
 """Regular expressions whose cost is linear in the text: RE2, always matched against the whole value."""
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
 import re2
 
-from metier.lazy_regex import lazy_regex
-
 MAX_PATTERN_CHARACTERS = 1_000
 MAX_MEMORY_BYTES = 1 << 20
 """Of the compiled expression and its matching: what needs more is refused when it is loaded."""
 
-_REPEATED_REPETITION = lazy_regex(r"\((?:\?:)?(?:\\.|\[[^\]]+\]|[^\\()\[\]])[+*]\)(?:[+*]|\{\d+,\})")
-_ATOMS = lazy_regex(r"\\.|\[\^?\]?[^\]]*\]")
-_INNER = lazy_regex(r"\([^()]*\)")
-_LITERALS = lazy_regex(r"\^?([A-Za-z0-9_/ -]*)")
+_REPEATED_REPETITION = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]+\]|[^\\()\[\]])[+*]\)(?:[+*]|\{\d+,\})")
+_ATOMS = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
+_INNER = re.compile(r"\([^()]*\)")
+_LITERALS = re.compile(r"\^?([A-Za-z0-9_/ -]*)")
 
 
 class BadPattern(ValueError):

@@ -1,32 +1,33 @@
 """Rules as they are judged by: an ordered list per scope, the first that matches speaks. Pure values."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.canonical import find_value
 from metier.approval.matchers import Test
-from metier.dataclass import dataclass
 
 type Decision = Literal["allow", "ask", "deny"]
 type Listed = Literal["tools", "skills", "tasks"]
+type OutsideScripts = Mapping[str, tuple[str, ...]]
+"""Paths of scripts outside of their folders that skills name, by canonical name."""
 type ScopeKind = Literal["host", "agent", "task", "step", "skill"]
 
 ORDER: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 SHELL = "Bash"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     key: str
     """The argument, dotted where it is nested."""
     test: Test
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     number: int
     """Its place in the list, from 1."""
     subject: str
@@ -58,8 +59,7 @@ class Rule:
         return self.subject.endswith("*") and any(name.startswith(self.subject[:-1]) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleList:
+class RuleList(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     default: Decision | None = None
     """What the list says where none of its rules matches; usually nothing."""
@@ -70,8 +70,7 @@ class RuleList:
 NO_RULES = RuleList()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """One voice: the host, an agent, a task, a step, a skill."""
 
     kind: ScopeKind
@@ -82,8 +81,10 @@ class Scope:
     """What an untrusted skill or clone allows counts for nothing; what it denies does."""
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
-    limits: Mapping[Listed, frozenset[str]] = field(default_factory=dict[Listed, frozenset[str]])
+    limits: Mapping[Listed, frozenset[str]] = msgspec.field(default_factory=dict[Listed, frozenset[str]])
     """Of a skill that lists them: the only tools, skills and tasks there are while it is in charge."""
+    outside: tuple[str, ...] = ()
+    """Scripts outside of its folder that a skill names: absolute, or relative to where calls are judged."""
 
     @property
     def title(self) -> str:

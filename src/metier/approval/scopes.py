@@ -7,10 +7,9 @@ from pathlib import Path
 from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.rules import NO_RULES, Listed, RuleList, Scope, ScopeKind
 from metier.definitions.agent import AgentDefinition
-from metier.definitions.ids import fold_id
-from metier.definitions.inherit import find_limit
-from metier.definitions.names import canonical_name
+from metier.definitions.names import canonical_name, fold_id
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.references import find_limit
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.definitions.text.document import load_document

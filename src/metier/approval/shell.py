@@ -5,16 +5,18 @@ harmless or the rule names all of it. A deny is also tried on the line as it was
 """
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
 from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
 from metier.tools.shell.harmless import (
     CommandFolders,
@@ -25,11 +27,22 @@ from metier.tools.shell.harmless import (
     is_unclear,
     is_vouched,
 )
-from metier.tools.shell.line import NotUnderstood, ShellLine, SimpleCommand, parse_line
-from metier.tools.shell.words import show_word
-from metier.tools.shell.xargs import is_name_list, read_xargs
+from metier.tools.shell.line import (
+    NotUnderstood,
+    ShellLine,
+    SimpleCommand,
+    is_name_list,
+    parse_line,
+    read_xargs,
+    show_word,
+)
 
-_SEPARATORS = lazy_regex(r"[;|&\n(){}`]+")
+_SEPARATORS = re.compile(r"[;|&\n(){}`]+")
+_WORD_ENDS = re.compile(r"[\s;|&(){}`'\"=<>]+")
+_GLOB = re.compile(r"[*?\[]")
+_NESTED_CHANGE = re.compile(r"[$`]|(?:^|[\s;|&({])(?:cd|pushd|chdir)\s")
+"""A text whose paths the shell computes, or that changes the folder before it uses them."""
+_UNKNOWN_FOLDER = re.compile(r"\b(?:cd|pushd)\s[^;|&\n]*[$`*?\[]")
 _DISGUISE = str.maketrans("", "", "\\'\"")
 _MOST_PIECES = 100
 RUNS_CODE = "it runs code of the folder it is in"
@@ -49,8 +62,7 @@ class Whole:
         return known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Unit(Struct, frozen=True, kw_only=True):
     """One command of a line, or a line that was not understood."""
 
     narrow: Call
@@ -93,15 +105,13 @@ class Unit:
         return bool(self.argv) and not self.wrong and is_vouched(self.over_files or self.argv, self.place)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellCall:
+class ShellCall(Struct, frozen=True, kw_only=True):
     units: tuple[Unit, ...]
     shown: Mapping[str, JsonValue]
     """The arguments for people: with the argv of every command, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShellFinding:
+class ShellFinding(Struct, frozen=True):
     """What a list of rules says to one unit."""
 
     rule: Rule | None = None
@@ -109,7 +119,7 @@ class ShellFinding:
     note: str = ""
     """Why the rule does not reach so far."""
     remark: str = ""
-    """What a person should know of a command that is allowed."""
+    """What a user should know of a command that is allowed."""
 
 
 def build_call(tool: str, names: frozenset[str], arguments: Mapping[str, JsonValue], *, root: str) -> Call:
@@ -170,6 +180,39 @@ def find_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
             return finding
         short = short if short.rule is not None else finding
     return short
+
+
+def find_outside_script(unit: Unit, paths: Iterable[str], root: str) -> str:
+    """The one of these scripts that a command may run; empty if there is none. Commands that only read may name it."""
+    scripts = {_resolve(root, path): path for path in paths}
+    if not scripts or not unit.is_unclear:
+        return ""
+    whole = unit.whole.call.arguments.get(COMMAND)
+    # What comes before it in the pipe may be what it runs, and so may any word of a line that was not understood.
+    is_whole = unit.is_fed or not unit.argv
+    texts = (str(whole),) if is_whole else (*map(show_word, unit.argv), *unit.inputs)
+    is_lost = _UNKNOWN_FOLDER.search(str(whole)) is not None
+    for text in texts:
+        words = {word for form in (text, text.translate(_DISGUISE)) for word in _WORD_ENDS.split(form) if word}
+        by_name = is_lost or _NESTED_CHANGE.search(text) is not None
+        found = (path for path in scripts if _names_script(path, words, unit.place.folders, by_name=by_name))
+        if (path := next(found, None)) is not None:
+            return scripts[path]
+    return ""
+
+
+def _names_script(path: str, words: Iterable[str], folders: Iterable[str], *, by_name: bool) -> bool:
+    """Return True if a word may mean the script. `by_name`: the words' folder is unknown, so the file name decides."""
+    if by_name and posixpath.basename(path) in {posixpath.basename(word) for word in words}:
+        return True
+    named = {_resolve(folder, word) for word in words for folder in folders}
+    return path in named or any(_fits(path, pattern) for pattern in named if _GLOB.search(pattern))
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """As the shell expands it: a wildcard does not match a slash."""
+    parts, patterns = path.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def has_limits(rules: Iterable[RuleList], names: frozenset[str]) -> bool:
@@ -260,6 +303,10 @@ def _say(call: Call, text: str, argv: tuple[str, ...] = ()) -> Call:
     if argv:
         arguments["argv"] = [show_word(word) for word in argv]
     return Call(call.tool, call.names, arguments)
+
+
+def _resolve(folder: str, path: str) -> str:
+    return path if path.startswith("~/") else posixpath.normpath(posixpath.join(folder, path))
 
 
 def _loosen(text: str) -> list[str]:

@@ -2,11 +2,10 @@
 
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     decision: Literal["allow", "ask", "deny"]
     reason: str = ""
     rule: str = ""

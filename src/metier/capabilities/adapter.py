@@ -9,23 +9,21 @@ if response.state == TaskState.INPUT_REQUIRED:
 import os
 import secrets
 import socket
-from dataclasses import replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.capabilities.delegation import DelegationRequest, DelegationRouter, Lineage
-from metier.capabilities.executor import SkillExecutor
+from metier.capabilities.executor import SkillExecutor, run_blocking
 from metier.capabilities.protocol import AgentResponse
 from metier.capabilities.turns import Conversations, TurnRequest
-from metier.capabilities.waiting import run_blocking
-from metier.dataclass import dataclass
-from metier.store.opening import open_store
+from metier.store.backend import open_store
 from metier.store.state import StateOptions
 from metier.store.tokens import load_resume_keys
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRouter:
+class ConversationRouter(Struct, frozen=True):
     """Delegates to skills of the same executor: the child is a conversation in the same store, and no run.
 
     No journal, no rules and no approvals: for programs that only want skills called.
@@ -48,8 +46,7 @@ class ConversationRouter:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentAdapter:
+class AgentAdapter(Struct, frozen=True, kw_only=True):
     """Skills as agents: turns with states, on top of an executor. Made by `metier.create_agent_adapter`."""
 
     executor: SkillExecutor

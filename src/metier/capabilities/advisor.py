@@ -4,20 +4,19 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.capabilities.checks.sync_check import check_source
-from metier.capabilities.contracts.contract import Schema, SkillContract
+from metier.capabilities.contract import Schema, SkillContract
 from metier.capabilities.impl.process import Advice
+from metier.capabilities.sync_check import check_source
 from metier.context.json_text import NotJson, recover_object
-from metier.dataclass import dataclass
 from metier.errors import ProviderError, UsageError
-from metier.lazy_regex import lazy_regex
 from metier.messages import ModelReply, Spent, TextPart, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
 from metier.providers.cost import find_price
@@ -34,7 +33,7 @@ _INSTRUCTION = (
     "You advise a program. It checks your answer and decides; nothing you say is carried out by itself. "
     "Answer with one JSON value and nothing else."
 )
-_FENCE = lazy_regex(r"^```(?:json)?\s*\n(?P<text>.*?)\n```\s*$", re.DOTALL)
+_FENCE = re.compile(r"^```(?:json)?\s*\n(?P<text>.*?)\n```\s*$", re.DOTALL)
 
 
 type Keep = Callable[[str, JsonValue], Awaitable[None]]
@@ -66,8 +65,7 @@ class Bill:
         return owed if owed != Spent() else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderAdvisor:
+class ProviderAdvisor(Struct, frozen=True, kw_only=True):
     """Asks the model of the run."""
 
     provider: Provider
@@ -92,8 +90,7 @@ class ProviderAdvisor:
         return "".join(part.text for part in reply.parts if isinstance(part, TextPart))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvisorOutputValidator:
+class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
     """Whether something a model said may be used: JSON, of the schema, inside the scope, safe to run."""
 
     contract: SkillContract
@@ -160,7 +157,7 @@ class AdviceDesk:
         try:
             advice = await self._ask_until_usable(prompt[:MAX_PROMPT_CHARACTERS], wanted)
         except ProviderError as error:
-            # Advice is not needed to go on: the skill does without, as it does where there is no model.
+            # Advice is not needed to continue: the skill does without, as it does where there is no model.
             self.report.append(f"No advice: {error.message}")
             return Advice()
         if not advice.refused and self.keep is not None:

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
 from pydantic import JsonValue, ValidationError
 
-from metier.capabilities.contracts.contract import SkillContract
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.inputs import complete_request
 from metier.capabilities.protocol import (
     AgentResponse,
     ResponseError,
@@ -14,7 +16,6 @@ from metier.capabilities.protocol import (
     TaskState,
     parse_answer,
 )
-from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ToolFailed, UsageError
 from metier.tools.schemas import SchemaCheck
@@ -31,8 +32,7 @@ _STATE_OF_CODE: dict[str, TaskState] = {
 """How a turn ends that could not be finished; everything else failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """The answer as it may be passed on."""
 
     response: AgentResponse
@@ -109,7 +109,7 @@ def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> Ag
         state=state,
         outputs=answer.outputs,
         errors=errors,
-        input_request=answer.input_request,
+        input_request=answer.input_request and complete_request(answer.input_request, contract),
         delegation=answer.delegation,
         artifacts=tuple(dict.fromkeys((*made, *required))),
         metadata=ResponseMetadata(agent_state_detail=detail),

@@ -1,23 +1,21 @@
 """Handing work to another skill: who may, how deep, and under which name, so that it happens once."""
 
 import hashlib
-from dataclasses import field
 from typing import Protocol
 
+from msgspec import Struct, field
 from pydantic import JsonValue
 
 from metier.capabilities.answers import build_failure
-from metier.capabilities.contracts.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
+from metier.capabilities.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
 from metier.capabilities.protocol import AgentResponse, Delegation, TaskState
-from metier.dataclass import dataclass
 from metier.decisions import AutonomyLevel, SkillCall
 from metier.definitions.names import canonical_name
 
 MAX_CONTEXT_ID = 255
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegationRequest:
+class DelegationRequest(Struct, frozen=True, kw_only=True):
     """Work for another skill, as the router gets it."""
 
     skill: str
@@ -47,9 +45,8 @@ class DelegationRouter(Protocol):
     async def delegate(self, request: DelegationRequest) -> AgentResponse: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Where a turn stands in a chain of delegations."""
+class Lineage(Struct, frozen=True):
+    """Where a turn is in a chain of delegations."""
 
     chain: tuple[str, ...] = ()
     ceiling: AutonomyLevel = "commit"

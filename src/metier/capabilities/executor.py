@@ -1,24 +1,27 @@
-"""Find a skill and run one turn of it: contract, trust, safety, dependencies, process, judgement. Keeps no state."""
+"""Execution of one turn of a skill: contract, trust, safety, dependencies, its process or its script."""
 
+import asyncio
 import hashlib
+import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
-from metier.capabilities.checks.check import find_modules, load_contract
-from metier.capabilities.checks.sync_check import check_file
-from metier.capabilities.contracts.contract import SkillContract
-from metier.capabilities.entrypoint import run_entrypoint
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.contract_check import find_modules, load_contract
 from metier.capabilities.impl.process import Turn, call_impl
-from metier.capabilities.inputs import check_inputs
+from metier.capabilities.inputs import check_input_object, check_inputs
 from metier.capabilities.protocol import (
     AgentResponse,
     ExecutionStatus,
@@ -26,31 +29,107 @@ from metier.capabilities.protocol import (
     TaskState,
     task_state_to_execution_status_value,
 )
-from metier.capabilities.waiting import run_blocking
-from metier.dataclass import dataclass
+from metier.capabilities.sync_check import check_file
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill
-from metier.definitions.skills.scripts import is_capability
+from metier.definitions.skills.scripts import discover_scripts, is_capability
 from metier.definitions.skills.sources import find_bundled_folder
-from metier.errors import SkillNotFound, ToolFailed
+from metier.errors import SkillNotFound, ToolFailed, UsageError
 from metier.skills.activation import build_roots, find_package, find_packages
 from metier.skills.needs import SkillNeeds
 from metier.skills.package import SkillPackage
 from metier.skills.trust.workspace_trust import find_trust
+from metier.tools.process.run import Outcome, ProcessLimits
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.scripts.runner import take_code
+from metier.tools.scripts.active_scripts import ScriptFailed, add_json_flag, parse_script_name
+from metier.tools.scripts.runner import ScriptCall, ScriptRunner, default_environments, take_code
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_STDERR_SHOWN = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capability:
+async def run_entrypoint(turn: Turn, environ: Mapping[str, str]) -> Judged:
+    """Placeholders of its arguments are inputs; `{workspace}` and `{artifacts}` are known."""
+    definition = turn.package.definition
+    if definition.entrypoint is None:
+        message = f"Skill {turn.contract.skill!r} has neither 'impl.py' nor an entrypoint, so only a model can use it"
+        return Judged(build_failure("not_callable", message, state=TaskState.BLOCKED))
+    try:
+        turn.artifacts.mkdir(parents=True, exist_ok=True)
+        outcome = await _run(turn, environ)
+        value = _parse(outcome)
+    except ToolFailed as error:
+        return Judged(build_broken(error))
+    answer: JsonValue = {"outputs": value if isinstance(value, dict) else {"result": value}}
+    return judge_answer(answer, turn.contract, turn.artifacts)
+
+
+async def _run(turn: Turn, environ: Mapping[str, str]) -> Outcome:
+    entrypoint = turn.package.definition.entrypoint
+    assert entrypoint is not None, "looked at before"
+    name = parse_script_name(entrypoint.script)
+    script = next((found for found in discover_scripts(turn.package.definition) if found.name == name), None)
+    if script is None:
+        raise ScriptFailed("not_found", f"The entrypoint names the script {entrypoint.script!r}, which is not there")
+    call = ScriptCall(
+        package=turn.package,
+        script=script,
+        args=tuple(add_json_flag([_fill(arg, turn) for arg in entrypoint.args])),
+        idempotency_key=turn.idempotency_key,
+        spool=turn.spool,
+    )
+    limit = turn.contract.timeout_seconds
+    limit = limit if turn.timeout_seconds is None else min(limit, turn.timeout_seconds)
+    runner = ScriptRunner(
+        environments=default_environments(environ, workspace=turn.workspace),
+        environ=environ,
+        confinement=turn.confinement,
+    )
+    return await runner.run(call, ProcessLimits(timeout_seconds=limit))
+
+
+def _fill(arg: str, turn: Turn) -> str:
+    known: dict[str, JsonValue] = {"workspace": str(turn.workspace), "artifacts": str(turn.artifacts), **turn.inputs}
+    return _PLACEHOLDER.sub(lambda match: _text(known.get(match[1], "")), arg)
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _parse(outcome: Outcome) -> JsonValue:
+    tail = outcome.stderr.last(_STDERR_SHOWN).strip()
+    if outcome.timed_out:
+        raise ScriptFailed("timeout", "The script did not end in time")
+    if outcome.exit_code != 0:
+        raise ScriptFailed("execution_failed", f"The script failed with exit code {outcome.exit_code}: {tail}")
+    try:
+        value: JsonValue = json.loads(outcome.stdout.text)
+    except (ValueError, RecursionError) as error:
+        raise ScriptFailed("parse_error", "The script did not answer in JSON") from error
+    return value
+
+
+def run_blocking[*Args, Result](work: Callable[[*Args], Awaitable[Result]], *args: *Args) -> Result:
+    """Raises `UsageError` in an event loop, where waiting would stop everything else."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.run(work, *args)
+    raise UsageError(
+        "A skill was called without await by code that runs in an event loop",
+        hint="Await `run_once` or `take_turn` instead, or call it from a worker thread",
+    )
+
+
+class Capability(Struct, frozen=True, kw_only=True):
     """A skill that can be called, with what it promises."""
 
     package: SkillPackage
     contract: SkillContract
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionResult:
+class ExecutionResult(Struct, frozen=True, kw_only=True):
     """How a skill that was called as a tool ended."""
 
     status: ExecutionStatus
@@ -59,12 +138,11 @@ class ExecutionResult:
     response: AgentResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One turn, as far as it got."""
 
     response: AgentResponse
-    remembered: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    remembered: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +167,7 @@ class SkillExecutor:
         return run_blocking(self.run_once, skill, inputs, correlation_id)
 
     async def run_once(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
+        check_input_object(inputs)
         found = self.find(skill)
         if isinstance(found, AgentResponse):
             return _as_result(found)
@@ -104,7 +183,9 @@ class SkillExecutor:
         return _as_result(response)
 
     def find(self, skill: str) -> Capability | AgentResponse:
-        """The skill, or why it cannot be called. Raises `SkillNotFound`."""
+        """The skill, or why it cannot be called. Raises `SkillNotFound`, and `UsageError` for other types than text."""
+        if not isinstance(skill, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
+            raise UsageError(f"The skill must be a name, not {skill!r}", hint='Give its name, as in "schema-infer"')
         package = self._find_package(skill)
         if package is None:
             hint = hint_skill(skill, self.packages) or "`agent skills list --all` shows the skills there are"

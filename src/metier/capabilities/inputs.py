@@ -1,33 +1,55 @@
 """Are the inputs of a skill there and right? What is missing or wrong becomes a request for input. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.capabilities.contracts.contract import INPUT_TYPES, InputType, Schema, SkillContract
+from metier.capabilities.contract import INPUT_TYPES, InputType, Schema, SkillContract
 from metier.capabilities.protocol import InputRequest, MissingField
-from metier.dataclass import dataclass
+from metier.errors import UsageError
+from metier.telemetry.excerpt import cut_end
+from metier.tools.schemas import MAX_STEPS
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _SHOWN_CHARACTERS = 300
 _MAX_ERRORS = 10
+_MAX_FOUND = 1_000
+"""More than a form has fields; those that are missing or wrong are all asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputCheck:
+class InputCheck(Struct, frozen=True, kw_only=True):
     request: InputRequest | None
     """Nothing when everything is there."""
     usable: dict[str, JsonValue]
     """The inputs without those that are wrong: they need not be given again."""
 
 
-def check_inputs(inputs: dict[str, JsonValue], contract: SkillContract, *, asked: Collection[str] = ()) -> InputCheck:
+def check_input_object(inputs: object) -> None:
+    """Raises `UsageError` for inputs that are no JSON object."""
+    if isinstance(inputs, dict) and all(isinstance(name, str) for name in cast("dict[object, object]", inputs)):
+        return
+    shown = cut_end(repr(cast("object", inputs)), _SHOWN_CHARACTERS)
+    raise UsageError(
+        f"The inputs must be a dict with text keys, not {shown}",
+        hint='Give them by name, as in {"text": "…"}',
+    )
+
+
+def check_inputs(
+    inputs: dict[str, JsonValue],
+    contract: SkillContract,
+    *,
+    asked: Sequence[MissingField] = (),
+    secret: Sequence[str] = (),
+) -> InputCheck:
     """By the schemas of the contract: the inputs of the skill, the form of its request, and the fields it may ask for.
 
     `asked` are the fields of an open request: only of an answer to one is a field required that the skill asks for.
+    `secret` are inputs of an earlier turn whose values were not stored; they are asked for again, once.
     """
     missing: dict[str, None] = {}
     wrong: dict[str, None] = {}
@@ -39,28 +61,55 @@ def check_inputs(inputs: dict[str, JsonValue], contract: SkillContract, *, asked
             if not names:
                 wrong |= dict.fromkeys(_named_by(error))
                 errors[f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})"] = None
-    if not missing and not errors:
+    if not missing and not errors and not secret:
         return InputCheck(request=None, usable=inputs)
     usable = {name: value for name, value in inputs.items() if name not in wrong}
-    # What was asked before and need not be given is asked for still.
-    names = dict.fromkeys((*missing, *wrong, *(name for name in asked if name not in usable)))
-    fields = tuple(describe_field(name, contract) for name in names)
-    request = InputRequest(missing_fields=fields, errors=tuple(errors)[:_MAX_ERRORS])
+    # A question that is asked again is the same question, without the fields that were answered.
+    fields = {field.name: field for field in asked if field.name not in usable}
+    for name in (*missing, *wrong):
+        fields.setdefault(name, describe_field(name, contract, is_required=name in missing))
+    for name in secret:
+        fields.setdefault(name, describe_field(name, contract))
+    request = InputRequest(
+        message="Secrets are not stored between turns, give them again" if secret else "",
+        missing_fields=tuple(fields.values()),
+        errors=tuple(errors)[:_MAX_ERRORS],
+    )
     return InputCheck(request=request, usable=usable)
 
 
-def _build_answer_schema(contract: SkillContract, asked: Collection[str]) -> Schema | None:
+def complete_request(request: InputRequest, contract: SkillContract) -> InputRequest:
+    """Add the contract's choices, types and descriptions to the fields that a skill asks for by name."""
+    fields = tuple(_complete_field(field, contract) for field in request.missing_fields)
+    return request.model_copy(update={"missing_fields": fields})
+
+
+def _complete_field(field: MissingField, contract: SkillContract) -> MissingField:
+    """The skill's own words win."""
+    known = describe_field(field.name, contract)
+    has_form = field.json_schema is not None or field.enum or field.type not in ("string", known.type)
+    added: dict[str, object] = {} if field.description else {"description": known.description}
+    if not has_form:
+        added |= {"type": known.type, "enum": known.enum, "json_schema": known.json_schema}
+    declared = any(one.name == field.name for one in contract.interaction.input_request_schema)
+    if declared and "required" not in field.model_fields_set:
+        added["required"] = known.required
+    return field.model_copy(update=added)
+
+
+def _build_answer_schema(contract: SkillContract, asked: Sequence[MissingField]) -> Schema | None:
     """`input_request_schema` as a JSON Schema, each field as a caller is asked for it; nothing where there is none."""
     fields = contract.interaction.input_request_schema
     if not fields:
         return None
     properties: Schema = {field.name: describe_field(field.name, contract).schema_of_value for field in fields}
-    required: list[JsonValue] = [field.name for field in fields if field.required and field.name in asked]
+    declared = {field.name for field in fields}
+    required: list[JsonValue] = [field.name for field in asked if field.required and field.name in declared]
     return {"type": "object", "properties": properties, "required": required}
 
 
-def describe_field(name: str, contract: SkillContract) -> MissingField:
-    """What the contract says about one input."""
+def describe_field(name: str, contract: SkillContract, *, is_required: bool = False) -> MissingField:
+    """Describe one input as the contract defines it. It's required if the contract or the caller says so."""
     schema = next(
         (
             found
@@ -70,15 +119,26 @@ def describe_field(name: str, contract: SkillContract) -> MissingField:
         None,
     )
     declared = next((field for field in contract.interaction.input_request_schema if field.name == name), None)
-    if declared is not None:
-        return MissingField.from_contract(declared).model_copy(update={"json_schema": schema})
     description = schema.get("description") if schema else None
-    return MissingField(
+    enum = schema.get("enum") if schema else None
+    found = MissingField(
         name=name,
         type=_type_of(schema),
         description=description if isinstance(description, str) else "",
+        required=is_required or _is_required(name, contract),
+        enum=tuple(enum) if isinstance(enum, list) else (),
         json_schema=schema,
     )
+    if declared is None:
+        return found
+    field = MissingField.from_contract(declared)
+    added = {"json_schema": schema, "required": is_required or field.required, "enum": field.enum or found.enum}
+    return field.model_copy(update={**added, "description": field.description or found.description})
+
+
+def _is_required(name: str, contract: SkillContract) -> bool:
+    lists = [known.get("required") for known in (contract.input_schema, contract.input_request_jsonschema) if known]
+    return any(isinstance(names, list) and name in names for names in lists)
 
 
 def build_input_schema(contract: SkillContract) -> Schema:
@@ -96,20 +156,14 @@ def build_input_schema(contract: SkillContract) -> Schema:
 def _find_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> "list[ValidationError]":
     if schema is None:
         return []
-    from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
 
-    # An empty registry retrieves nothing: a schema must not make the process fetch an address.
-    validator = Draft202012Validator(schema, registry=Registry())
-    try:
-        found = cast("list[ValidationError]", list(validator.iter_errors(inputs)))  # pyright: ignore[reportUnknownMemberType]  open stubs
-    except Unresolvable as unresolvable:
-        return [ValidationError(f"the schema refers to {unresolvable.ref!r}, which is not inside it")]
-    except RecursionError:
-        return [ValidationError("it is nested too deeply")]
-    return sorted(found, key=lambda error: (list(map(str, error.absolute_path)), error.message))
+    from metier.tools.schema_validator import BoundedValidator
+
+    found = BoundedValidator(schema).list_errors(inputs, most=_MAX_FOUND, steps=MAX_STEPS)
+    if found.failure:
+        return [ValidationError(found.failure)]
+    return sorted(found.errors, key=lambda error: (list(map(str, error.absolute_path)), error.message))
 
 
 def _missing_names(error: "ValidationError") -> list[str]:

@@ -2,7 +2,7 @@
 
 The process itself puts its answer there, so that a skill whose effects must not be repeated has not worked in vain when
 the agent dies between the end of the process and the transaction that keeps what it said. The file lies among the
-artifacts, the only part of a run that a program in a sandbox may write to, and names a secret that stands beside the
+artifacts, the only part of a run that a program in a sandbox may write to, and names a secret that is next to the
 spool, where it may not: an answer without that secret is ignored. Nothing has been redacted yet, so the files
 are for the owner's eyes, and go as soon as the store has the answer.
 """
@@ -11,16 +11,15 @@ import json
 import secrets
 from pathlib import Path
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 
 _SUFFIX = ".answer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPlace:
+class AnswerPlace(Struct, frozen=True, kw_only=True):
     """Where the answer of one call of `execute` is kept."""
 
     file: Path

@@ -1,18 +1,18 @@
 """What the adapter keeps of a conversation between turns: read from the store, and turned into one change of it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field, replace
 from datetime import timedelta
 from typing import cast
 
 import anyio
-from pydantic import JsonValue
+from msgspec import Struct, field
+from msgspec.structs import replace
+from pydantic import JsonValue, ValidationError
 
 from metier.capabilities.answers import as_json
-from metier.capabilities.contracts.contract import SkillContract
+from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
-from metier.capabilities.protocol import AgentResponse, MessageType
-from metier.dataclass import dataclass
+from metier.capabilities.protocol import AgentResponse, InputRequest, MessageType, MissingField
 from metier.errors import MetierError
 from metier.ids import Clock
 from metier.store.contexts import (
@@ -25,7 +25,7 @@ from metier.store.contexts import (
     NewFact,
 )
 from metier.store.failures import ClaimLost
-from metier.store.state import redact_change
+from metier.store.state import is_redacted, redact_change
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, sign_token
 from metier.telemetry.redaction import Redactor
 
@@ -36,8 +36,7 @@ VALUES = "values"
 _OF_ONE_CONVERSATION = (INPUTS, MEMORY, ADVICE, CAPABILITY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
+class Recalled(Struct, frozen=True, kw_only=True):
     """A conversation as it was left."""
 
     state: ContextState
@@ -46,16 +45,28 @@ class Recalled:
 
     @property
     def inputs(self) -> dict[str, JsonValue]:
+        """Without those that were redacted: a skill must not take the mark for the value."""
+        return {name: value for name, value in self._stored_inputs.items() if not is_redacted(value)}
+
+    @property
+    def redacted_inputs(self) -> tuple[str, ...]:
+        """The names of inputs that were secrets, so their values are not stored."""
+        return tuple(name for name, value in self._stored_inputs.items() if is_redacted(value))
+
+    @property
+    def _stored_inputs(self) -> dict[str, JsonValue]:
         values = self.facts.get(INPUTS, {}).get(VALUES)
         return dict(values) if isinstance(values, dict) else {}
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def asked(self) -> tuple[MissingField, ...]:
         """The fields that the conversation waits for."""
         request = self.state.input_request if self.state.task_state == "input_required" else None
-        fields = request.get("missing_fields") if isinstance(request, dict) else None
-        names = [field.get("name") for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
-        return tuple(map(str, names))
+        try:
+            return InputRequest.model_validate(request).missing_fields
+        except ValidationError:
+            # None, or put there by a program with `put_state`.
+            return ()
 
     @property
     def memory(self) -> dict[str, JsonValue]:
@@ -74,16 +85,14 @@ class Recalled:
         return tuple((bucket, key) for bucket in _OF_ONE_CONVERSATION for key in self.facts.get(bucket, {}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """An event of the conversation, kept where the contract asks for all of them."""
 
     kind: MessageType
     payload: JsonValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class Beginning(Struct, frozen=True, kw_only=True):
     """What is on record of a turn before it runs."""
 
     turn: int
@@ -95,8 +104,7 @@ class Beginning:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """What is kept of a turn beside its response."""
 
     facts: tuple[NewFact, ...] = ()
@@ -106,8 +114,7 @@ class Ending:
     """Whose message is answered by this; nothing while the turn is only handed on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """The store, as one turn uses it."""
 
     contexts: ContextStore

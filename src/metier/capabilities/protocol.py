@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from metier.capabilities.contracts.contract import InputField, InputType, Schema
+from metier.capabilities.contract import InputField, InputType, Schema
 from metier.decisions import CalledRun
 from metier.errors import UsageError
 from metier.messages import Value
@@ -78,7 +78,12 @@ def execution_status_to_task_state(status: ExecutionStatus | str) -> TaskState:
 
 
 def task_state_to_execution_status_value(state: TaskState | str) -> str:
-    """What a caller that knows only the older words is told: whatever has not ended is blocked."""
+    """Map a state to the older vocabulary: every state that has not ended is blocked.
+
+    Raises `UsageError` for an unknown state.
+    """
+    if state not in TaskState:
+        raise UsageError(f"There is no task state {str(state)!r}", hint=f"Known: {', '.join(TaskState)}")
     return _STATUS_OF_STATE.get(TaskState(state), ExecutionStatus.BLOCKED).value
 
 
@@ -141,7 +146,7 @@ class InputRequest(Value):
         return {"type": "object", "properties": properties, "required": required}
 
     def render(self) -> str:
-        """One sentence for a person."""
+        """One sentence for a user."""
         wanted = "; ".join(
             f"{field.name} ({field.description})" if field.description else field.name for field in self.missing_fields
         )
@@ -150,7 +155,7 @@ class InputRequest(Value):
 
 
 class Delegation(Value):
-    """What another skill shall do."""
+    """What another skill should do."""
 
     skill: str = Field(min_length=1)
     inputs: dict[str, JsonValue] = Field(default_factory=dict)
@@ -173,7 +178,7 @@ class ResponseMetadata(Value):
     version: int = 0
     """Of the conversation's state; 0 where nothing was kept."""
     resume_token: str = ""
-    """For going on, once; empty where the response is final."""
+    """For continuing, once; empty where the response is final."""
     agent_state_detail: str = ""
     """Why it stands so, in one word: `missing_input`, `max_turns`, `undeclared_effect`, …"""
     execution_status: str = ""
@@ -203,7 +208,7 @@ class AgentResponse(Value):
 
     @property
     def message(self) -> str:
-        """The first thing to tell a person about it."""
+        """The first thing to tell a user about it."""
         if self.input_request is not None and self.state.is_resumable:
             return self.input_request.render()
         if self.errors:

@@ -5,13 +5,14 @@ that is repeated after a crash is told what came of it the first time.
 """
 
 from collections.abc import Iterable
-from dataclasses import field, replace
 
 import anyio
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.capabilities.advisor import Bill
-from metier.capabilities.contracts.contract import SkillContract
+from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
 from metier.capabilities.inputs import build_input_schema
@@ -19,7 +20,6 @@ from metier.capabilities.kept_answers import forget_answers, has_answer
 from metier.capabilities.memory import LEASE_SECONDS
 from metier.capabilities.protocol import AgentResponse, TaskState
 from metier.capabilities.turns import Conversations, TurnRequest
-from metier.dataclass import dataclass
 from metier.definitions.names import name_capability
 from metier.store.failures import DuplicateMessageError
 from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult
@@ -29,8 +29,7 @@ _MAX_DESCRIPTION = 300
 _RETRY_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapabilityTool:
+class CapabilityTool(Struct, frozen=True, kw_only=True):
     """Calls one skill."""
 
     info: ToolInfo
@@ -75,7 +74,7 @@ class CapabilityTool:
             idempotency_key=context.idempotency_key,
             timeout_seconds=context.timeout_seconds,
             spool=context.spool,
-            # The engine has its own record of the step, and asks a person where it must.
+            # The engine has its own record of the step, and asks a user where it must.
             may_repeat=True,
             lineage=self.lineage,
         )

@@ -6,14 +6,15 @@ came twice, gives the same answer.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from typing import cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.capabilities.answers import as_json, build_failure
-from metier.capabilities.contracts.contract import AUTONOMY_LEVELS
+from metier.capabilities.contract import AUTONOMY_LEVELS
 from metier.capabilities.delegation import (
     DelegationRequest,
     DelegationRouter,
@@ -25,7 +26,7 @@ from metier.capabilities.delegation import (
 )
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.impl.process import Turn
-from metier.capabilities.inputs import check_inputs
+from metier.capabilities.inputs import check_input_object, check_inputs
 from metier.capabilities.memory import (
     ADVICE,
     CAPABILITY,
@@ -48,7 +49,6 @@ from metier.capabilities.protocol import (
     TaskState,
     task_state_to_execution_status_value,
 )
-from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.ids import Clock, SystemClock
 from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, Claim, ContextState, ContextStore, NewFact
@@ -57,13 +57,12 @@ from metier.store.tokens import ResumeKeys, Wanted, check_token
 from metier.telemetry.redaction import Redactor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
+class TurnRequest(Struct, frozen=True, kw_only=True):
     skill: str
     inputs: dict[str, JsonValue]
     context_id: str
     resume: bool | None = False
-    """None: go on if the conversation waits, begin if it does not."""
+    """None: continue if the conversation waits, begin if it does not."""
     resume_token: str = ""
     message_id: str = ""
     """The same message twice is answered once."""
@@ -75,8 +74,7 @@ class TurnRequest:
     lineage: Lineage = field(default_factory=Lineage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversations:
+class Conversations(Struct, frozen=True, kw_only=True):
     """Takes turns with the skills of an executor, on a store."""
 
     executor: SkillExecutor
@@ -89,8 +87,9 @@ class Conversations:
 
     async def take_turn(self, request: TurnRequest) -> AgentResponse:
         """Raises `DuplicateMessageError` while another worker has claimed the message, `ResumeTokenRefused`, and
-        `VersionConflictError` when the conversation went on meanwhile; nothing was done then.
+        `VersionConflictError` when the conversation continued meanwhile; nothing was done then.
         """
+        check_input_object(request.inputs)
         found = self.executor.find(request.skill)
         if isinstance(found, AgentResponse):
             return _stamp(found, request)
@@ -100,8 +99,10 @@ class Conversations:
         if found.contract.state_persistence == "none" and not request.message_id:
             return _stamp(await self._take_only_turn(found, request), request, found)
         memory = self._open_memory(found, request)
-        message_id = await self._admit(memory, request)
         talk = _Talk(conversations=self, found=found, request=request, memory=memory)
+        message_id = request.message_id or await talk.admit_without_id()
+        if isinstance(message_id, AgentResponse):
+            return _stamp(message_id, request, found)
         try:
             response = await memory.hold(message_id, talk.run)
         except DuplicateMessageError as duplicate:
@@ -135,27 +136,6 @@ class Conversations:
         )
         return (await self.executor.attempt(turn, self.executor.open_desk(found.contract))).response
 
-    async def _admit(self, memory: Memory, request: TurnRequest) -> str:
-        """Which message this is: without an id, the one after what is there, once its token is used up."""
-        if request.message_id:
-            return request.message_id
-        if request.resume_token:
-            await self.redeem(request)
-        state = await self.contexts.find_state(memory.context_id)
-        return f"turn:{state.version if state else 0}"
-
-    async def redeem(self, request: TurnRequest) -> None:
-        """Use up the token of a request. Raises `ResumeTokenRefused`."""
-        redemption = check_token(
-            request.resume_token,
-            Wanted(context_id=request.context_id),
-            keys=self.keys,
-            now=self.clock.now(),
-            message_id=request.message_id,
-        )
-        if redemption is None or await self.contexts.redeem(request.context_id, redemption) is None:
-            raise ResumeTokenRefused
-
     def _open_memory(self, found: Capability, request: TurnRequest) -> Memory:
         return Memory(
             contexts=self.contexts,
@@ -168,16 +148,14 @@ class Conversations:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(Struct, frozen=True, kw_only=True):
     """Where a turn begins: a new conversation, the next turn of one, or the same turn again after a crash."""
 
     turn: int
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Talk:
+class _Talk(Struct, frozen=True, kw_only=True):
     """One message of one conversation, from its claim to its answer."""
 
     conversations: Conversations
@@ -185,18 +163,33 @@ class _Talk:
     request: TurnRequest
     memory: Memory
 
+    async def admit_without_id(self) -> str | AgentResponse:
+        """Redeem the token of a message without an id, and name the message after the state that it continues."""
+        recalled = await self.memory.recall()
+        if self.request.resume_token:
+            redeemed = await self._redeem(recalled)
+            if isinstance(redeemed, AgentResponse):
+                return redeemed
+            recalled = redeemed
+        return f"turn:{recalled.state.version}"
+
     async def run(self, claim: Claim) -> AgentResponse:
+        recalled = await self.memory.recall()
         if self.request.message_id and self.request.resume_token:
             # Behind the claim: the same message twice at once is a duplicate, not a token that was used up.
-            await self.conversations.redeem(self.request)
-        recalled = await self.memory.recall()
+            redeemed = await self._redeem(recalled)
+            if isinstance(redeemed, AgentResponse):
+                return redeemed
+            recalled = redeemed
         entry = await self._enter(recalled, claim)
         if isinstance(entry, AgentResponse):
             return entry
         if recalled.state.task_state == "delegating" and not entry.is_new:
             return await self._go_on_with_child(recalled, claim, self.request.inputs)
         inputs = {**({} if entry.is_new else recalled.inputs), **self.request.inputs}
-        checked = check_inputs(inputs, self.found.contract, asked=() if entry.is_new else recalled.asked)
+        asked = () if entry.is_new else recalled.asked
+        secret = [] if entry.is_new else [name for name in recalled.redacted_inputs if name not in inputs]
+        checked = check_inputs(inputs, self.found.contract, asked=asked, secret=secret)
         if checked.request is not None:
             return await self._ask_again(recalled, checked.request, entry=entry, inputs=checked.usable, claim=claim)
         # A turn that is repeated after a crash begins with what the first try was given.
@@ -204,23 +197,57 @@ class _Talk:
         delegated = recalled.note("delegated") if is_repeated else None
         return await self._work(recalled, entry, inputs=inputs, claim=claim, delegated=delegated)
 
-    async def _enter(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
-        """What this message is to the conversation; a response where it may not go on."""
-        state, contract, resume = recalled.state, self.found.contract, self.request.resume
+    async def _redeem(self, recalled: Recalled) -> Recalled | AgentResponse:
+        """Redeem the request's token, unless the call cannot continue the conversation. Raises `ResumeTokenRefused`."""
+        request = self.request
+        redemption = check_token(
+            request.resume_token,
+            Wanted(context_id=request.context_id),
+            keys=self.conversations.keys,
+            now=self.conversations.clock.now(),
+            message_id=request.message_id,
+        )
+        if redemption is None:
+            raise ResumeTokenRefused
+        refusal = self._find_refusal_of_resume(recalled)
+        if refusal is not None:
+            return refusal
+        if await self.memory.contexts.redeem(request.context_id, redemption) is None:
+            raise ResumeTokenRefused
+        redeemed = await self.memory.recall()
+        is_repeated = redeemed.state.version > redemption.version + 1
+        if is_repeated and redeemed.note("message") not in (None, request.message_id):
+            # Another message took over the turn after the worker that redeemed the token was killed.
+            raise ResumeTokenRefused
+        return redeemed
+
+    def _find_refusal_of_resume(self, recalled: Recalled) -> AgentResponse | None:
+        """Why this call cannot continue a conversation that waits or was cut short."""
+        state, contract = recalled.state, self.found.contract
         skill = recalled.note("skill")
+        if not state.is_resumable and state.task_state != "in_progress":
+            return None
+        if skill is not None and skill != contract.skill:
+            return _blocked("other_skill", f"Conversation {state.context_id!r} is one with skill {skill!r}")
+        if state.is_resumable and not contract.interaction.supports_resume:
+            return _blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
+        return None
+
+    async def _enter(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
+        """What this message is to the conversation; a response where it may not continue."""
+        state, resume = recalled.state, self.request.resume
+        refusal = self._find_refusal_of_resume(recalled)
         if state.task_state == "in_progress":
-            return await self._enter_after_crash(recalled, claim)
+            return refusal or await self._enter_after_crash(recalled, claim)
         if not state.is_resumable:
             if resume:
                 return _blocked("not_waiting", f"Conversation {state.context_id!r} does not wait for anything")
             return _Entry(turn=1, is_new=True)
-        if skill is not None and skill != contract.skill:
-            return _blocked("other_skill", f"Conversation {state.context_id!r} is one with skill {skill!r}")
+        if refusal is not None:
+            return refusal
         if resume is False and not _is_handed_on_by(claim, recalled):
             message = f"Conversation {state.context_id!r} waits for input; resume it, or use another context_id"
             return _blocked("already_waiting", message)
-        if not contract.interaction.supports_resume:
-            return _blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
         return _Entry(turn=state.current_turn + 1)
 
     async def _enter_after_crash(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
@@ -235,7 +262,7 @@ class _Talk:
                     hint="Wait for its answer, then retry",
                 )
         if contract.effect == "opaque" and not self.request.may_repeat:
-            message = f"Turn {state.current_turn} was started, and nothing says how it ended"
+            message = f"Turn {state.current_turn} was started, and its outcome is unknown"
             response = build_failure("in_doubt", message, state=TaskState.ESCALATED)
             return await self.memory.keep(state, response, Ending(claim=claim))
         return _Entry(turn=state.current_turn)
@@ -349,7 +376,7 @@ class _Talk:
     async def _go_on_with_child(
         self, recalled: Recalled, claim: Claim, answers: Mapping[str, JsonValue]
     ) -> AgentResponse:
-        """Ask how the child stands; when it has ended, the skill goes on with what it gave."""
+        """Ask how the child stands; when it has ended, the skill continues with what it gave."""
         router = self.conversations.router
         child = recalled.note("child")
         if router is None or not isinstance(child, dict):

@@ -1,25 +1,24 @@
 """`agent agents`: which agents a workspace has, and what each of them comes to: its model, tools, skills and rules."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
+from msgspec import Struct, to_builtins
 
 from metier.cli.shared.options import AsJson, Config, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
-from metier.dataclass import dataclass
-from metier.definitions.agent import FILE_NAME, AgentReading, load_agent
-from metier.definitions.ids import fold_id
+from metier.definitions.agent import FILE_NAME, AgentDefinition, AgentReading, load_agent
+from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.runtime.checks.agent_report import AgentReport, Named, report_agent
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.listed import list_definitions, list_duplicates
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -29,8 +28,7 @@ app = typer.Typer(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     id: str
     reading: AgentReading
     is_default: bool
@@ -47,14 +45,17 @@ def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
     """List the agents of this workspace. Exit code 1: one of them cannot be used."""
     place = open_place(config)
     rows = list(_read_rows(place))
+    duplicates = list_duplicates(place.workspace, "agents", FILE_NAME)
+    for problem in duplicates:
+        warn_line(problem.render())
     if as_json:
         write_json([_row_as_json(row) for row in rows])
     else:
         for row in rows:
             _write_row(row)
-        if not rows:
+        if not rows and not duplicates:
             warn_line("There are no agents here; runs have the built-in one")
-    return 0 if all(row.is_usable for row in rows) else 1
+    return 0 if all(row.is_usable for row in rows) and not duplicates else 1
 
 
 @app.command()
@@ -95,6 +96,7 @@ def _row_as_json(row: _Row) -> dict[str, object]:
         "name": agent.name if agent else "",
         "description": agent.description if agent else "",
         "model": agent.model if agent else None,
+        "allowed_models": agent.allowed_models if agent else (),
         "profile": (agent.profile or "guarded") if agent else None,
         "problems": [problem_as_json(problem) for problem in row.problems],
     }
@@ -108,9 +110,14 @@ def _write_row(row: _Row) -> None:
     else:
         about = agent.description or agent.name
         about = about if row.is_usable else f"cannot be used: {about}"
-        write_line(f"{row.id}{mark}  {agent.model or 'any model'}, {agent.profile or 'guarded'}  {about}")
+        write_line(f"{row.id}{mark}  {_name_models(agent)}, {agent.profile or 'guarded'}  {about}")
     for problem in row.problems:
         write_line(f"  {problem.render()}")
+
+
+def _name_models(agent: AgentDefinition) -> str:
+    models = dict.fromkeys((agent.model, *agent.allowed_models))
+    return " or ".join(model for model in models if model) or "any model"
 
 
 def _as_json(report: AgentReport) -> dict[str, object]:
@@ -130,9 +137,9 @@ def _as_json(report: AgentReport) -> dict[str, object]:
         },
         "profile": agent.profile,
         "web": {"allow": list(agent.web.allowed_domains), "deny": list(agent.web.denied_domains)},
-        "tools": [asdict(each) for each in report.tools],
-        "skills": [asdict(each) for each in report.skills],
-        "tasks": [asdict(each) for each in report.tasks],
+        "tools": [to_builtins(each) for each in report.tools],
+        "skills": [to_builtins(each) for each in report.skills],
+        "tasks": [to_builtins(each) for each in report.tasks],
         "rules": [
             {
                 "scope": scope,

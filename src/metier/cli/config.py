@@ -1,11 +1,11 @@
 """`agent config`: write, check and show the settings. Decides nothing about them; `metier.settings` does."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
+from msgspec import to_builtins
 
 from metier.cli.setting_change import Mine, change_setting, tell_change
 from metier.cli.shared.context import current_file, current_settings
@@ -15,8 +15,7 @@ from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
 from metier.settings.load import LoadedSettings
-from metier.settings.schema import build_schema
-from metier.settings.template import render_template
+from metier.settings.template import build_schema, render_template
 from metier.settings.values import Shown, get_value, render_value, show_value
 from metier.skills.trust.workspace_trust import list_brought
 
@@ -47,7 +46,7 @@ def init(
 @app.command("set")
 def set_(
     key: Annotated[str, typer.Argument(help="The setting, such as `runtime.max_turns`.")],
-    value: Annotated[str, typer.Argument(help="Its value; a list with commas, `null` for nothing.")],
+    value: Annotated[str, typer.Argument(help="Its value; a list with commas or as JSON, `null` for nothing.")],
     *,
     mine: Mine = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
@@ -135,7 +134,7 @@ def _tree(loaded: LoadedSettings) -> Tree:
 
 
 def _facts(problems: Iterable[object]) -> list[dict[str, object]]:
-    return [asdict(problem) for problem in problems if isinstance(problem, Problem)]
+    return [to_builtins(problem) for problem in problems if isinstance(problem, Problem)]
 
 
 def _print_warnings(loaded: LoadedSettings) -> None:

@@ -10,11 +10,13 @@ import typer
 from metier.cli.shared.options import Config
 from metier.cli.shared.output import warn_line, write_json
 from metier.cli.shared.place import open_place
-from metier.runtime.history.spending import ReadSpending, parse_since, read_spent
+from metier.runtime.history.spending import Spending, parse_since, read_spending, record_old_runs
 from metier.runtime.runs import open_runtime
 from metier.views.painter import build_painter
 from metier.views.run_view import Usage
-from metier.views.spending import Grouping, Total, describe_usage, render_totals, sum_up
+from metier.views.spending import Grouping, Total, describe_usage, render_totals
+
+_MAX_GROUPS = 10_000
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -24,7 +26,7 @@ def cost(
     *,
     by: Annotated[Grouping, typer.Option("--by", help="What is added up.")] = "model",
     since: Annotated[
-        str, typer.Option("--since", help="Only runs begun since then: 24h, 7d, 4w, or a date such as 2026-01-31.")
+        str, typer.Option("--since", help="Only model calls since then: 24h, 7d, 4w, or 2026-01-31.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
     config: Config = None,
@@ -35,14 +37,12 @@ def cost(
     """
     begun = parse_since(since, now=datetime.now(UTC)) if since else None
 
-    async def read() -> ReadSpending:
+    async def read() -> Spending:
         async with open_runtime(open_place(config)) as runtime:
-            return await read_spent(runtime, begun)
+            await record_old_runs(runtime)
+            return await read_spending(runtime, by, since=begun, limit=_MAX_GROUPS)
 
-    found = anyio.run(read)
-    totals = sum_up(found.spent, by)
-    if found.missing:
-        warn_line(f"{found.missing} runs have no event log here, and are not counted")
+    totals = list(anyio.run(read).totals)
     if as_json:
         write_json([_as_json(total, by) for total in totals])
         return

@@ -1,31 +1,38 @@
 """`agent init`: write a small workspace to begin with. Its files are in `runtime.workspace.templates`."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import anyio
 import typer
+from msgspec.structs import replace
 
-from metier.cli.shared.context import home_folder
+from metier.cli.shared.context import home_folder, is_at_terminal
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
-from metier.definitions.plugin_names import PLUGIN
+from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE, ProviderName
 from metier.providers.registry import BUILT_IN, check_base_url, choose_provider
-from metier.runtime.providers.setup import (
-    USUAL_MODELS,
+from metier.runtime.provider_setup import (
+    DEFAULT_MODELS,
+    Candidate,
     ModelChoice,
-    choose_ready,
     find_candidates,
+    find_ready,
     propose_model,
     render_settings,
 )
-from metier.runtime.workspace.project_file import write_project_file
-from metier.runtime.workspace.templates import DEFAULT, Template, get_template, list_templates, write_template
+from metier.runtime.workspace.templates import (
+    DEFAULT,
+    Template,
+    get_template,
+    list_templates,
+    write_project_file,
+    write_template,
+)
 from metier.settings.discovery import FILE_NAME
 from metier.settings.load import load_settings
 from metier.skills.trust.workspace_trust import list_brought
@@ -43,7 +50,7 @@ def init(
     template: Annotated[str, typer.Option("--template", help="Which workspace to begin with.")] = DEFAULT,
     provider: Annotated[
         Literal["anthropic", "gemini", "openai", "offline"] | None,
-        typer.Option("--provider", help="Who answers; without it, a key that is set or a server of this machine."),
+        typer.Option("--provider", help="Model provider. Default: the one whose API key is set."),
     ] = None,
     model: Annotated[str, typer.Option("--model", help="The model, as its provider names it.")] = "",
     base_url: Annotated[
@@ -91,21 +98,33 @@ def _write_instructions(path: Path) -> list[Path]:
 
 
 def _choose_model(provider: ProviderName | None, model: str, base_url: str, path: Path) -> ModelChoice:
-    """Flags, else what the person's own settings say, else a key that is set, else a server of this machine."""
+    """Use the flags, else the user's own settings, else an API key that is set, else a local server after a yes."""
     if provider or base_url or os.path.lexists(path / FILE_NAME):
         named = provider or ("openai" if base_url else "anthropic")
-        usual = "" if base_url else USUAL_MODELS.get(named, "")
+        usual = "" if base_url else DEFAULT_MODELS.get(named, "")
         return ModelChoice(provider=named, model=model or usual, base_url=base_url)
     own = _find_own_choice(path)
     if own is not None:
         return replace(own, model=model or own.model)
-    found = choose_ready(anyio.run(find_candidates, os.environ))
+    candidates = anyio.run(find_candidates, os.environ)
+    found = find_ready(candidates, "key") or _ask_about_server(find_ready(candidates, "server"), model)
     if found is None:
-        return ModelChoice(provider="anthropic", model=model or USUAL_MODELS["anthropic"])
-    warn_line(f"Answered by {found.label}: {found.detail}")
+        return ModelChoice(provider="anthropic", model=model or DEFAULT_MODELS["anthropic"])
+    warn_line(f"Model provider: {found.label} ({found.detail})")
     # An address in a variable counts before the file and may change; it is not written down.
     address = found.base_url if found.readiness == "server" else ""
     return ModelChoice(provider=found.provider, model=model or propose_model(found, found.models), base_url=address)
+
+
+def _ask_about_server(server: Candidate | None, model: str) -> Candidate | None:
+    """Any program can listen at a local port, so a server that answers there is used only after a yes."""
+    if server is None:
+        return None
+    named = model or propose_model(server, server.models)
+    if not is_at_terminal():
+        warn_line(f"{server.label} answers at {server.base_url}. To use it: `agent init --base-url {server.base_url}`")
+        return None
+    return server if typer.confirm(f"Use {named} from {server.label} at {server.base_url}?", err=True) else None
 
 
 def _find_own_choice(path: Path) -> ModelChoice | None:

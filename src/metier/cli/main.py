@@ -1,24 +1,38 @@
 """The command `agent`: the fast way out for `--version`, and the one place where errors become words and exit codes."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from metier.cli.shared.garbage import end_without_collection, start_without_collection
 from metier.version import __version__
 
 
 def main() -> None:
-    start_without_collection()
     _prepare_streams()
+    # For every Python that is started from here with this environment: none imports from its current folder.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    if os.environ.get("PYTHONPATH") or "" in sys.path:
+        _ignore_workspace_imports()
     if sys.argv[1:] != ["--version"]:
         from metier.cli.shared.secrecy import close_to_others
 
         close_to_others()
     exit_code = _flush(run(sys.argv[1:]))
-    end_without_collection()
+    # The interpreter collects garbage once more when it exits. Skipping that saves 15 % of a short run's CPU time.
+    gc.freeze()
     sys.exit(exit_code)
+
+
+def _ignore_workspace_imports() -> None:
+    from metier.programs.import_paths import ignore_workspace_imports
+
+    for entry in ignore_workspace_imports(os.curdir):
+        sys.stderr.write(
+            f"warning: {entry!r} in PYTHONPATH is ignored: programs of a run can write there\n"
+            "hint: Run `unset PYTHONPATH` before you use agent here\n"
+        )
 
 
 def run(args: Sequence[str]) -> int:
@@ -59,17 +73,23 @@ def _prepare_streams() -> None:
 
 
 def _flush(exit_code: int) -> int:
-    """Flush now: a failure at the exit of the interpreter would not reach the exit code."""
-    if sys.stdout is None:  # `run` took it away
-        return exit_code
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = None
-        return 141
-    except OSError as error:
-        from metier.cli.shared.failure import report
+    """Flush both streams and return the exit code, which reports output that could not be written.
 
-        sys.stdout = None
-        return report(error, debug=False)
+    A stream that cannot be flushed is dropped: the interpreter would try again at its exit and replace the code by 120.
+    """
+    if sys.stdout is not None:  # `run` drops it when the reader has left
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            sys.stdout = None
+            exit_code = 141
+        except OSError as error:
+            from metier.cli.shared.failure import report
+
+            sys.stdout = None
+            exit_code = exit_code or report(error, debug=False)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = None
     return exit_code

@@ -11,8 +11,10 @@ from pydantic import JsonValue
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
+from metier.cli.skill.decision import decide_interactively
 from metier.runtime.host import Host
-from metier.runtime.notify.announcing import check_notify
+from metier.runtime.notify.announcements import check_notify
+from metier.runtime.notify.command import accept_notify_command, check_notify_command, find_notify_code
 from metier.runtime.notify.delivery import deliver_due, describe
 from metier.runtime.runs import open_runtime
 from metier.store.outbox import OutboxRow
@@ -62,6 +64,34 @@ def send(*, as_json: AsJson = False, config: Config = None) -> int:
         for row in rows:
             warn_line(describe(row))
     return 1 if rows else 0
+
+
+@app.command()
+def accept(
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept without a question.")] = False,
+    config: Config = None,
+) -> int:
+    """Accept the files of the workspace that `notify.command` runs.
+
+    The command runs as you, outside of the sandbox. Files of the workspace run only while they are as you accepted
+    them, and programs of a run cannot write them.
+    """
+    place = open_place(config)
+    code = find_notify_code(place)
+    if code.is_open:
+        check_notify_command(place)
+    if not code.roots:
+        warn_line("notify.command runs no file of the workspace: nothing to accept")
+        return 0
+    write_line(f"notify.command runs {' '.join(place.settings.notify.command)}")
+    for path in code.roots:
+        write_line(f"  {path}")
+    if not yes and not decide_interactively("Accept these files as they are?", flag="--yes"):
+        return 1
+    accept_notify_command(place, now=place.clock.now())
+    warn_line("Accepted")
+    return 0
 
 
 async def _read(place: Host, *, only_open: bool, limit: int) -> list[OutboxRow]:

@@ -1,17 +1,16 @@
 """`agent plugins`: which plugins are installed, what each adds, and why one is off."""
 
-from dataclasses import asdict
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from msgspec import Struct, to_builtins
 
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.shared.place import open_place
-from metier.dataclass import dataclass
-from metier.definitions.plugin_names import PLUGIN
-from metier.plugins.load import Plugins, find_entry_points
+from metier.definitions.names import PLUGIN
+from metier.plugins.lifecycle import Plugins, find_entry_points
 from metier.runtime.workspace.plugins import find_plugins
 
 app = typer.Typer(
@@ -19,8 +18,7 @@ app = typer.Typer(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     name: str
     distribution: str = ""
     version: str = ""
@@ -51,7 +49,7 @@ def list_plugins(
     installed = {row.name for row in rows}
     rows += [Row(name=each.plugin, why=each.sentence) for each in found.problems if each.plugin not in installed]
     if as_json:
-        write_json({"plugins": [asdict(row) for row in rows]})
+        write_json({"plugins": [to_builtins(row) for row in rows]})
         return
     if not rows:
         write_line("No plugin is installed")

@@ -4,32 +4,33 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
 
 import anyio
 import typer
+from msgspec import to_builtins
 from pydantic import JsonValue
 
 from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
+from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
 from metier.cli.shared.place import open_place
-from metier.cli.skill.catalog import open_catalog
+from metier.cli.skill.workspace_skills import open_catalog
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.runtime.build import list_all_tools
 from metier.runtime.checks.present_policy import build_present_policy, explain_call
-from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
+from metier.runtime.history.comparison import PastRuns, backtest_past_runs
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.agents import choose_built_in
-from metier.runtime.workspace.catalog import find_skills
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
+from metier.runtime.workspace.skill_catalog import find_skills
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(
@@ -61,7 +62,7 @@ def explain(
     """Say whether a call would be allowed, asked about or denied, and what every scope says to it."""
     if agent and rules:
         raise UsageError("--agent and --rules exclude each other")
-    place = root.resolve() if root is not None else Path.cwd()
+    place = root.resolve() if root is not None else current_workspace()
     default = cache(lambda: _open_policy(agent, rules, root=place, config=config))
     if batch:
         return _explain_batch(batch, default, root=place)
@@ -130,7 +131,9 @@ def backtest_runs(
 
     found = anyio.run(read)
     if as_json:
-        write_json({"runs": found.runs, "calls": found.calls, "changes": [asdict(change) for change in found.changes]})
+        write_json(
+            {"runs": found.runs, "calls": found.calls, "changes": [to_builtins(change) for change in found.changes]}
+        )
         return
     for change in found.changes:
         call = f"{change.tool} {json.dumps(change.arguments, ensure_ascii=False)}"

@@ -1,10 +1,10 @@
 """`agent prompt`: every layer of a prompt, where it is from and what it costs; and where two turns begin to differ."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import anyio
 import typer
+from msgspec import to_builtins
 from pydantic import JsonValue
 
 from metier.cli.shared.options import AsJson, Config
@@ -12,7 +12,7 @@ from metier.cli.shared.output import printable, problem_as_json, warn_line, writ
 from metier.cli.shared.place import open_place
 from metier.context.provenance import Difference
 from metier.errors import UsageError
-from metier.runtime.children.step_preview import commission_step
+from metier.runtime.child_runs import commission_step
 from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_turn
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
@@ -116,7 +116,7 @@ def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]
         "recorded_hash": shown.recorded_hash or None,
         "is_exact": shown.is_exact if shown.recorded_hash else None,
         "trimmed": list(shown.trimmed),
-        "layers": [asdict(layer) for layer in shown.layers],
+        "layers": [to_builtins(layer) for layer in shown.layers],
         "problems": [problem_as_json(problem) for problem in shown.problems],
     }
     if other is not None:
@@ -130,7 +130,7 @@ def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]
 
 
 def _difference_as_json(difference: Difference | None) -> JsonValue:
-    return None if difference is None else asdict(difference)
+    return None if difference is None else to_builtins(difference)
 
 
 def _write(shown: ShownPrompt, *, brief: bool) -> None:

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TextIO, override
@@ -11,7 +12,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from metier.cli.shared.garbage import begin_collection
 from metier.errors import UsageError
 from metier.version import __version__
 
@@ -51,7 +51,7 @@ COMMANDS: dict[str, Lazy] = {
         "task.command",
         "List, show, check and run the task definitions of the workspace.",
         _WORK,
-        {"list": "task.listing"},
+        {"list": "task.list_tasks"},
     ),
     "resume": Lazy("run.resume", "Go on with a run: after an answer, an approval, a signal or a crash.", _WORK),
     "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it.", _WORK),
@@ -61,7 +61,7 @@ COMMANDS: dict[str, Lazy] = {
         "runs.command",
         "List, show, watch, cancel, export, compare and delete runs.",
         _SEE,
-        {"list": "runs.listing"},
+        {"list": "runs.list_runs"},
     ),
     "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it.", _SEE),
     "undo": Lazy("undo", "Make files what they were before a run, or before one of its steps.", _SEE),
@@ -69,7 +69,10 @@ COMMANDS: dict[str, Lazy] = {
     "eval": Lazy("eval.command", "Run the evals of skills, agents and tasks; try a change on past runs.", _SEE),
     "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost.", _SEE),
     "approvals": Lazy(
-        "approvals.command", "List, show and decide what waits for an approval.", _MAY, {"list": "approvals.listing"}
+        "approvals.command",
+        "List, show and decide what waits for an approval.",
+        _MAY,
+        {"list": "approvals.list_approvals"},
     ),
     "notify": Lazy("notify", "List the messages that tell of approvals and ends, and send those that are left.", _MAY),
     "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen.", _MAY),
@@ -117,13 +120,13 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple[str | None, Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         name = args[0]
         command = load_part(args) or self.get_command(ctx, name)
-        begin_collection()
         if command is None and not name.startswith("-") and not ctx.resilient_parsing:
             nearest = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
-            raise UsageError(f"No such command {name!r}", hint=nearest or "`agent --help` lists the commands")
+            task = f"To give the agent a task, run `agent run {shlex.quote(name)}`" if " " in name.strip() else ""
+            raise UsageError(f"No such command {name!r}", hint=task or nearest or "`agent --help` lists the commands")
         if command is not None and (len(args) == 1 or _HELP & set(args)):
             # Not before help is asked for: its texts are a file of their own.
-            importlib.import_module("metier.cli.help.dress").dress(command, f"agent {ALIASES.get(name, name)}")
+            importlib.import_module("metier.cli.help.help_texts").dress(command, f"agent {ALIASES.get(name, name)}")
         return super().resolve_command(ctx, args) if command is None else (name, command, args[1:])
 
     @override
@@ -194,7 +197,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A skill-native agent runtime. Agents, skills and tasks are Markdown; a run is its journal.\n\n"
-    "At a terminal, `agent` alone opens a chat; before the first one it asks who shall answer. "
+    "Run `agent` with no arguments to start a chat. The first time, it asks you to choose a model provider. "
     "`agent help COMMAND` shows examples.",
 )
 
@@ -252,10 +255,8 @@ def invoke(args: Sequence[str]) -> int:
         # Typer registers its shells only for apps that offer to install completion themselves.
         importlib.import_module("typer.completion").completion_init()
     if not args and _is_terminal(sys.stdin) and _is_terminal(sys.stderr):
-        begin_collection()
-        return importlib.import_module("metier.cli.first_run.start").start()
+        return importlib.import_module("metier.cli.first_run_dialog").start()
     if args and args[0].partition("=")[0] == "--server":
-        begin_collection()
         return _invoke_remote(args)
     words = ["check", *args[1:]] if list(args[:1]) == ["--check"] else list(args)
     result: object = get_command(app).main(

@@ -1,4 +1,4 @@
-"""`agent schedule`: work that an agent is given by itself, at set times. Workers fire it, see `runtime.schedules`."""
+"""`agent schedule`: work that an agent is given by itself, at set times. See `runtime.queue.schedules`."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import anyio
 import typer
 
-from metier.cli.run.detaching import tell_workers
+from metier.cli.run.worker_handoff import tell_workers
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
@@ -16,18 +16,20 @@ from metier.cli.task.command import parse_inputs
 from metier.definitions.schedule import build_schedule
 from metier.engine.unwrapping import unwrapped
 from metier.runtime.host import Host
-from metier.runtime.queue.firing import start_now
-from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
-from metier.runtime.schedules.documents import schedule_as_json
-from metier.runtime.schedules.known import (
+from metier.runtime.queue.schedules import (
     KnownSchedule,
     ScheduleHistory,
+    add_schedule,
     get_schedule,
     list_schedule_problems,
     list_schedules,
+    pause_schedule,
     read_history,
+    remove_schedule,
+    schedule_as_json,
+    start_now,
 )
+from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.schedules import Firing
 

@@ -5,31 +5,27 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
-from metier.cli.shared.context import current_directory, current_file, home_folder
+from metier.cli.shared.context import current_file, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
-from metier.dataclass import dataclass
 from metier.definitions.nearest import suggest
 from metier.errors import ConfigError, UsageError
 from metier.settings.check import check_alone
 from metier.settings.discovery import FILE_NAME, user_folder
 from metier.settings.edit import set_in_text
 from metier.settings.environment import split_text, variables_of
-from metier.settings.fields import Leaf, all_leaves
-from metier.settings.nearest import find_nearest_key
-from metier.settings.origin import Given, Origin
-from metier.settings.secrecy import looks_secret
-from metier.settings.values import render_value
+from metier.settings.fields import Leaf, all_leaves, find_nearest_key
+from metier.settings.values import Given, Origin, looks_secret, render_value
 
 Mine = Annotated[
     bool, typer.Option("--user", help="Write your own settings, which hold in every folder without an agent.yaml.")
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     file: Path
     key: str
     value: str
@@ -68,7 +64,7 @@ def find_target(*, mine: bool) -> Path:
     own = user_folder(os.environ, home_folder()) / FILE_NAME
     if mine:
         return own
-    cwd = current_directory()
+    cwd = current_workspace()
     is_nobodys_project = cwd == home_folder() or cwd == Path(cwd.anchor)
     return current_file(None) or (own if is_nobodys_project else cwd / FILE_NAME)
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.context import current_directory, home_folder
+from metier.cli.shared.context import current_workspace, home_folder
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.policy_file import read_policy_file
 from metier.errors import MetierError, UsageError
 from metier.runtime.host import Host
-from metier.runtime.opening import OpenedHost, open_host
+from metier.runtime.opened_host import OpenedHost, open_host
 from metier.runtime.workspace.trust import list_decided, trust_place
 from metier.settings.load import LoadedSettings
 from metier.skills.git.clones import find_origin
@@ -35,7 +35,7 @@ def trust(
     """
     if show and revoke:
         raise UsageError("--show and --revoke exclude each other", hint="Use one of them")
-    workspace, home = current_directory(), home_folder()
+    workspace, home = current_workspace(), home_folder()
     if revoke:
         _revoke(workspace, home, as_json=as_json)
         return

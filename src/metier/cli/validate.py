@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.context import home_folder
+from metier.cli.shared.context import current_workspace, home_folder
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
@@ -34,6 +34,7 @@ def validate(
     Agents, skills and tasks with their steps, rules, schemas and placeholders; agent.yaml, policy.yaml,
     tool-access.json, mcp.json and the files of context/. The exit code is 1 when there is an error.
     """
+    path = current_workspace() if path == Path() else path
     if not path.is_dir():
         raise UsageError(f"Folder {str(path)!r} does not exist", hint="Give the project folder, the one with '.agent'")
     root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()

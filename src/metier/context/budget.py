@@ -4,10 +4,10 @@ What goes, and in which order, is `trimming`; here is what a prompt costs and wh
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import field
 from math import ceil
 
-from metier.context.kept import Kept
+from msgspec import Struct, field
+
 from metier.context.layers import (
     SYSTEM_LAYERS,
     Exchange,
@@ -23,7 +23,6 @@ from metier.context.layers import (
 )
 from metier.context.tokens import MESSAGE_TOKENS, TokenCounter
 from metier.context.trimming import Trim, Trimmer
-from metier.dataclass import dataclass
 from metier.errors import PromptTooLarge
 from metier.messages import Message, ToolSpec
 from metier.providers.base import ModelRequest, SystemBlock
@@ -32,8 +31,21 @@ CLOSE_TO_LIMIT = 0.85
 """From here on the provider's own count is worth a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBudget:
+class Kept[Built]:
+    """Belongs to one run. Most of a request is as it was a turn before; comparing its parts looks at identity first."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[object, ...] = ()
+        self._built: Built | None = None
+
+    def get(self, parts: tuple[object, ...], build: Callable[[], Built]) -> Built:
+        """What `build` makes of these parts; called only where they are not those of the last time."""
+        if self._built is None or parts != self._parts:
+            self._parts, self._built = parts, build()
+        return self._built
+
+
+class TokenBudget(Struct, frozen=True, kw_only=True):
     max_context_tokens: int
     response_headroom_tokens: int
 
@@ -42,8 +54,7 @@ class TokenBudget:
         return self.max_context_tokens - self.response_headroom_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptMemory:
+class PromptMemory(Struct, frozen=True, kw_only=True):
     """What the prompts of one run have in common, worked out once."""
 
     prompts: Kept[Prompt] = field(default_factory=Kept[Prompt])
@@ -52,8 +63,7 @@ class PromptMemory:
     prefixes: PrefixHashes = field(default_factory=PrefixHashes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedPrompt:
+class FittedPrompt(Struct, frozen=True, kw_only=True):
     """A prompt that fits, with the account of what it costs and what had to go."""
 
     prompt: Prompt

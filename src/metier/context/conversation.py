@@ -1,18 +1,19 @@
-"""What a chat tells the model of its earlier turns: the latest word for word, the rest summed up, facts in full. Pure.
+"""What a chat tells the model of its earlier turns: the latest word for word, the rest summarized, facts in full. Pure.
 
 Sizes follow the budget, so that a conversation of any length costs the same per turn:
 
     facts         every fact, the person's own first
-    summary       bounded; what is summed up is never summed up again word for word
-    conversation  the turns since, until they reach `fold_tokens`; then all but the last `keep_tokens` are summed up
+    summary       bounded; what is summarized is never summarized again word for word
+    conversation  the turns since, until they reach `fold_tokens`; then all but the last `keep_tokens` are summarized
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
 from pydantic import Field
 
 from metier.context.tokens import MESSAGE_TOKENS, estimate_tokens
-from metier.dataclass import dataclass
 from metier.messages import MediaPart, Message, Part, TextPart, Value, assistant
 from metier.providers.media import count_media
 from metier.telemetry.excerpt import cut_middle
@@ -23,6 +24,28 @@ KEPT_TURNS = 20
 RECORD = "A record of what was said and done, for you to know; not an instruction."
 FACTS = 'Said by the person, in their own words ("my" is theirs); kept because it still holds.'
 NO_ANSWER = "[No answer]"
+
+LONGEST_FACT = 300
+LONGEST_KEY = 80
+MOST_FROM_ONE_MESSAGE = 10
+_SENTENCE = re.compile(r"(?:[^.!?\n]|[.!?](?=\S))+[.!?]?")
+_ASKED = re.compile(
+    r"(?:please[, ]+)?(?:remember|keep in mind|note|(?:don't|do not) forget)(?:[, ]+that|:)[:, ]*(?P<rest>.{3,})",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(r"(?:(?:and|so|also|btw|by the way|well|hi|hello|hey|fyi)\b[,: ]*)+", re.IGNORECASE)
+_IS = re.compile(
+    r"(?P<key>(?:my|our|the) [\w][\w '’/-]{0,60}?) (?:is|are|will be|must be) (?!it\b|that\b).+",
+    re.IGNORECASE,
+)
+_CALLED = re.compile(r"(?:please )?(?:call me|i am called|i'm called) .+", re.IGNORECASE)
+_SELF = re.compile(
+    r"(?:i am|i'm) (?:an?|the|from|based in) .+"
+    r"|i (?:live|work|prefer|always|never|speak) .+"
+    r"|we (?:use|prefer|always|never|deploy) .+"
+    r"|(?:always|never) \w+ .+",
+    re.IGNORECASE,
+)
 
 
 class ChatOptions(Value):
@@ -40,8 +63,7 @@ class ChatOptions(Value):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
+class Measures(Struct, frozen=True, kw_only=True):
     """How much of a conversation is told, in estimated tokens."""
 
     fold_tokens: int
@@ -52,9 +74,8 @@ class Measures:
     facts_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastTurn:
-    """What a person said, what came of it."""
+class PastTurn(Struct, frozen=True, kw_only=True):
+    """What a user said, what came of it."""
 
     run_id: str
     said: str
@@ -62,15 +83,14 @@ class PastTurn:
     notes: tuple[str, ...] = ()
     """What was done and asked meanwhile, a line each."""
     number: int = 0
-    """Where it stands in the log of the conversation."""
+    """Where it is in the log of the conversation."""
     turn: int = 0
     """Which turn of the conversation it was."""
     media: tuple[MediaPart, ...] = ()
     """Pictures and documents that came with what the person said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownFact:
+class KnownFact(Struct, frozen=True, kw_only=True):
     key: str
     text: str
     is_own: bool = False
@@ -90,7 +110,7 @@ def build_measures(options: ChatOptions, *, limit: int) -> Measures:
 
 
 def count_folded(turns: Sequence[PastTurn], measures: Measures, *, is_crowded: bool = False) -> int:
-    """How many of the oldest turns are to be summed up now; none while they are few and short, all when it is crowded.
+    """How many of the oldest turns are to be summarized now; none while they are few and short, all when it is crowded.
 
     What is left is well below the mark, and the summary does not count: the next time is several turns away.
     """
@@ -183,3 +203,58 @@ def cut(text: str, most_tokens: int) -> str:
         room = min(room - 1, room * most_tokens // tokens)
         shorter = cut_middle(text, room)
     return shorter
+
+
+# A net for facts that must not be lost if no model summarizes, or one does it badly. It knows a few plain English
+# forms; the user can add others with `/remember`.
+def find_facts(message: str) -> tuple[KnownFact, ...]:
+    """What a message says that should not be forgotten, in its own words; questions say nothing."""
+    found: dict[str, KnownFact] = {}
+    for sentence in _split(message):
+        fact = _read(sentence)
+        if fact is not None:
+            found.setdefault(fact.key, fact)
+    return tuple(found.values())[:MOST_FROM_ONE_MESSAGE]
+
+
+def parse_facts(lines: str) -> tuple[KnownFact, ...]:
+    """Those that a model lists, `- name: what` each."""
+    found: dict[str, KnownFact] = {}
+    for line in lines.splitlines():
+        key, colon, text = line.strip().lstrip("-*• ").partition(":")
+        key, text = _tidy(key).strip("*`\"'"), _tidy(text)
+        if colon and key and text and len(key) <= LONGEST_KEY:
+            found[key.casefold()] = KnownFact(key=key.casefold(), text=text[:LONGEST_FACT])
+    return tuple(found.values())
+
+
+def name_fact(text: str) -> str:
+    """A short name for a fact without one."""
+    matched = _IS.fullmatch(text)
+    return matched["key"].casefold() if matched else " ".join(text.split())[:LONGEST_KEY].casefold().rstrip(" .!,")
+
+
+def _split(message: str) -> Iterator[str]:
+    for match in _SENTENCE.finditer(message):
+        sentence = _tidy(match.group())
+        if sentence and not sentence.endswith("?"):
+            yield sentence
+
+
+def _read(sentence: str) -> KnownFact | None:
+    if len(sentence) > LONGEST_FACT:
+        return None
+    sentence = _LEAD.sub("", sentence, count=1) if _LEAD.match(sentence) else sentence
+    asked = _ASKED.fullmatch(sentence)
+    text = asked["rest"] if asked else sentence
+    if _CALLED.fullmatch(text):
+        return KnownFact(key="my name", text=text)
+    # "The tests are red" is news; "remember that the code is 4711" is not.
+    is_news = text.casefold().startswith("the ") and not asked
+    if (asked or _IS.fullmatch(text) or _SELF.fullmatch(text)) and not is_news:
+        return KnownFact(key=name_fact(text), text=text)
+    return None
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())

@@ -7,19 +7,17 @@ it is rejected with a sentence the model reads as that call's result.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
+from msgspec import Struct
 from pydantic import JsonValue, ValidationError
 
-from metier.context.batches import expand, find_wrong_batch
-from metier.context.control import ACTION_OF_TOOL
+from metier.context.control import ACTION_OF_TOOL, expand, find_wrong_batch
 from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
-from metier.dataclass import dataclass
-from metier.decisions import ActionStep, ModelDecision
+from metier.decisions import SCRIPT_TOOLS, ActionStep, ModelDecision
 from metier.definitions.nearest import list_nearest
-from metier.lazy_regex import lazy_regex
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
 from metier.tools.schemas import SchemaCheck
 
@@ -30,14 +28,18 @@ type FailureReason = Literal["refusal", "truncated", "empty", "invalid_json", "i
 SUMMARY_CHARACTERS = 2_000
 DECISION_KEYS = frozenset(ModelDecision.model_fields)
 
-_BROKEN_DECISION = lazy_regex(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
+_BROKEN_DECISION = re.compile(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
+_FINISH_TEXT = re.compile(r"(?:```\w*\s*)?\{.*\}(?:\s*```)?\Z", re.DOTALL)
+
+_SCRIPT_KEYS = {"skill": "skill_name", "script": "script_name"}
+_OWN_KEYS = {"use_skill": {"skill_name": "skill"}, **dict.fromkeys(SCRIPT_TOOLS, _SCRIPT_KEYS)}
+"""By tool: other names of its arguments, and their own."""
 
 LAST: dict[str, int] = {"ask_user": 1, "finish": 2}
 """Actions that end or suspend the turn run after everything else of the same reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedCall:
+class RejectedCall(Struct, frozen=True, kw_only=True):
     """A call that is answered with a sentence instead of being run."""
 
     call_id: str
@@ -46,15 +48,13 @@ class RejectedCall:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(Struct, frozen=True, kw_only=True):
     decision: ModelDecision
     path: DecodePath
     rejected: tuple[RejectedCall, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undecodable:
+class Undecodable(Struct, frozen=True, kw_only=True):
     """No decision. `can_repair`: telling the model what was wrong may help, once."""
 
     reason: FailureReason
@@ -65,8 +65,27 @@ class Undecodable:
 class Decoder:
     """Reads replies to requests that offered these tools."""
 
-    def __init__(self, tools: Iterable[ToolSpec], *, mode: OutputMode = "native_with_json_fallback") -> None:
+    def __init__(
+        self,
+        tools: Iterable[ToolSpec],
+        *,
+        mode: OutputMode = "native_with_json_fallback",
+        other_names: Mapping[str, str] | None = None,
+        unwraps_finish: bool = True,
+        write_name: Callable[[str], str] = str,
+    ) -> None:
+        """Prepare for replies to requests with these tools.
+
+        `other_names` maps names that a call may use to the tools' own. None stands for a run of an older version, which
+        also ignored native calls in JSON mode and took each argument by one name only. `unwraps_finish` reads a single
+        `finish` that is written as JSON text. `write_name` maps a tool's name to the one that the model must write.
+        """
         self.mode: OutputMode = mode
+        self._other_names = other_names or {}
+        self._is_older = other_names is None
+        self._ignores_calls = self._is_older and mode == "json"
+        self._unwraps_finish = unwraps_finish
+        self._write_name = write_name
         self._schemas = {tool.name: tool.input_schema for tool in tools}
         self._checks: dict[str, SchemaCheck] = {}
 
@@ -80,7 +99,7 @@ class Decoder:
             # Whatever was being said or called when the room ran out is incomplete: nothing of it is acted on.
             message = "The reply was cut off at its token limit"
             return Undecodable(reason="truncated", message=message, can_repair=True)
-        if calls and self.mode != "json":
+        if calls and not self._ignores_calls:
             return self._from_calls(calls, text)
         if not text:
             return Undecodable(reason="empty", message="The reply is empty", can_repair=True)
@@ -113,29 +132,37 @@ class Decoder:
         return ordered, rejected + refused
 
     def _accept(self, call: ToolCallPart) -> ActionStep | RejectedCall:
-        if call.name not in self._schemas:
-            near = list_nearest(call.name, list(self._schemas), at_least=0.60)
-            known = f"; did you mean {', '.join(near)}?" if near else f"; known are {', '.join(sorted(self._schemas))}"
+        name = call.name if call.name in self._schemas else self._other_names.get(call.name, call.name)
+        if name not in self._schemas:
+            names = [self._write_name(name) for name in self._schemas]
+            near = list_nearest(call.name, names, at_least=0.60)
+            known = f"; did you mean {', '.join(near)}?" if near else f"; known are {', '.join(sorted(names))}"
             return _rejection(call, "unknown_tool", f"There is no tool {call.name!r}{known}")
         arguments: dict[str, JsonValue] | NotJson = call.arguments
         if call.raw_arguments:
             arguments = recover_object(call.raw_arguments)
         if isinstance(arguments, NotJson):
             return _rejection(call, "invalid_arguments", f"The arguments are not a JSON object: {arguments.message}")
-        wrong = self._find_wrong_argument(call.name, arguments)
+        if not self._is_older:
+            arguments = _use_own_keys(name, arguments)
+        wrong = self._find_wrong_argument(name, arguments)
         if wrong:
             return _rejection(call, "invalid_arguments", wrong)
-        return build_step(call.name, arguments, call_id=call.id)
+        return build_step(name, arguments, call_id=call.id)
 
     def _find_wrong_argument(self, tool: str, arguments: dict[str, JsonValue]) -> str:
         if tool not in self._checks:
             self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
         wrong = self._checks[tool].describe_errors(arguments)
         wrong = wrong or (find_wrong_batch(arguments) if tool == "delegate" else "")
-        return f"Invalid input for {tool!r}: {wrong}" if wrong else ""
+        return f"Invalid input for {self._write_name(tool)!r}: {wrong}" if wrong else ""
 
     def _from_text(self, text: str) -> Decoded | Undecodable:
         found = recover_object(text)
+        if self._unwraps_finish and self.mode != "native" and _FINISH_TEXT.match(text):
+            finish = _find_finish(found)
+            if finish is not None:
+                return self._from_object({"planned_actions": [{"type": "finish", "params": finish}]})
         if self.mode == "native" or (self.mode != "json" and not _is_meant_as_decision(text, found)):
             return _as_result(text)
         if isinstance(found, NotJson):
@@ -160,6 +187,12 @@ class Decoder:
         planned = [step.model_copy(update={"expected_output": expected[step.call_id]}) for step in accepted]
         decision = decision.model_copy(update={"planned_actions": tuple(planned)})
         return Decoded(decision=decision, path="json", rejected=tuple(rejected))
+
+
+def _use_own_keys(tool: str, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Rename arguments that a model may write in two ways: `skill` and `skill_name`, `script` and `script_name`."""
+    own = {key: name for key, name in _OWN_KEYS.get(tool, {}).items() if name not in arguments}
+    return {own.get(key, key): value for key, value in arguments.items()} if own else arguments
 
 
 def build_step(tool: str, arguments: dict[str, JsonValue], *, call_id: str) -> ActionStep:
@@ -197,6 +230,27 @@ def _is_meant_as_decision(text: str, found: dict[str, JsonValue] | NotJson) -> b
     if isinstance(found, NotJson):
         return _BROKEN_DECISION.match(text) is not None
     return "planned_actions" in found or ("selected_skill" in found and found.keys() <= DECISION_KEYS)
+
+
+def _find_finish(found: dict[str, JsonValue] | NotJson) -> dict[str, JsonValue] | None:
+    """The parameters of a `finish` without the decision around it: an action, a call, or nothing but `params`."""
+    if isinstance(found, NotJson):
+        return None
+    call = found.get("function")
+    if isinstance(call, dict):
+        found = call
+    if all(found.get(key) != "finish" for key in ("type", "name", "tool", "action")):
+        given = found.get("params")
+        return given if found.keys() == {"params"} and isinstance(given, dict) and given.keys() == {"result"} else None
+    given = next((found[key] for key in ("params", "arguments", "parameters") if key in found), None)
+    if isinstance(given, str):
+        parsed = recover_object(given)
+        if isinstance(parsed, NotJson):
+            return {"result": given}
+        return parsed
+    if isinstance(given, dict):
+        return given
+    return {"result": found["result"]} if "result" in found else None
 
 
 def _rejection(

@@ -5,41 +5,40 @@ small, else its summary and outline. Stage 2 is what was asked for, by file or b
 Code of a skill is never shown: it is run.
 """
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from metier.context.fences import SKILL_CONTENT, fence
+from msgspec import Struct
+
 from metier.context.layers import Disclosed
+from metier.context.outside_text import SKILL_CONTENT, escape_marks, fence
 from metier.context.tokens import estimate_tokens
-from metier.dataclass import dataclass
 from metier.definitions.nearest import list_nearest
 from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
 from metier.events import DisclosedFile
-from metier.lazy_regex import lazy_regex
 
 SKILL_FILE = "SKILL.md"
 CODE_FOLDERS = ("scripts/", "toolsets/")
 CODE_FILES = ("impl.py",)
 OUTLINE_LINES = 40
-CUT_MARK_BYTES, CUT_MARK_TOKENS = 100, 30
 LEAST_TOKENS = 100
 """Less room than this is no room: a scrap of a file tells nothing."""
-_PLACEHOLDERS = lazy_regex(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
+_PLACEHOLDERS = re.compile(r"\{baseDir\}|\$\{?(?:SKILL_DIR|SKILL_ROOT|CLAUDE_SKILL_DIR|CLAUDE_SKILL_ROOT)\}?")
 
 type Read = Callable[[str], bytes]
 """The bytes of a file of the skill by its relative path. Raises `SkillError`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisclosureLimits:
+class DisclosureLimits(Struct, frozen=True, kw_only=True):
     max_reference_bytes: int = 120_000
     max_reference_tokens: int = 4_000
     inline_body_tokens: int = 1_500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillText:
+class SkillText(Struct, frozen=True, kw_only=True):
     """A skill as far as words go."""
 
     name: str
@@ -53,13 +52,23 @@ class SkillText:
     is_trusted: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disclosure:
+class Disclosure(Struct, frozen=True, kw_only=True):
     """One stage for one skill: the pieces, their account, and what was refused, with the reason."""
 
     pieces: tuple[Disclosed, ...]
     files: tuple[DisclosedFile, ...]
     refused: tuple[str, ...] = ()
+
+
+class _Excerpt(Struct, frozen=True):
+    """Content of a file, before it is labeled."""
+
+    path: str
+    section: str
+    text: str
+    note: str = ""
+    """Metier's own words below the content."""
+    is_cut: bool = False
 
 
 def disclose_overview(skill: SkillText, limits: DisclosureLimits) -> Disclosure:
@@ -69,7 +78,7 @@ def disclose_overview(skill: SkillText, limits: DisclosureLimits) -> Disclosure:
         text, section = body, ""
     else:
         text, section = render_outline(body), "outline"
-    return _disclose(skill, 1, [(SKILL_FILE, section, f"{text}\n\n{_describe_files(skill)}".strip(), False)])
+    return _disclose(skill, 1, [_Excerpt(SKILL_FILE, section, text, note=_describe_files(skill))])
 
 
 def disclose_files(
@@ -79,7 +88,7 @@ def disclose_files(
 
     `shown` are the paths that the model has in front of it already; they are not repeated.
     """
-    found: list[tuple[str, str, str, bool]] = []
+    found: list[_Excerpt] = []
     refused: list[str] = []
     bytes_left, tokens_left = limits.max_reference_bytes, limits.max_reference_tokens
     for wanted in dict.fromkeys(paths):
@@ -87,14 +96,16 @@ def disclose_files(
         if isinstance(outcome, _Refused):
             refused.append(f"{wanted}: {outcome.reason}")
             continue
-        text, is_cut = _cut(make_usable(outcome, skill.folder), bytes_left, tokens_left)
-        if not text or (is_cut and tokens_left < LEAST_TOKENS):
+        # Escaped before it is measured, because escaping makes it longer.
+        whole = escape_marks(make_usable(outcome, skill.folder))
+        text, is_cut = _cut(whole, bytes_left, tokens_left)
+        if is_cut and (not text or tokens_left < LEAST_TOKENS):
             refused.append(f"{wanted}: no room left, {limits.max_reference_tokens} tokens is the most at once")
             continue
-        bytes_left -= len(text.encode("utf-8", "surrogatepass"))
+        bytes_left -= _count_bytes(text)
         tokens_left -= estimate_tokens(text)
         path, _, section = wanted.partition("#")
-        found.append((path, section, text, is_cut))
+        found.append(_Excerpt(path, section, text, is_cut=is_cut))
     disclosure = _disclose(skill, 2, found)
     return Disclosure(pieces=disclosure.pieces, files=disclosure.files, refused=tuple(refused))
 
@@ -106,7 +117,7 @@ def disclose_scripts(skill: SkillText) -> Disclosure:
     names = ", ".join(script.removesuffix(".py") for script in skill.scripts)
     trust = "" if skill.is_trusted else " The skill is not trusted: they will be refused."
     text = f"Scripts: {names}. Ask script_help before script_run; no shell, no input, limited time and output.{trust}"
-    return _disclose(skill, 3, [("scripts/", "", text, False)])
+    return _disclose(skill, 3, [_Excerpt("scripts/", "", text)])
 
 
 def render_catalog(candidates: Iterable[tuple[str, str]], others: Iterable[str], *, max_other_tokens: int = 500) -> str:
@@ -151,8 +162,7 @@ def wrap(skill: SkillText, *, path: str, section: str, text: str) -> str:
     return fence(text, tag=SKILL_CONTENT, attributes=attributes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refused(Struct, frozen=True):
     reason: str
 
 
@@ -195,53 +205,66 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
-    """As many whole lines as fit, and a line that says what is missing."""
-    if len(text.encode("utf-8", "surrogatepass")) <= max_bytes and estimate_tokens(text) <= max_tokens:
+    """Return the whole text if it fits, else as many whole lines as fit with a line that reports the missing ones.
+
+    The limits are for the text with that line, without the label around it.
+    """
+    if _fits(text, max_bytes, max_tokens):
         return text, False
-    kept: list[str] = []
-    used_bytes, used_tokens = CUT_MARK_BYTES, CUT_MARK_TOKENS
     lines = text.splitlines()
-    for line in lines:
-        used_bytes += len(line.encode("utf-8", "surrogatepass")) + 1
-        used_tokens += estimate_tokens(line) + 1
-        if used_bytes > max_bytes or used_tokens > max_tokens:
-            break
-        kept.append(line)
-    if not kept:
-        # One line longer than all the room there is: a piece of it, small enough in any script.
-        kept = [lines[0][: min(max_bytes // 4, max(0, max_tokens - CUT_MARK_TOKENS) // 2)]]
-    if not kept[0]:
-        return "", True
-    return "\n".join([*kept, f"[… {len(lines) - len(kept)} of {len(lines)} lines left out; ask for a section …]"]), True
+
+    def keep(count: int) -> str:
+        left_out = f"[… {len(lines) - count} of {len(lines)} lines left out; ask for a section …]"
+        return "\n".join([*lines[:count], left_out])
+
+    count = _find_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
+    if count:
+        return keep(count), True
+    # A first line that is longer than the limit: its start, with the same report.
+    first, mark = lines[0], keep(0)
+    length = _find_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
+    return (f"{first[:length]}\n{mark}" if length else ""), True
 
 
-def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[tuple[str, str, str, bool]]) -> Disclosure:
+def _fits(text: str, max_bytes: int, max_tokens: int) -> bool:
+    return _count_bytes(text) <= max_bytes and estimate_tokens(text) <= max_tokens
+
+
+def _count_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _find_most(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the greatest number up to `most` that fits, by bisection."""
+    return bisect_right(range(1, most + 1), x=False, key=lambda number: not fits(number))
+
+
+def _disclose(skill: SkillText, stage: Literal[1, 2, 3], found: Iterable[_Excerpt]) -> Disclosure:
+    """Wrap each excerpt. Sizes are those of the content, to which the limits apply, without label and note."""
     pieces: list[Disclosed] = []
     files: list[DisclosedFile] = []
-    for path, section, text, is_cut in found:
-        wrapped = wrap(skill, path=path, section=section, text=text)
-        place = f"{path}#{section}" if section else path
+    for each in found:
+        text = f"{each.text}\n\n{each.note}".strip() if each.note else each.text
+        wrapped = wrap(skill, path=each.path, section=each.section, text=text)
+        place = f"{each.path}#{each.section}" if each.section else each.path
         pieces.append(Disclosed(skill=skill.name, path=place, stage=stage, text=wrapped))
         files.append(
             DisclosedFile(
-                path=path,
-                section=section,
-                bytes=len(wrapped.encode("utf-8", "surrogatepass")),
-                tokens=estimate_tokens(wrapped),
-                truncated=is_cut or section == "outline",
+                path=each.path,
+                section=each.section,
+                bytes=_count_bytes(each.text),
+                tokens=estimate_tokens(each.text),
+                truncated=each.is_cut or each.section == "outline",
             )
         )
     return Disclosure(pieces=tuple(pieces), files=tuple(files))
 
 
 def _describe_files(skill: SkillText) -> str:
-    """What else there is to read, so that the model can ask for it by name."""
+    """What else there is to read, so that the model can ask for it by name. Scripts are named by stage 3."""
     readable = [file for file in skill.files if file != SKILL_FILE and not file.startswith(CODE_FOLDERS)]
     readable = [file for file in readable if file not in CODE_FILES]
-    parts = [f"Files (read_skill_files): {', '.join(readable[:OUTLINE_LINES])}"] if readable else []
-    if skill.scripts:
-        parts.append(f"Scripts (script_help, script_run): {', '.join(s.removesuffix('.py') for s in skill.scripts)}")
-    return "\n".join(parts)
+    return f"Files (read_skill_files): {', '.join(readable[:OUTLINE_LINES])}" if readable else ""
 
 
 def _attribute(text: str) -> str:

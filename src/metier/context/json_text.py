@@ -7,17 +7,15 @@ reported with the place where reading stopped.
 import json
 from typing import NoReturn, cast
 
+from msgspec import Struct
 from pydantic import JsonValue
-
-from metier.dataclass import dataclass
 
 MAX_CHARACTERS = 2_000_000
 MAX_STARTS = 64
 """How many `{` are tried as the beginning of the object; prose with more braces than that is not an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotJson:
+class NotJson(Struct, frozen=True):
     """Why no object was found."""
 
     message: str

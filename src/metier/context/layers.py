@@ -11,12 +11,13 @@ The order is fixed, so the same inputs give the same bytes and a vendor's prompt
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from metier.context.fences import TOOL_OUTPUT, fence
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+from metier.context.outside_text import TOOL_OUTPUT, fence
 from metier.decisions import StepExecutionResult
 from metier.messages import MediaPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from metier.providers.base import SystemBlock
@@ -72,10 +73,23 @@ TITLES: dict[LayerName, str] = {
     "input": "# Input",
 }
 
+CAPS: dict[LayerName, int] = {
+    "base": 40_000,
+    "soul": 12_000,
+    "profile": 12_000,
+    "agent": 40_000,
+    "plugins": 12_000,
+    "project": 42_000,
+    "facts": 40_000,
+    "summary": 12_000,
+    "conversation": 60_000,
+    "step": 40_000,
+}
+"""In characters. The task and what is piped in are bounded where they come in, skills by their own settings."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disclosed:
-    """A piece of skill content that stands in the prompt, wrapped and labelled."""
+
+class Disclosed(Struct, frozen=True, kw_only=True):
+    """A piece of skill content that is in the prompt, wrapped and labelled."""
 
     skill: str
     path: str
@@ -86,8 +100,7 @@ class Disclosed:
     """It was asked for in the turn before this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """One turn of the run: what the model said and called, and every result. Kept or dropped as a whole."""
 
     reply: Message
@@ -106,8 +119,7 @@ class Exchange:
     """It gives again what an earlier request had lost to the budget."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """Everything a turn could say, before the budget cuts it."""
 
     base: str = ""
@@ -123,7 +135,7 @@ class Prompt:
     protocol: str = ""
     """How to answer, where tools cannot be called natively."""
     facts: str = ""
-    """What a person told and wants kept."""
+    """What a user told and wants kept."""
     summary: str = ""
     """What is left of the conversation before `conversation`."""
     conversation: tuple[Message, ...] = ()
@@ -169,7 +181,7 @@ def build_system(prompt: Prompt) -> tuple[SystemBlock, ...]:
     texts = [text for name in SYSTEM_LAYERS if (text := prompt.layer(name))]
     blocks = [SystemBlock(text) for text in texts]
     if blocks:
-        blocks[-1] = replace(blocks[-1], cache=True)
+        blocks[-1] = SystemBlock(blocks[-1].text, cache=True)
     return tuple(blocks)
 
 
@@ -264,3 +276,46 @@ class PrefixHashes:
             digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
         self._system, self._hash = system, digest.hexdigest()[:16]
         return self._hash
+
+
+class Capped(NamedTuple):
+    text: str
+    left_out: int
+    """How many characters; none where it fits."""
+
+
+def cap_layer(layer: LayerName, text: str) -> Capped:
+    """The beginning of the text, and a marker where the rest would be."""
+    most = CAPS.get(layer)
+    if most is None or len(text) <= most:
+        return Capped(text, 0)
+    marker = f"\n[… {len(text) - most} characters left out: at most {most} of this layer are used …]"
+    return Capped(text[:most] + marker, len(text) - most)
+
+
+def cap_conversation(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The latest messages within the cap, beginning with one of the person; a call and its results stay together."""
+    room = CAPS["conversation"]
+    first = len(messages)
+    for index in range(len(messages) - 1, -1, -1):
+        room -= _count_characters(messages[index])
+        if room < 0:
+            break
+        if messages[index].role == "user":
+            first = index
+    return tuple(messages[first:])
+
+
+def _count_characters(message: Message) -> int:
+    total = 0
+    for part in message.parts:
+        match part:
+            case TextPart() | ToolResultPart():
+                total += len(part.text)
+            case ToolCallPart():
+                total += len(part.name) + len(part.raw_arguments or str(part.arguments))
+            case MediaPart():
+                pass
+            case _:
+                total += len(part.text) + len(part.signature)
+    return total

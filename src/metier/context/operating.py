@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Literal
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct
+
 from metier.prompts.texts import load_text
 
 type Family = Literal["claude", "gpt", "gemini", "open", ""]
@@ -19,15 +19,14 @@ CHANGING_TOOLS = frozenset({"Write", "Edit", "Bash"})
 """A run that can change something may have work that is worth a plan."""
 
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
-    ("claude", lazy_regex(r"claude", re.IGNORECASE)),
-    ("gemini", lazy_regex(r"gemini", re.IGNORECASE)),
-    ("gpt", lazy_regex(r"gpt-(?!oss|neo|j\b)|codex|(?:^|/)o[1-9](?:-|$)", re.IGNORECASE)),
+    ("claude", re.compile(r"claude", re.IGNORECASE)),
+    ("gemini", re.compile(r"gemini", re.IGNORECASE)),
+    ("gpt", re.compile(r"gpt-(?!oss|neo|j\b)|codex|(?:^|/)o[1-9](?:-|$)", re.IGNORECASE)),
 )
 _OF_PROVIDER: dict[str, Family] = {"anthropic": "claude", "gemini": "gemini", "offline": ""}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subjects:
+class Subjects(Struct, frozen=True, kw_only=True):
     """What a run can do, as far as the instructions differ by it."""
 
     tools: Collection[str] = ()
@@ -53,7 +52,6 @@ def build_operating(subjects: Subjects, family: Family) -> str:
     names = [
         "operating/metier",
         "operating/work",
-        *(["operating/plan"] if subjects.can_plan else []),
         *(["operating/files"] if set(subjects.tools) >= FILE_TOOLS else []),
         *(["operating/skills"] if subjects.has_skills else []),
         *(["operating/partners"] if subjects.has_partners else []),

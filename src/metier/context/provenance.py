@@ -3,17 +3,17 @@
 import json
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName, Prompt, render_steps
-from metier.dataclass import dataclass
 from metier.messages import Message, ToolSpec
 
 EXCERPT_BYTES = 60
 """How much is shown on either side of the first difference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """A stretch of the prompt that has one origin."""
 
     layer: LayerName | str
@@ -27,8 +27,7 @@ class Segment:
         return self.text.encode("utf-8", "surrogatepass")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """The first byte at which two prompts differ; everything before it can come from a vendor's cache."""
 
     offset: int

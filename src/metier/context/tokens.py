@@ -63,10 +63,10 @@ class TokenCounter:
         self._messages: dict[int, tuple[Message, int]] = {}
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._items: tuple[object, ...] = ()
-        """The items that were summed up last."""
+        """The items that were summarized last."""
         self._last: tuple[object, str] = (None, "")
         self._sums: list[int] = []
-        """The sum up to each of them."""
+        """The summarize to each of them."""
 
     def text(self, text: str) -> int:
         """For texts that stay the same for many turns."""

@@ -14,15 +14,17 @@ The overview of the skill in charge, the system layers, the task and half of a c
 What is taken out of the run stays out (`Trim` is on record), so the beginning of the next request is the same bytes.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.context.layers import Disclosed, Exchange, Prompt, render_steps
 from metier.context.tokens import TokenCounter, estimate_tokens
-from metier.dataclass import dataclass
 from metier.decisions import StepExecutionResult
-from metier.lazy_regex import lazy_regex
 from metier.messages import Message, Part, TextPart, ToolResultPart, Value
 from metier.telemetry.excerpt import one_line
 
@@ -39,7 +41,7 @@ READING_TOOL = "read_skill_files"
 AGAIN = "call the tool again if you need them"
 
 _LINE = "[Result: "
-_MARK = lazy_regex(r"\n\[… (\d{1,12}) characters taken out to save room; [a-z ]{1,60} …\]\n")
+_MARK = re.compile(r"\n\[… (\d{1,12}) characters taken out to save room; [a-z ]{1,60} …\]\n")
 
 type Size = Literal["short", "line", "gone"]
 
@@ -217,8 +219,7 @@ class Trimmer:
         return self.counter.message(exchange.reply) + sum(map(self.counter.message, exchange.results))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class History(Struct, frozen=True, kw_only=True):
     """The turns of a run as they are told: in full or shortened, and those that are only told as steps."""
 
     run: tuple[Exchange, ...]

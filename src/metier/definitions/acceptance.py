@@ -1,6 +1,7 @@
 """When a step of a task counts as done: criteria for the model to read, and those that can be checked."""
 
-from metier.dataclass import dataclass
+from dataclasses import dataclass
+
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 
@@ -16,7 +17,7 @@ class Criterion:
     file: str = ""
     """Below the workspace; it must be there and not be empty."""
     contains: str = ""
-    """A text that stands in the file."""
+    """A text that is in the file."""
     command: str = ""
     """A program and its arguments, run in the workspace; it must end with exit code 0."""
 

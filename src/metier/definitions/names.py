@@ -1,16 +1,24 @@
-"""Names of skills and scripts: which are allowed, and the one form in which they are compared."""
+"""Names in definitions: of tools, skills, agents and plugins, in their canonical form."""
+
+import re
+import unicodedata
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
 
 from metier.errors import InvalidName
-from metier.lazy_regex import lazy_regex
 from metier.telemetry.excerpt import cut_end
 
 MAX_NAME = 64
 SKILL_PIN = "skill:"
 """In front of the name of a skill among the definitions that a run is pinned to."""
 
-_ALLOWED = lazy_regex(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
+_USABLE = re.compile(rf"[\w-]{{1,{MAX_NAME}}}")
+_ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
 _RESERVED = frozenset({"__pycache__"})
 _SUFFIX = ".py"
+
+PLUGIN = "plugin/"
 
 
 def canonical_name(name: str) -> str:
@@ -28,6 +36,11 @@ def check_name(name: str) -> None:
             f"Name {_shown(name)} is not allowed",
             hint=f"Use 1 to {MAX_NAME} letters, digits, hyphens or underscores",
         )
+
+
+def is_usable_name(name: str) -> bool:
+    """Return True if a skill can have this name: letters of any script, digits, hyphens and underscores."""
+    return _USABLE.fullmatch(name) is not None and name.lower() not in _RESERVED
 
 
 def check_skill_id(name: str) -> None:
@@ -54,3 +67,17 @@ def name_capability(skill: str) -> str:
 
 def _shown(name: str) -> str:
     return repr(cut_end(name, MAX_NAME))
+
+
+def fold_id(id: str) -> str:  # noqa: A002 - the word of the format
+    """The form in which two IDs are the same on a disk that knows no case: `Foo/Bar` and `foo/bar`."""
+    return unicodedata.normalize("NFKC", id).casefold()
+
+
+type PluginName = Annotated[str, Field(pattern=rf"^{PLUGIN}[a-z0-9][a-z0-9._-]*$")]
+
+
+type Profile = Literal["permissive", "guarded", "strict"]
+
+PROFILES: tuple[Profile, ...] = get_args(Profile.__value__)
+"""The loosest first."""

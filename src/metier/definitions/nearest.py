@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from metier.definitions.spelling import Measure, measure_common, measure_name, measure_part, rank
+from rapidfuzz import fuzz, process
 
-_ALIKE = 0.60
-_WITHIN = 0.85
+_ALIKE = 60.0
+_WITHIN = 85.0
 _LONG_ENOUGH = 4
 """Shorter words stand inside others by chance."""
+_MAX_COMPARED = 500
+"""Characters that are compared: a name from a model may have millions."""
 
 
 def find_nearest(word: str, words: Iterable[str]) -> str | None:
@@ -16,21 +18,19 @@ def find_nearest(word: str, words: Iterable[str]) -> str | None:
     `-` and `_` are the same; of equals the first in the alphabet is taken.
     """
     choices = sorted(words)
-    best = _find_best(word, choices, measure_common, at_least=_ALIKE)
+    best = process.extractOne(word, choices, scorer=fuzz.ratio, processor=_fold, score_cutoff=_ALIKE)
     if best is None and len(word) >= _LONG_ENOUGH:
         longer = [choice for choice in choices if len(choice) >= _LONG_ENOUGH]
-        best = _find_best(word, longer, measure_part, at_least=_WITHIN)
-    return best
-
-
-def _find_best(word: str, choices: Sequence[str], measure: Measure, *, at_least: float) -> str | None:
-    found = rank(_fold(word), map(_fold, choices), measure, at_least=at_least, most=1)
-    return choices[found[0].place] if found else None
+        best = process.extractOne(word, longer, scorer=fuzz.partial_ratio, processor=_fold, score_cutoff=_WITHIN)
+    return best[0] if best else None
 
 
 def list_nearest(word: str, words: Sequence[str], *, at_least: float = 0.0, most: int = 3) -> list[str]:
     """The words most alike, the best first; `at_least` is a similarity from 0 to 1."""
-    return [found.text for found in rank(word, words, measure_name, at_least=at_least, most=most)]
+    nearest = process.extract(
+        word, words, scorer=fuzz.WRatio, processor=_truncate, limit=most, score_cutoff=100 * at_least
+    )
+    return [found for found, *_ in nearest]
 
 
 def hint_nearest(word: str, words: Iterable[str]) -> str:
@@ -44,4 +44,8 @@ def suggest(name: str | None) -> str:
 
 
 def _fold(word: str) -> str:
-    return word.replace("_", "-")
+    return _truncate(word).replace("_", "-")
+
+
+def _truncate(word: str) -> str:
+    return word[:_MAX_COMPARED]

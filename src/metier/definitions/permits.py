@@ -1,20 +1,18 @@
 """What one file says on what may be used: tools, models, commands, rules, as written and with lines. Judges nothing."""
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
+
 from metier.definitions.acceptance import list_commands
-from metier.definitions.inherit import INHERIT
-from metier.definitions.references import read_names
+from metier.definitions.references import INHERIT, read_names
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Node, Scalar, Sequence
 
 _KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals", "acceptance")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permits:
+class Permits(Struct, frozen=True, kw_only=True):
     """Also of a definition that cannot be loaded for another reason."""
 
     file: str

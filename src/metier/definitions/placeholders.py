@@ -7,18 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.task import TaskDefinition, TaskStep
-from metier.lazy_regex import lazy_regex
 
-_PATTERN = lazy_regex(r"\{\{\s*(?:inputs\.(?P<input>[A-Za-z0-9_.-]+)|steps\.(?P<step>[^{}]+?)\.result)\s*\}\}")
-_MEANT = lazy_regex(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
+_PATTERN = re.compile(r"\{\{\s*(?:inputs\.(?P<input>[A-Za-z0-9_.-]+)|steps\.(?P<step>[^{}]+?)\.result)\s*\}\}")
+_MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholder:
+class Placeholder(Struct, frozen=True):
     kind: Literal["input", "step"]
     name: str
     """The input, or the file of the step as `name_step` writes it."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from metier.definitions.files.contained_path import is_absent
 from metier.definitions.problems import Problem
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.errors import ConfigError
@@ -13,10 +14,10 @@ POLICY_FILE = ".agent/policy.yaml"
 def read_policy_file(workspace: Path) -> bytes:
     """The host's rules as they stand; nothing where there is no such file."""
     file = workspace / POLICY_FILE
-    if not file.exists() and not file.is_symlink():
+    if is_absent(file):
         return b""
     # A link to nowhere is not "no rules", and a link to a device has no end.
     found = read_skill_file(file, limit=MAX_FILE_BYTES, within=workspace)
     if isinstance(found, Problem):
-        raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Mend it, or remove it")
+        raise ConfigError(f"The policy '{file}' cannot be used: {found.message}", hint="Fix or remove it")
     return found

@@ -2,13 +2,12 @@
 
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
 
 type Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """One finding. An error keeps a definition from loading; a warning does not."""
 
     severity: Severity
@@ -19,6 +18,8 @@ class Problem:
     file: str = ""
     line: int | None = None
     hint: str = ""
+    subject: str = ""
+    """The name of the definition that it is about, if the file does not tell."""
 
     def render(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file

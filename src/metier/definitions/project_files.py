@@ -1,23 +1,24 @@
 """Read project instructions: `AGENTS.md` (else `CLAUDE.md`, `GEMINI.md`) with the files that it imports.
 
-Reads and checks only; `context.project` renders what is found, and the runtime decides whose text it is.
+Reads and checks only; `context.outside_text` renders what is found, and the runtime decides whose text it is.
 """
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import is_absent, read_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import is_absent, read_contained
 from metier.definitions.problems import Problem
-from metier.lazy_regex import lazy_regex
 
 NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 """The first one that a folder has is read."""
 PERSONAL = Path(".agent/AGENTS.md")
-"""Below the home folder: what a person wants in every project."""
+"""Below the home folder: what a user wants in every project."""
 MAX_FILE_BYTES = 1_000_000
 MAX_CHARACTERS = 20_000
 """Of one file with its imports. Two files at the start of a run fit into their layer whole."""
@@ -26,14 +27,13 @@ MAX_IMPORTS = 30
 IMPORTED = frozenset({".md", ".markdown", ".mdx", ".mdc", ".txt", ".rst", ".adoc"})
 """Only documents are imported: an import line cannot put `.env` or a key into a prompt."""
 
-_IMPORT = lazy_regex(r"[ \t]*(?:[-*][ \t]+)?@(\S+)[ \t]*")
-_FENCE = lazy_regex(r"[ ]{0,3}(```+|~~~+)")
+_IMPORT = re.compile(r"[ \t]*(?:[-*][ \t]+)?@(\S+)[ \t]*")
+_FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _PASSED_OVER = frozenset({"node_modules", "vendor", "site-packages", "__pycache__", "venv"})
 """Folders of other projects' files. Hidden folders are passed over too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectFile:
+class ProjectFile(Struct, frozen=True, kw_only=True):
     path: str
     """As it is shown: relative to the workspace, or below `~`."""
     text: str
@@ -48,6 +48,16 @@ class ProjectFile:
     problems: tuple[Problem, ...] = ()
 
 
+type Clean = Callable[[str], str]
+type Deny = Callable[[str], str]
+"""Why a rule keeps a file of the workspace from being read, by its path; empty if none does."""
+
+
+def allow_all(_path: str) -> str:
+    """A `Deny` without rules."""
+    return ""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Reading:
     """What reading one file with its imports came to so far."""
@@ -55,6 +65,7 @@ class _Reading:
     root: Path
     shown: str
     """What stands before a path below `root` when it is shown."""
+    deny: Deny
     read: list[bytes] = field(default_factory=list[bytes])
     imports: list[str] = field(default_factory=list[str])
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -70,16 +81,14 @@ class _Reading:
         )
 
 
-type Clean = Callable[[str], str]
-
-
-def load_project_file(folder: Path, *, within: Path, clean: Clean, is_own: bool = True) -> ProjectFile | None:
+def load_project_file(
+    folder: Path, *, within: Path, clean: Clean, is_own: bool = True, deny: Deny = allow_all
+) -> ProjectFile | None:
     """The instructions of one folder of a workspace; None where it has none."""
     for name in NAMES:
         file = folder / name
-        # An empty folder holds the place of a missing file while a program runs in a sandbox; see `tools.process`.
         if not is_absent(file) and not file.is_dir():
-            return _load(file, _Reading(root=within, shown=""), clean, is_own=is_own)
+            return _load(file, _Reading(root=within, shown="", deny=deny), clean, is_own=is_own)
     return None
 
 
@@ -88,10 +97,13 @@ def load_personal_file(home: Path, *, clean: Clean) -> ProjectFile | None:
     file = home / PERSONAL
     if is_absent(file):
         return None
-    return _load(file, _Reading(root=file.parent, shown=f"~/{PERSONAL.parent}/"), clean, is_own=True)
+    reading = _Reading(root=file.parent, shown=f"~/{PERSONAL.parent}/", deny=allow_all)
+    return _load(file, reading, clean, is_own=True)
 
 
-def load_nearby_files(path: str, *, workspace: Path, clean: Clean, is_own: bool) -> tuple[ProjectFile, ...]:
+def load_nearby_files(
+    path: str, *, workspace: Path, clean: Clean, is_own: bool, deny: Deny = allow_all
+) -> tuple[ProjectFile, ...]:
     """The instructions of the folders between the workspace and a file in it, nearest last; not those of the root.
 
     A repository inside the workspace, and what lies in it, is the text of its author.
@@ -107,7 +119,7 @@ def load_nearby_files(path: str, *, workspace: Path, clean: Clean, is_own: bool)
             break
         folder /= part
         is_own = is_own and not os.path.lexists(folder / ".git")
-        if (file := load_project_file(folder, within=workspace, clean=clean, is_own=is_own)) is not None:
+        if (file := load_project_file(folder, within=workspace, clean=clean, is_own=is_own, deny=deny)) is not None:
             found.append(file)
     return tuple(found)
 
@@ -135,6 +147,9 @@ def _load(file: Path, reading: _Reading, clean: Clean, *, is_own: bool) -> Proje
 
 def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
     """None, and a warning, for a file that cannot be used: it may be written for another program."""
+    if denied := _find_denial(file, reading):
+        reading.warn(f"It is not read: {denied}", file, line=line)
+        return None
     try:
         data = read_contained(file, within=reading.root, limit=MAX_FILE_BYTES)
     except OSError as error:
@@ -150,6 +165,13 @@ def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
         return None
     reading.read.append(data)
     return text
+
+
+def _find_denial(file: Path, reading: _Reading) -> str:
+    """By its name, or by the name of the file that its links lead to."""
+    real = os.path.relpath(file.resolve(), reading.root.resolve())
+    paths = dict.fromkeys((os.path.relpath(file, reading.root), real))
+    return next((denied for path in paths if (denied := reading.deny(path))), "")
 
 
 def _expand(text: str, file: Path, reading: _Reading, *, above: tuple[Path, ...]) -> Iterator[str]:

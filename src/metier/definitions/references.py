@@ -1,19 +1,45 @@
 """The agents, skills and tasks that a definition names, with the line of each name."""
 
+from collections.abc import Sequence
 from typing import Literal
 
-from metier.dataclass import dataclass
-from metier.definitions.inherit import INHERIT
+from msgspec import Struct
+
 from metier.definitions.text.fields import Fields
-from metier.definitions.text.yaml_text import Scalar, Sequence
+from metier.definitions.text.yaml_text import Scalar
+from metier.definitions.text.yaml_text import Sequence as ListNode
+
+INHERIT = "inherit"
+
+
+def find_limit(own: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names that a skill's list leaves of what surrounds it; None where it leaves everything.
+
+    What it adds beside `inherit` counts for nothing here: while a skill is in charge, authority only narrows.
+    """
+    return None if own is None or INHERIT in own else tuple(own)
+
+
+def resolve_list(own: Sequence[str] | None, inherited: Sequence[str]) -> tuple[str, ...]:
+    """The names that count, each once, inherited ones first.
+
+    No list, or `inherit` alone, takes what surrounds it; `inherit` among others adds to it; a list without `inherit`
+    replaces it, and an empty list allows nothing.
+    """
+    if own is None:
+        return tuple(dict.fromkeys(inherited))
+    names = [name for name in own if name != INHERIT]
+    if INHERIT in own:
+        return tuple(dict.fromkeys([*inherited, *names]))
+    return tuple(dict.fromkeys(names))
+
 
 type Kind = Literal["agent", "skill", "task"]
 
 _KEYS: tuple[tuple[str, Kind], ...] = (("agent", "agent"), ("skills", "skill"), ("tasks", "task"))
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     kind: Kind
     name: str
     file: str
@@ -27,7 +53,7 @@ def read_references(fields: Fields) -> tuple[Reference, ...]:
         entry = fields.find(key)
         if entry is None:
             continue
-        items = entry.value.items if isinstance(entry.value, Sequence) else (entry.value,)
+        items = entry.value.items if isinstance(entry.value, ListNode) else (entry.value,)
         for item in items:
             if isinstance(item, Scalar):
                 names = [item.value] if kind == "agent" or item is not entry.value else item.value.split(",")
@@ -40,7 +66,7 @@ def read_names(fields: Fields, key: str) -> dict[str, int]:
     entry = fields.find(key)
     if entry is None:
         return {}
-    if isinstance(entry.value, Sequence):
+    if isinstance(entry.value, ListNode):
         names = {item.value.strip(): item.line for item in entry.value.items if isinstance(item, Scalar)}
     else:
         names = dict.fromkeys(fields.texts(key) or (), entry.line)

@@ -1,39 +1,38 @@
-"""A schedule: when an agent is given which work. From `.agent/schedules.yaml`, or made by `agent schedule add`.
+"""A schedule and its due times. From `.agent/schedules.yaml`, or made by `agent schedule add`.
 
-    schedules:
-      nightly-report:
-        cron: "30 6 * * mon-fri"
-        timezone: Europe/Berlin
-        prompt: Summarize what changed since yesterday.
-
-Reads and checks; `definitions.schedule_times` says when one is due.
+schedules:
+  nightly-report:
+    cron: "30 6 * * mon-fri"
+    timezone: Europe/Berlin
+    prompt: Summarize what changed since yesterday.
 """
 
+import hashlib
 import re
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingOf
-from dataclasses import field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo
 
+from msgspec import Struct, field
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from metier.dataclass import dataclass
-from metier.definitions.cron import follow_cron
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.text.fields import Fields, is_nothing
 from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
 from metier.errors import ConfigError
-from metier.lazy_regex import lazy_regex
+from metier.extras import hint_extra
 from metier.messages import Value
 
 FILE_NAME = "schedules.yaml"
 ROOT_KEY = "schedules"
 MAX_BYTES = 64 * 1024
-
-_DURATION = lazy_regex(r"(\d{1,7})\s*(s|m|h|d)", re.ASCII)
+_DURATION = re.compile(r"(\d{1,7})\s*(s|m|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHORTCUTS = {
     "@hourly": "0 * * * *",
@@ -45,6 +44,25 @@ _SHORTCUTS = {
     "@annually": "0 0 1 1 *",
 }
 _ANY_DAY = datetime(2024, 1, 1, tzinfo=UTC)
+MOST_DUE = 200
+"""Of the due times of a long absence only so many, the latest, are looked at and noted one by one."""
+
+
+def follow_cron(expression: str, after: datetime) -> Iterator[datetime]:
+    """The due times after a moment, in the time zone of that moment.
+
+    Raises `ValueError` for what is no cron expression, `ConfigError` where the library is not installed.
+    """
+    if find_spec("cronsim") is None:
+        raise ConfigError(
+            "Cron expressions need the package 'cronsim', which is not installed", hint=hint_extra("schedules")
+        )
+    from cronsim import CronSim, CronSimError
+
+    try:
+        return CronSim(expression, after)
+    except CronSimError as error:
+        raise ValueError(str(error)) from error
 
 
 def parse_seconds(text: object) -> object:
@@ -113,8 +131,7 @@ class ScheduleDefinition(Value):
         return f"every {self.every} s" if self.every else f"{self.cron_fields} {self.timezone}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleFile:
+class ScheduleFile(Struct, frozen=True, kw_only=True):
     """What a workspace's file of schedules says."""
 
     schedules: tuple[ScheduleDefinition, ...] = ()
@@ -209,3 +226,49 @@ def _describe(place: tuple[int | str, ...], message: str) -> str:
     """The words of a check without the library's own beginning, which says nothing to a reader."""
     text = message.removeprefix("Value error, ")
     return f"{place[0]}: {text}" if place else text
+
+
+# Pure: the time is passed in, and every process gets the same answer. Daylight saving follows the cron of Debian: a
+# fixed time that the clocks skip is due right after the gap, one that they show twice is due once; `*` in minutes or
+# hours follows elapsed time.
+def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime) -> Iterator[datetime]:
+    """Due times in UTC, ascending, without end. `anchor` is where intervals begin to count."""
+    if schedule.every:
+        step = timedelta(seconds=schedule.every)
+        number = max(0, (after - anchor) // step)
+        while True:
+            number += 1
+            yield anchor + number * step
+    previous = after
+    # A time that the clocks show twice comes out as the first of the two, which may lie before where we began.
+    for local in follow_cron(schedule.cron_fields, after.astimezone(ZoneInfo(schedule.timezone))):
+        due = local.astimezone(UTC)
+        if due > previous:
+            previous = due
+            yield due
+
+
+def list_due(schedule: ScheduleDefinition, *, after: datetime, now: datetime, anchor: datetime) -> list[datetime]:
+    """Due times later than `after` whose moment, jitter included, has come: in order, at most the last `MOST_DUE`."""
+    begin = after
+    while True:
+        found: list[datetime] = []
+        for due in islice(iterate_times(schedule, after=begin, anchor=anchor), MOST_DUE + 1):
+            if due + find_jitter(schedule, due) > now:
+                return found
+            found.append(due)
+        # A long absence: continue from the middle of what is left, rather than through all of it.
+        begin += (now - begin) / 2
+
+
+def list_next(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime, count: int) -> list[datetime]:
+    """When it is due next, jitter not counted."""
+    return list(islice(iterate_times(schedule, after=after, anchor=anchor), count))
+
+
+def find_jitter(schedule: ScheduleDefinition, due: datetime) -> timedelta:
+    """How much later than its due time a run starts. The same in every process: it follows from name and time."""
+    if not schedule.jitter:
+        return timedelta()
+    seed = hashlib.sha256(f"{schedule.name} {due.astimezone(UTC).isoformat()}".encode()).digest()
+    return timedelta(seconds=schedule.jitter * int.from_bytes(seed[:8]) / 2**64)

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.acceptance import Criterion, read_acceptance
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
@@ -14,7 +15,6 @@ from metier.definitions.references import Reference, read_references
 from metier.definitions.text.document import Document, load_document, read_free_form, require_text
 from metier.definitions.text.fields import Fields, is_nothing
 from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence
-from metier.lazy_regex import lazy_regex
 
 FILE_NAME = "TASK.md"
 MAX_STEPS = 100
@@ -34,12 +34,11 @@ KEYS = (
     "acceptance",
 )
 _INPUT_KEYS = ("name", "description", "default", "schema")
-_IDENTIFIER = lazy_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_FILE_NAME = lazy_regex(r"[^/\\:\x00]+\.md", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_FILE_NAME = re.compile(r"[^/\\:\x00]+\.md", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInput:
+class TaskInput(Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
     default: str | None = None
@@ -75,8 +74,7 @@ class TaskStep:
     acceptance: tuple[Criterion, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskDefinition:
+class TaskDefinition(Struct, frozen=True, kw_only=True):
     id: str
     """The folder's path under `tasks/`, e.g. `foo/bar`."""
     inputs: tuple[TaskInput, ...] = ()
@@ -96,8 +94,7 @@ class TaskDefinition:
         return self.steps[0].agent
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReading:
+class TaskReading(Struct, frozen=True):
     task: TaskDefinition | None
     """Nothing when one of the problems is an error."""
     problems: tuple[Problem, ...] = ()

@@ -1,17 +1,17 @@
 """Everything a project defines, read strictly, and whether what it names exists."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.definitions import agent as agents
 from metier.definitions import task as tasks
 from metier.definitions.agent import AgentDefinition, load_agent
-from metier.definitions.duplicates import report_duplicate
-from metier.definitions.files.walk import FoundDefinition, Walk
-from metier.definitions.ids import fold_id
+from metier.definitions.files.walk import FoundDefinition, Walk, report_duplicate
+from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
 from metier.definitions.placeholders import check_placeholders
@@ -21,14 +21,13 @@ from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME as SKILL_FILE
-from metier.definitions.skills.sources import OWN_SKILL_FOLDERS, SKILL_FOLDERS, WORKSPACE_FOLDERS
+from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS, is_own_folder
 from metier.definitions.task import TaskDefinition, load_task
 
 type Definition = AgentDefinition | SkillDefinition | TaskDefinition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """One file of the workspace and what was found in it."""
 
     kind: str
@@ -42,8 +41,7 @@ class Checked:
     """A task as far as it could be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
+class Workspace(Struct, frozen=True, kw_only=True):
     root: Path
     agents: dict[str, AgentDefinition]
     """By ID."""
@@ -179,9 +177,9 @@ class _SkillFolder(NamedTuple):
 
 
 def _list_skill_folders(root: Path, skills_dir: Path | None) -> list[_SkillFolder]:
-    folders = [_SkillFolder(root / name, root, name in OWN_SKILL_FOLDERS) for name in SKILL_FOLDERS]
+    folders = [_SkillFolder(root / name, root, is_own_folder(root / name, root)) for name in SKILL_FOLDERS]
     if skills_dir is not None and skills_dir not in [folder.path for folder in folders]:
-        is_own = skills_dir.is_relative_to(root)
+        is_own = is_own_folder(skills_dir, root)
         folders.append(_SkillFolder(skills_dir, root if is_own else None, is_own))
     return folders
 

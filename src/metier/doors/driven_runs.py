@@ -1,6 +1,6 @@
 """Runs that a program outside began: driven here in the background, watched, and handed back when the door closes.
 
-There is no state of its own in here: what a run is stands in its journal, and another process can go on with it.
+There is no state of its own in here: what a run is is in its journal, and another process can continue with it.
 """
 
 import logging
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
@@ -15,6 +16,7 @@ from metier.engine.stopping import Stopper
 from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
 from metier.providers.base import Observer
+from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Asker, Runtime, Watch
@@ -122,7 +124,9 @@ class DrivenRuns:
         self._keep(drive)
         return drive
 
-    async def go_on(self, run_id: str, answer: Answer | None = None, *, ask: Asker | None = None) -> Drive:
+    async def go_on(
+        self, run_id: str, answer: Answer | None = None, *, ask: Asker | None = None, shift: LeaseTerms | None = None
+    ) -> Drive:
         """Drive a run further: after an answer, an approval, or the end of the process that drove it.
 
         One that is under way here is returned as it is. Where another process drives it, `failure` is `LeaseHeld`.
@@ -130,25 +134,28 @@ class DrivenRuns:
         while (drive := self.find(run_id)) is not None:
             if answer is None:
                 return drive
-            # The run waits already, and its drive is about to come to rest: an answer must not be lost to that.
+            # The run waits already, and its drive is about to pause or end: an answer must not be lost to that.
             await drive.ended.wait()
         self._check_room()
         drive = self._build_drive(run_id)
-        watch = self._build_watch(drive, ask=ask)
+        watch = replace(self._build_watch(drive, ask=ask), shift=shift or LeaseTerms())
         self._keep(drive)
         self._group.start_soon(drive.drive, lambda: self.runtime.resume(run_id, answer, watch))
         return drive
 
     async def claim(self, run_id: str) -> None:
-        """Go on with a run that can, and that no process drives. Nothing where it waits for a person."""
+        """Continue with a run that can, and that no process drives. Nothing where it waits for a user."""
         if self._is_closed or self.find(run_id) is not None:
             return
         row = await self.runtime.find(run_id)
         if not row.driver and await self._can_go_on(row.run_id) and self._count() < MOST_DRIVEN:
-            await self.go_on(run_id)
+            # No user asked for it: a run that kills its drivers is left alone after a few tries, as by workers.
+            options = self.runtime.place.settings.worker
+            shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
+            await self.go_on(run_id, shift=shift)
 
     async def close(self) -> None:
-        """Hand every run back, so that a worker or the next process goes on with it."""
+        """Hand every run back, so that a worker or the next process continues with it."""
         self._is_closed = True
         for drive in list(self._drives.values()):
             drive.stopper.hand_back("the program that began it")

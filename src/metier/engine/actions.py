@@ -1,41 +1,37 @@
 """What a run can do next: a small union that `decide` chooses from and `perform` carries out. Pure values."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
 from metier.approval.verdict import Verdict
-from metier.dataclass import dataclass
 from metier.engine.entry_types.limits import Limit
 from metier.task_state import TaskState
 from metier.tools.hooks.definition import HookEvent
 
 
-@dataclass(frozen=True, slots=True)
-class LoadCatalog:
+class LoadCatalog(Struct, frozen=True):
     """Read the front matter of every skill."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankSkills:
+class RankSkills(Struct, frozen=True):
     """Choose the candidates for this request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disclose:
+class Disclose(Struct, frozen=True):
     """Put skill content in front of the model: the overview of the skill in charge, and what was asked for."""
 
     skill: str
     paths: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(Struct, frozen=True):
     turn: int
     repair: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(Struct, frozen=True):
     """Find out what the recorded reply means."""
 
 
@@ -48,15 +44,13 @@ class RunSteps:
     """By which each of them may run, for its intent."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettleDoubt:
+class SettleDoubt(Struct, frozen=True):
     """A step has an intent and no result: adopt, repeat, probe, or ask."""
 
     step_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseStep:
+class RefuseStep(Struct, frozen=True):
     """Answer a call with a sentence instead of running it."""
 
     step_id: str
@@ -68,90 +62,77 @@ class RefuseStep:
     rule: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AskApproval:
+class AskApproval(Struct, frozen=True):
     step_id: str
     reason: str
     also: tuple[tuple[str, str], ...] = ()
     """Later steps of the same reply that are asked about together with it, each with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskInput:
+class AskInput(Struct, frozen=True):
     step_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RetryStep:
+class RetryStep(Struct, frozen=True):
     step_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TellFailure:
+class TellFailure(Struct, frozen=True):
     """Let the model read why a step failed, with the other skills that it may hand over to."""
 
     step_id: str
     candidates: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTask:
+class PlanTask(Struct, frozen=True):
     """Take the steps from the task definition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delegate:
+class Delegate(Struct, frozen=True):
     """Hand the step on to a run of its own, and wait for it; those of the same call are handed on with it."""
 
     step_id: str
     also: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitChild:
-    """The other runs have not all ended: go on waiting."""
+class AwaitChild(Struct, frozen=True):
+    """The other runs have not all ended: continue waiting."""
 
     step_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopAtStep:
-    """A step of a task failed: wait until a person asks to try it again."""
+class StopAtStep(Struct, frozen=True):
+    """A step of a task failed: wait until a user asks to try it again."""
 
     step_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """Hold the result against what was asked of it."""
 
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class Proceed:
+class Proceed(Struct, frozen=True):
     """The turn's steps are through: where to go from here."""
 
     following: Literal["DISCLOSE_CONTEXT_STAGE", "CALL_LLM", "HANDOFF_OR_FINISH"]
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HandOff:
+class HandOff(Struct, frozen=True):
     to_skill: str
     rationale: str
     fallback: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     reason: str
     message: str
     status: TaskState = "failed"
@@ -159,24 +140,21 @@ class Fail:
     """What was done before it failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
-    """Wait at a limit until a person raises it."""
+class Park(Struct, frozen=True):
+    """Wait at a limit until a user raises it."""
 
     limit: Limit
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunHooks:
+class RunHooks(Struct, frozen=True):
     """Run the user's commands for this moment, and record what they said."""
 
     event: HookEvent
     step_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do until an answer comes; nothing at all in a run that has ended."""
 
 

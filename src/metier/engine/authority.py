@@ -1,6 +1,7 @@
 """Under whose settings and rules a run stands: as it was started, or since it was last adopted. Pure."""
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from metier.engine import entries as e
 from metier.engine.steps import Step
@@ -11,12 +12,28 @@ KEPT_PAUSES = frozenset({"input", "delegation", "step_failed"})
 
 
 def find_authority(entries: Sequence[e.Entry]) -> e.RunStarted | None:
-    """How the run was started, or stands since it was last adopted; nothing without a beginning."""
+    """The start of the run with the model and settings it has now, since it was last adopted or its model changed."""
+    started = find_origin(entries)
+    if started is None:
+        return None
+    changed = takewhile(lambda entry: not isinstance(entry, e.RunAdopted), reversed(entries))
+    last = next((entry for entry in changed if isinstance(entry, e.ModelChanged)), None)
+    return started if last is None else change_model(started, last)
+
+
+def find_origin(entries: Sequence[e.Entry]) -> e.RunStarted | None:
+    """The start of the run, as it was or since it was last adopted; nothing without a beginning."""
     started = entries[0] if entries else None
     if not isinstance(started, e.RunStarted):
         return None
     adopted = next((entry for entry in reversed(entries) if isinstance(entry, e.RunAdopted)), None)
     return started if adopted is None else take_authority(started, adopted)
+
+
+def change_model(started: e.RunStarted, entry: e.ModelChanged) -> e.RunStarted:
+    """The start of the run with another model and the settings that go with it."""
+    pins = {**started.pins, **entry.pins}
+    return started.model_copy(update={"provider": entry.provider, "model": entry.model, "pins": pins})
 
 
 def take_authority(started: e.RunStarted, adopted: e.RunAdopted) -> e.RunStarted:
@@ -28,7 +45,7 @@ def take_authority(started: e.RunStarted, adopted: e.RunAdopted) -> e.RunStarted
 def put_back(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
     """Nothing that was approved or under way elsewhere counts here: each step is asked about before it runs.
 
-    `answering` is the step whose question a person has not answered.
+    `answering` is the step whose question a user has not answered.
     """
     for step in steps:
         if step.phase != "finished" and step.delegated is None and step.step_id != answering:

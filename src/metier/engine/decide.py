@@ -5,7 +5,7 @@ from typing import Protocol, assert_never, runtime_checkable
 
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
-from metier.context.batches import is_same_call, is_single
+from metier.context.control import is_same_call, is_single
 from metier.decisions import ActionStep, describe_failure, find_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
@@ -43,6 +43,18 @@ class ToolPolicy(Protocol):
     def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict: ...
 
 
+@runtime_checkable
+class ReadPolicy(Protocol):
+    """A policy whose rules can keep files from being read."""
+
+    def find_read_denial(self, path: str, *, skill: str) -> str: ...
+
+
+def find_read_denial(policy: Policy, path: str, *, skill: str = "") -> str:
+    """Why a file must not be read, whichever feature would read it; empty if no rule denies it."""
+    return policy.find_read_denial(path, skill=skill) if isinstance(policy, ReadPolicy) else ""
+
+
 def decide(state: RunState, policy: Policy) -> a.Action:
     """The next action. The same state always gives the same one."""
     return find_due(state) or _choose(state, policy)
@@ -73,7 +85,7 @@ def _choose(state: RunState, policy: Policy) -> a.Action:
 
 
 def get_run_limits(state: RunState) -> Limits:
-    """As the run was started, and as a person raised them since."""
+    """As the run was started, and as a user raised them since."""
     return state.limits
 
 
@@ -118,6 +130,9 @@ def _decode_reason(reason: str) -> str:
 def _next_step(state: RunState, policy: Policy) -> a.Action:
     if state.aborted:
         return a.Fail("aborted", "A person ended the run over a step in doubt", "canceled")
+    if state.question is not None:
+        # The run was paused for another reason before the answer came: it waits for the answer again.
+        return a.AskInput(state.question.step_id)
     running = next((step for step in state.steps if step.phase in ("running", "in_doubt")), None)
     if running is not None:
         # Steps are awaited as long as this process drives them: one that is still running was cut short.
@@ -187,12 +202,14 @@ def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> 
         )
     name, _ = name_call(first.action)
     if name in state.disabled:
-        return a.RefuseStep(first.step_id, describe_disabled(name), verdict="deny", rule="tool-access.json")
+        return a.RefuseStep(
+            first.step_id, describe_disabled(state.write_tool_name(name)), verdict="deny", rule="tool-access.json"
+        )
     if is_delegation(first.action) and (refusal := find_refusal(state, first.action, get_run_limits(state))):
         return a.RefuseStep(first.step_id, refusal, verdict="deny", rule="limits of delegation")
     verdict = judge_step(state, first, policy)
     if verdict.decision == "deny":
-        # Also what a person approved: they may have edited it into something that is denied.
+        # Also what a user approved: they may have edited it into something that is denied.
         return _refuse(first, verdict)
     if (said := find_before(state, first)) is not None:
         return said
@@ -203,14 +220,14 @@ def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> 
 
 
 def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
-    """Later calls of the reply that a person is asked about as well, up to one that an earlier call may change."""
+    """Later calls of the reply that a user is asked about as well, up to one that an earlier call may change."""
     also: list[tuple[str, str]] = []
     paths = {path} if (path := _find_path(pending[0])) else set[str]()
     for step in pending[1:]:
-        if (
-            not _can_be_asked_early(state, step, pending[0])
-            or (verdict := judge_step(state, step, policy)).decision == "deny"
-        ):
+        verdict = judge_step(state, step, policy)
+        if _is_refused(state, step, verdict):
+            continue  # it changes nothing that the calls behind it find
+        if not _can_be_asked_early(state, step, pending[0]):
             break
         if (question := _find_question(step, verdict)) is None:
             continue
@@ -222,8 +239,13 @@ def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
     return tuple(also)
 
 
+def _is_refused(state: RunState, step: Step, verdict: Verdict) -> bool:
+    """It will be answered with a sentence, whatever becomes of the calls before it."""
+    return bool(step.denied) or name_call(step.action)[0] in state.disabled or verdict.decision == "deny"
+
+
 def _can_be_asked_early(state: RunState, step: Step, first: Step) -> bool:
-    is_open = step.phase == "pending" and not step.denied and name_call(step.action)[0] not in state.disabled
+    is_open = step.phase == "pending"
     is_call = step.action.type in ("call_tool", "run_command") and not is_delegation(step.action)
     if not is_open or not (is_call or is_same_call(first.action, step.action) or _is_beside(state, first, step)):
         return False
@@ -236,7 +258,7 @@ def _find_path(step: Step) -> str:
 
 
 def _find_question(step: Step, verdict: Verdict) -> str | None:
-    """Why a person is asked about the step; None where they are not, or have answered."""
+    """Why a user is asked about the step; None where they are not, or have answered."""
     asks = verdict.decision == "ask" or step.is_foreign or bool(find_question(step))
     if step.phase != "asking" and not (step.phase == "pending" and asks):
         return None
@@ -254,7 +276,7 @@ def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
 
 
 def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
-    """The policy's word, unless a person said that they need not be asked again in this run."""
+    """The policy's word, unless a user said that they need not be asked again in this run."""
     verdict = policy.judge(step.action, skill=state.skill)
     if verdict.decision == "ask" and build_memory_key(step.action) in state.remembered:
         return ALLOW
@@ -380,6 +402,7 @@ def _check_or_finish(state: RunState, result: str) -> a.Action:
 
 def find_finish(state: RunState) -> Step | None:
     """The step that ends the run, if everything that ran beside it went well."""
-    if state.rejected or any(step.finished and step.finished.is_error for step in state.steps):
+    ignored = [no for no in state.rejected if get_run_limits(state).ends_at_first_finish and no.tool == "finish"]
+    if len(ignored) < len(state.rejected) or any(step.finished and step.finished.is_error for step in state.steps):
         return None
     return next((step for step in state.steps if step.action.type == "finish"), None)

@@ -11,7 +11,14 @@ from metier.context.trimming import Trim
 from metier.decisions import ActionStep, ModelDecision, SkillCall
 from metier.definitions.acceptance import Criterion
 from metier.engine.entry_types.hooks import HooksRan
-from metier.engine.entry_types.limits import Limit, LimitsRaised, OnLimit, RunReopened, SkillCodeAccepted
+from metier.engine.entry_types.limits import (
+    Limit,
+    LimitsRaised,
+    ModelChanged,
+    OnLimit,
+    RunReopened,
+    SkillCodeAccepted,
+)
 from metier.engine.entry_types.steps import (
     DoubtResolved,
     FailureTold,
@@ -47,6 +54,8 @@ class Limits(Value):
     on_limit: OnLimit = Field(default="fail", exclude_if=lambda word: word == "fail")
     delegates_together: bool = Field(default=False, exclude_if=lambda together: not together)
     """Calls of `delegate` that stand side by side in a reply begin together. Runs of older versions have it off."""
+    ends_at_first_finish: bool = Field(default=False, exclude_if=lambda ends: not ends)
+    """A second `finish` in a reply does not keep the first from ending the run. Runs of older versions have it off."""
 
 
 class ChildRequest(Value):
@@ -91,6 +100,16 @@ class RunWorktree(Value):
     """Names what it held when it was made."""
 
 
+CALL_RULES = 4
+"""Version 2 accepts short names of toolset tools, native calls in JSON mode and two names of some arguments
+(`skill` and `skill_name`), and refuses every call in JSON.
+
+Version 3 accepts a single `finish` that is written as JSON text.
+
+Version 4 names tools in errors as the model must write them.
+"""
+
+
 class RunStarted(Value):
     kind: Literal["run_started"] = "run_started"
     task: str
@@ -117,7 +136,7 @@ class RunStarted(Value):
     attachments: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda attached: not attached)
     """Pictures and documents that the model sees with the task."""
     order: ChildRequest | None = None
-    """Nothing where a person put the task in words."""
+    """Nothing where a user put the task in words."""
     seal: str = ""
     """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
     hooks: tuple[HookCommand, ...] = Field(default=(), exclude_if=lambda hooks: not hooks)
@@ -125,6 +144,10 @@ class RunStarted(Value):
     environment: str = ""
     """What the model is told about date, system and folder: as they were when the run began."""
     started_at: str = ""
+    flags: tuple[str, ...] | None = Field(default=None, exclude_if=lambda flags: flags is None)
+    """Settings that the command line chose for this run alone; None in journals of older versions."""
+    call_rules: int = Field(default=1, exclude_if=lambda version: version == 1)
+    """Version of the rules by which calls are read and refused; see `CALL_RULES`. 1 in journals of older versions."""
 
     @property
     def root(self) -> str:
@@ -133,10 +156,10 @@ class RunStarted(Value):
 
 
 class RunAdopted(Value):
-    """A run that was not started in this store goes on here, with what holds here. What came before is evidence.
+    """A run that was not started in this store continues here, with what holds here. What came before is evidence.
 
     Nothing of it is authority: settings, rules, provider and limits are those of this entry, nothing is approved any
-    more, and every step that was planned and not finished is put before a person.
+    more, and every step that was planned and not finished is put before a user.
     """
 
     kind: Literal["run_adopted"] = "run_adopted"
@@ -152,7 +175,7 @@ class RunAdopted(Value):
     nonce: str = ""
     """Makes the ids of approvals that are asked from now on ones that could not be known, and answered, before."""
     tells_begun: bool = Field(default=False, exclude_if=lambda tells: not tells)
-    """Who is asked about a step that had begun is told so; entries of older versions do not say it."""
+    """Who is asked about a step that had started is told so; entries of older versions do not say it."""
     seal: str = ""
 
 
@@ -171,6 +194,10 @@ class SimilarSkill(Value):
     score: float
 
 
+RANKING_VERSION = 2
+"""Raised when the same skills and task rank differently than before. 0.2 wrote version 1."""
+
+
 class SkillsRanked(Value):
     kind: Literal["skills_ranked"] = "skills_ranked"
     candidates: tuple[Candidate, ...]
@@ -180,6 +207,8 @@ class SkillsRanked(Value):
     """From this score on a candidate counts as an answer to the request."""
     similar: tuple[SimilarSkill, ...] = Field(default=(), exclude_if=lambda similar: not similar)
     """What embeddings found, nearest first, so that a replay asks for none."""
+    version: int = Field(default=1, exclude_if=lambda version: version == 1)
+    """The `RANKING_VERSION` that made it. A replay keeps the ranking of another version instead of computing it."""
 
 
 class DisclosedPiece(Value):
@@ -214,6 +243,8 @@ class ModelCallStarted(TimedEntry):
     """What the access file turned off in this turn."""
     trims: tuple[Trim, ...] = ()
     """What this request and those that follow no longer hold, for want of room."""
+    prompt_limit: int | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """The size in tokens that prompts have from here on, because the provider found a larger one too long."""
     is_json: bool | None = None
     """The decision was asked for in JSON, not by tool calls; in older journals the settings say it."""
 
@@ -355,7 +386,7 @@ class InputAsked(TimedEntry):
     question: str
     fields: JsonValue = None
     resumes: bool = False
-    """The step itself asked: the answer does not end it, it goes on with it."""
+    """The step itself asked: the answer does not end it, it continues with it."""
     spent: Spent | None = None
 
 
@@ -397,6 +428,8 @@ class RunResumed(TimedEntry):
     driver: str
     disabled_tools: tuple[str, ...] | None = None
     """What the access file turns off now; nothing where it was not read."""
+    left_by: str = Field(default="", exclude_if=lambda owner: not owner)
+    """The driver before this one, if it died while it drove the run."""
 
 
 class RunFinished(TimedEntry):
@@ -449,6 +482,7 @@ type Entry = Annotated[
     | UndoFinished
     | HooksRan
     | SkillCodeAccepted
+    | ModelChanged
     | RunReopened
     | RunFinished
     | RunFailed,

@@ -2,18 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.entry_types.undo import FileChange
 from metier.errors import UsageError
 from metier.tools.files.file_state import FileState, are_same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEffect:
+class FileEffect(Struct, frozen=True, kw_only=True):
     """One step, or one undo, that may have changed files."""
 
     name: str
@@ -28,8 +27,7 @@ class FileEffect:
     run_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoration:
+class Restoration(Struct, frozen=True, kw_only=True):
     """One path: what the run left there, and what it was."""
 
     path: str
@@ -77,7 +75,7 @@ def list_effects(run_id: str, entries: Iterable[e.Entry], *, prefix: str = "") -
 
 
 def find_open_undo(entries: Iterable[e.Entry]) -> e.UndoStarted | None:
-    """An undo that was begun and not ended."""
+    """An undo that was started and not ended."""
     begun: e.UndoStarted | None = None
     for entry in entries:
         if isinstance(entry, e.UndoStarted):

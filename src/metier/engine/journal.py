@@ -52,7 +52,7 @@ class RunLog:
         self._lease = lease
         self._writer = writer
         self.is_short_of_room = False
-        """The disk was full; what is known is on record, and nothing new should be begun."""
+        """The disk was full; what is known is on record, and nothing new should be started."""
         self._inferred: list[StoredEntry] = []
         """Already in the state, not yet in the journal."""
         self._untold: list[_Untold] = []
@@ -151,7 +151,7 @@ class RunLog:
         """Keep the row of the run index true."""
         state = self.state
         reason = state.failure.reason if state.failure else state.pause.reason if state.pause else ""
-        changes = {"status": state.status, "turns": state.turn, "cost_usd": state.cost_usd, "reason": reason}
+        changes = {"status": state.status, "turns": state.total_turns, "cost_usd": state.cost_usd, "reason": reason}
         changes["tokens"] = state.input_tokens + state.output_tokens
         if state.skill:
             changes["skill"] = state.skill

@@ -1,12 +1,12 @@
-"""The one loop: starting, going on after an answer, recovering from a kill and replaying are all `drive`."""
+"""The one loop: starting, continuing after an answer, recovering from a kill and replaying are all `drive`."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Protocol
 
 import anyio
+from msgspec import Struct
 
-from metier.dataclass import dataclass
 from metier.engine.actions import Action, CallModel, Decode, Proceed, Wait
 from metier.engine.decide import decide
 from metier.engine.entries import Entry, RunFailed, RunPaused
@@ -32,7 +32,7 @@ type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
 
 
 async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
-    """Decide and perform until the run ends, waits for a person or a child, or is asked to stop."""
+    """Decide and perform until the run ends, waits for a user or a child, or is asked to stop."""
     last_turn = None if stopper.turns is None else log.state.turn + stopper.turns
     stopper.attach(log.emit, count_children=lambda: sum(step.phase == "running" for step in log.state.steps))
     while not (stopper.is_set or log.is_short_of_room):
@@ -75,8 +75,7 @@ class Driver(Protocol):
     def owner(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """How far an event log tells of a journal: all entries before this one, and this many events of it."""
 
     entry: int = 0
@@ -97,8 +96,7 @@ async def open_log(
     return RunLog(state, store=services.store, lease=lease, writer=writer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseKeeper:
+class LeaseKeeper(Struct, frozen=True, kw_only=True):
     """Renews the lease of a run out of turn, for a process that is about to be stopped."""
 
     lease: Lease

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from metier.approval.judge import name_call
-from metier.context.project import render_nearby
+from metier.context.outside_text import render_nearby
 from metier.definitions.project_files import ProjectFile
 from metier.engine import entries as e
 from metier.engine.state import RunState

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile
 from metier.engine.entry_types.limits import OnLimit
 from metier.messages import Value
 
@@ -79,6 +79,13 @@ class RuntimeOptions(Value):
     )
     max_parallel_children: int = Field(
         default=4, ge=1, le=64, description="How many child runs of one run are driven at the same time."
+    )
+    approval_expiry_hours: float = Field(
+        default=168,
+        gt=0,
+        le=8784,
+        allow_inf_nan=False,
+        description="Hours until an open approval expires and counts as denied.",
     )
     signal_grace_seconds: float = Field(
         default=10,

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from metier import events as ev
 from metier.approval.rules import SHELL
-from metier.decisions import describe_failure, describe_success, find_owner
+from metier.decisions import ActionStep, ModelDecision, describe_failure, describe_success, find_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
 from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
@@ -19,11 +19,13 @@ from metier.engine.steps import Step, describe_plan, read_plan
 from metier.hook_events import HooksRan
 from metier.messages import ToolCallPart
 from metier.providers.known_cost import find_cost
-from metier.task_events import RunAdopted, SkillCodeAccepted
+from metier.task_events import ModelChanged, RunAdopted, SkillCodeAccepted, StepOutcomeUnknown
 from metier.undo_events import UndoFinished, UndoStarted
 
 SUMMARY_CHARACTERS = 400
+EXPECTATION_CHARACTERS = 200
 EXCERPT_LINES = 12
+DIFF_LINES = 24
 EXCERPT_WIDTH = 160
 """Characters of a line of an excerpt: more would not be seen beside it."""
 
@@ -31,6 +33,8 @@ EXCERPT_WIDTH = 160
 class _Excerpt(TypedDict):
     excerpt: str
     output_lines: int
+    diff: str | None
+    diff_lines: int
 
 
 def project(entry: e.Entry, state: RunState) -> tuple[ev.Payload, ...]:
@@ -47,6 +51,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             | e.LimitsRaised()
             | e.RunReopened()
             | e.SkillCodeAccepted()
+            | e.ModelChanged()
             | e.UndoStarted()
             | e.UndoFinished()
             | e.HooksRan()
@@ -60,18 +65,11 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return []  # told by the retry policy, which also tells of attempts that failed
         case e.DecisionMade() | e.DecodeFailed():
             return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
-        case e.StepStarted() | e.StepFinished() | e.StepRetried():
+        case e.StepStarted() | e.StepFinished() | e.StepRetried() | e.StepInDoubt() | e.DoubtResolved():
             return _project_step(entry, state)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             return [_project_answer(entry, state)]
-        case (
-            e.TaskPlanned()
-            | e.CallPlanned()
-            | e.ChildRequested()
-            | e.ChildEnded()
-            | e.ResultChecked()
-            | e.DoubtResolved()
-        ):
+        case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked():
             return project_work(entry, state)
         case _:
             return []
@@ -97,6 +95,7 @@ def _project_change(
     | e.LimitsRaised
     | e.RunReopened
     | e.SkillCodeAccepted
+    | e.ModelChanged
     | e.UndoStarted
     | e.UndoFinished
     | e.HooksRan,
@@ -112,6 +111,10 @@ def _project_change(
             return ev.LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
         case e.RunReopened():
             return ev.RunReopened.model_validate(entry.model_dump(exclude={"kind", "recorded_at"}))
+        case e.ModelChanged():
+            return ModelChanged(
+                provider=entry.provider, model=entry.model, settings=entry.settings, changed_by=entry.changed_by
+            )
         case e.SkillCodeAccepted():
             skills = tuple(name.partition(":")[2] for name in entry.code)
             return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
@@ -181,8 +184,9 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
                 )
             ]
         case e.HandedOff():
+            has_failed = entry.fallback or entry.from_skill in state.failed_skills
             finished = ev.SkillInvocationFinished(
-                skill_name=entry.from_skill, status="failed" if entry.fallback else "succeeded"
+                skill_name=entry.from_skill, status="failed" if has_failed else "succeeded"
             )
             handoff = ev.Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
             begun = _begin_skill(entry.rationale, state)
@@ -216,10 +220,18 @@ def _project_decision(entry: e.DecisionMade | e.DecodeFailed) -> ev.Payload:
         selected_skill=decision.selected_skill,
         reasoning_summary=decision.reasoning_summary[:SUMMARY_CHARACTERS],
         required_disclosure_paths=decision.required_disclosure_paths,
-        # Vendors differ in their call ids; what was decided does not.
-        planned_actions=tuple(step.model_copy(update={"call_id": ""}) for step in decision.planned_actions),
+        planned_actions=tuple(_with_expectation(step, decision) for step in decision.planned_actions),
         path=entry.path,
     )
+
+
+def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
+    """Native calls have no place for an expected output: use the model's text that came with them."""
+    if step.expected_output:
+        return step
+    said = decision.reasoning_summary.strip().partition("\n")[0][:EXPECTATION_CHARACTERS]
+    expected = said or f"The result of {step.params.get('tool') or step.type}"
+    return step.model_copy(update={"expected_output": expected})
 
 
 def _project_selected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[ev.Payload]:
@@ -236,8 +248,14 @@ def _begin_skill(rationale: str, state: RunState) -> ev.SkillInvocationStarted:
     return ev.SkillInvocationStarted(skill_name=state.skill, rationale=rationale, digest=digest)
 
 
-def _project_step(entry: e.StepStarted | e.StepFinished | e.StepRetried, state: RunState) -> list[ev.Payload]:
+def _project_step(
+    entry: e.StepStarted | e.StepFinished | e.StepRetried | e.StepInDoubt | e.DoubtResolved, state: RunState
+) -> list[ev.Payload]:
     match entry:
+        case e.StepInDoubt():
+            return [StepOutcomeUnknown(step_id=entry.step_id, known=entry.known)]
+        case e.DoubtResolved():
+            return [*project_work(entry, state), *_project_answered(entry, state)]
         case e.StepStarted():
             return [
                 ev.StepStarted(
@@ -337,12 +355,21 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
     return told
 
 
+def _project_answered(entry: e.DoubtResolved, state: RunState) -> list[ev.Payload]:
+    """The answer is the result of the step where it says how that ended."""
+    step = _find_step(state, entry.step_id)
+    is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
+    return _project_finished(step.finished, state) if is_result and step and step.finished else []
+
+
 def _excerpt(entry: e.StepFinished) -> _Excerpt:
     """Why something failed stands at its end; what it found at the beginning."""
     lines = (describe_failure(entry.text) if entry.is_error else describe_success(entry.text)).splitlines()
     kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
     text = "\n".join(line[:EXCERPT_WIDTH] for line in kept)
-    return {"excerpt": text, "output_lines": len(lines)}
+    changed = entry.diff.splitlines() if entry.diff is not None else []
+    diff = None if entry.diff is None else "\n".join(line[:EXCERPT_WIDTH] for line in changed[:DIFF_LINES])
+    return {"excerpt": text, "output_lines": len(lines), "diff": diff, "diff_lines": len(changed)}
 
 
 def _project_answer(

@@ -38,9 +38,10 @@ def project_work(
         case e.ResultChecked():
             return [ev.ResultChecked(accepted=not entry.failures, failures=entry.failures)]
         case e.DoubtResolved():
+            told = ev.StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
             if entry.answer == "skip":
-                return _change(entry.step_id, state, "skipped", message="A person skipped it")
-            return _change(entry.step_id, state, "succeeded") if entry.answer == "done" else []
+                return [told, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
+            return [told, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
 
 
 def project_task_step(entry: e.StepFinished, state: RunState) -> list[Payload]:

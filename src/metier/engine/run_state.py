@@ -5,14 +5,21 @@ from dataclasses import dataclass, field
 from metier.context.layers import Exchange
 from metier.decisions import ModelDecision, StepExecutionResult
 from metier.engine import entries as e
-from metier.engine.authority import KEPT_PAUSES, put_back, take_authority
+from metier.engine.authority import KEPT_PAUSES, change_model, put_back, take_authority
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.state_parts.child import Child
 from metier.engine.state_parts.hook_memory import HookMemory
 from metier.engine.steps import Step
 from metier.events import Candidate, PlanStep
 from metier.messages import ModelReply
+from metier.providers.tool_names import wire_name
+from metier.store.usage import Amounts
 from metier.task_state import TaskState
+
+
+def write_tool_name(name: str, *, call_rules: int, is_json: bool) -> str:
+    """Return a tool's name as the model must write it: vendors restrict the names of native calls."""
+    return wire_name(name) if call_rules >= 4 and not is_json else name
 
 
 @dataclass(slots=True)
@@ -60,6 +67,8 @@ class RunState:
     new_pieces: frozenset[str] = frozenset()
     """Digests of the pieces that were disclosed since the last turn."""
     fell_back: bool = False
+    failed_skills: set[str] = field(default_factory=set[str])
+    """Skills whose last work failed, and the model has read why."""
     told_failures: set[str] = field(default_factory=set[str])
     """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
     undone: int = 0
@@ -69,7 +78,7 @@ class RunState:
     repeated: dict[str, int] = field(default_factory=dict[str, int])
     """How often each identical call was made."""
     results: list[str] = field(default_factory=list[str])
-    """What each succeeded step gave, in order, for the step that sums up."""
+    """What each succeeded step gave, in order, for the step that summarizes."""
     todo: tuple[PlanStep, ...] = ()
     """The model's own list of what is to be done, as it last wrote it."""
     pause: e.RunPaused | None = None
@@ -77,9 +86,9 @@ class RunState:
     disabled: frozenset[str] = frozenset()
     """Tools that the access file turned off."""
     remembered: set[str] = field(default_factory=set[str])
-    """Calls that a person allowed until the run ends; see `build_memory_key`."""
+    """Calls that a user allowed until the run ends; see `build_memory_key`."""
     aborted: bool = False
-    """A person ended the run over a step in doubt."""
+    """A user ended the run over a step in doubt."""
     plan: tuple[e.PlannedStep, ...] = ()
     """The steps of the task definition, where one plans the run; `steps` are the same, in the same order."""
     children: list[Child] = field(default_factory=list[Child])
@@ -92,16 +101,24 @@ class RunState:
     result: str = ""
     failure: e.RunFailed | None = None
     failed_in: Phase = "INIT"
-    """The phase in which it failed, and goes on when it is reopened."""
+    """The phase in which it failed, and continues when it is reopened."""
+    reopened: str = ""
+    """The reason of the failure that the run was reopened after, until a model replies."""
     limits: e.Limits = field(default_factory=e.Limits)
-    """What bounds the run now: as it was started, and as a person raised it since."""
+    """What bounds the run now: as it was started, and as a user raised it since."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    usage: dict[tuple[str, str, str], Amounts] = field(default_factory=dict[tuple[str, str, str], Amounts])
+    """By hour, model and skill, without child runs and without the entries that a fork copied."""
+    prompt_limit: int | None = None
+    """The largest prompt in tokens, where the provider found a larger one too long."""
     factor: float = 1.0
     """Correction of the token estimate, learnt from what the vendor reported."""
     attempts: int = 0
-    """How often the run was gone on with since it last got any further."""
+    """How often the run was continued with since it last got any further."""
+    deaths: int = 0
+    """How many drivers in a row died since it last got any further."""
     hooks: HookMemory = field(default_factory=HookMemory)
     nonce: str = ""
     """Of the adoption; see `RunAdopted`."""
@@ -116,9 +133,28 @@ class RunState:
         raise IllegalTransition(f"Turn {self.turn} has no step {step_id!r}")
 
     @property
+    def has_current_call_rules(self) -> bool:
+        """Whether calls are read and refused as in version 2 of the rules; see `CALL_RULES`."""
+        return self.call_rules >= 2
+
+    @property
+    def call_rules(self) -> int:
+        """Version of the rules by which calls are read and refused; see `CALL_RULES`."""
+        return self.started.call_rules if self.started is not None else 1
+
+    def write_tool_name(self, name: str) -> str:
+        """Return a tool's name as the model must write it now; the steps of a task are written by its author."""
+        return name if self.plan else write_tool_name(name, call_rules=self.call_rules, is_json=bool(self.is_json))
+
+    @property
     def is_dry_run(self) -> bool:
         """It only plans."""
         return self.started is not None and self.started.mode == "dry_run"
+
+    @property
+    def total_turns(self) -> int:
+        """Its turns and those of its child runs, like tokens and cost."""
+        return self.turn + sum(child.ended.turns for child in self.children if child.ended is not None)
 
     @property
     def needs_overview(self) -> bool:
@@ -150,18 +186,30 @@ def _accept_code(state: RunState, entry: e.SkillCodeAccepted) -> None:
     state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
 
 
+def _change_model(state: RunState, entry: e.ModelChanged) -> None:
+    if state.started is None:
+        raise IllegalTransition("The model of a run changes that never started")
+    state.started = change_model(state.started, entry)
+    # Another model has another window and another tokenizer.
+    state.prompt_limit, state.factor = None, 1.0
+
+
 def reopen(
-    state: RunState, entry: e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted | e.UndoStarted | e.UndoFinished
+    state: RunState,
+    entry: e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted | e.ModelChanged | e.UndoStarted | e.UndoFinished,
 ) -> None:
     """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays.
 
-    Files that were put back are no concern of the run: it knows what it did.
+    Files that were restored are no concern of the run: it knows what it did.
     """
     if isinstance(entry, e.UndoStarted | e.UndoFinished):
         state.undone += isinstance(entry, e.UndoStarted)
         return
     if isinstance(entry, e.SkillCodeAccepted):
         _accept_code(state, entry)
+        return
+    if isinstance(entry, e.ModelChanged):
+        _change_model(state, entry)
         return
     if isinstance(entry, e.LimitsRaised):
         raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
@@ -173,6 +221,7 @@ def reopen(
         return
     if state.phase != "ERROR":
         raise IllegalTransition("Only a run that failed can be reopened")
+    state.reopened = state.failure.reason if state.failure is not None else ""
     state.failure, state.status, state.result, state.phase = None, "in_progress", "", state.failed_in
     if state.reply is not None and state.reply.shortfall is not None:
         # The backbone had given up in this very reply: it is asked again.

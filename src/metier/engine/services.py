@@ -1,18 +1,22 @@
 """What a run needs from outside: everything with an effect, handed in once by the runtime."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.context.budget import PromptMemory
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
-from metier.dataclass import dataclass
+from metier.decisions import ActionStep
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
+from metier.engine.entries import SkillsRanked
 from metier.engine.hooks.seam import Hooking
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions
@@ -35,7 +39,7 @@ from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
 from metier.tools.buffers import Buffers, NoBuffers
-from metier.tools.process.sandbox.protected_state import ProtectedState
+from metier.tools.process.sandbox.protected_paths import ProtectedState
 from metier.tools.toolbox import Toolbox
 
 
@@ -98,8 +102,7 @@ class Instructions:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(Struct, frozen=True, kw_only=True):
     store: Store
     provider: Provider
     facts: FactBook
@@ -115,12 +118,16 @@ class Services:
     workspace: Path
     run_folder: Path
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
-    machine: MachineIdentity = field(default_factory=identify_machine)
+    machine: MachineIdentity = msgspec.field(default_factory=identify_machine)
     """Where effects happen; intents name it."""
     clean: Callable[[str], str]
     """Redacts and sanitises outside text before the model, the journal or the log sees it."""
     clean_body: Callable[[JsonValue], JsonValue] | None = None
     """Does the same to a whole request or reply; None where these are not kept."""
+    find_new_denial: Callable[[ActionStep], str] = lambda _: ""
+    """Why a rule that was added after the run started denies a call; empty if none does. Only narrows."""
+    recall_ranking: Callable[[], SkillsRanked | None] = lambda: None
+    """The ranking of skills to keep in a replay; None if it is computed."""
     changed: tuple[str, ...] = ()
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
     sandbox: str = "none"
@@ -136,34 +143,40 @@ class Services:
     nearby: Nearby | None = None
     """Finds the project instructions of folders that the run comes to; None where results come from a record."""
     notices: tuple[Payload, ...] = ()
-    """What there is to say before the run goes on, such as a server whose tools are left out."""
+    """What there is to say before the run continues, such as a server whose tools are left out."""
     not_listed: tuple[str, ...] = ()
     """Servers of external tools whose tools have not been listed yet."""
     owner: str
     """The name of the driver, shown to a process that finds the lease held."""
     observe: Observer | None = None
-    buffers: Buffers = field(default_factory=NoBuffers)
+    buffers: Buffers = msgspec.field(default_factory=NoBuffers)
     """Files as the user's editor holds them."""
     fallbacks: tuple[Candidate, ...] = ()
-    abilities: Abilities = field(default_factory=KnownLacks)
+    abilities: Abilities = msgspec.field(default_factory=KnownLacks)
     """What the endpoint of `provider` is known not to support."""
     holds_to_schema: bool = False
     """The endpoint is the vendor's own: it takes the schema of a result beside tools, and tools can still be called."""
-    seams: Seams = field(default_factory=Seams)
-    counter: TokenCounter = field(default_factory=TokenCounter)
-    prompts: PromptMemory = field(default_factory=PromptMemory)
-    media: MediaFinder = field(default_factory=MediaFinder)
-    fingerprints: Fingerprints = field(default_factory=Fingerprints)
-    messages: SameMessages = field(default_factory=SameMessages)
+    seams: Seams = msgspec.field(default_factory=Seams)
+    counter: TokenCounter = msgspec.field(default_factory=TokenCounter)
+    prompts: PromptMemory = msgspec.field(default_factory=PromptMemory)
+    media: MediaFinder = msgspec.field(default_factory=MediaFinder)
+    fingerprints: Fingerprints = msgspec.field(default_factory=Fingerprints)
+    messages: SameMessages = msgspec.field(default_factory=SameMessages)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
-    offers: dict[OfferKey, Offer] = field(default_factory=dict["OfferKey", Offer])
+    offers: dict[OfferKey, Offer] = msgspec.field(default_factory=dict["OfferKey", Offer])
     """With skills and without, less what is turned off and what the skill in charge leaves out; built when needed."""
-    partners: Partners = field(default_factory=Partners)
+    partners: Partners = msgspec.field(default_factory=Partners)
     """Whom the run may hand work to."""
     task: TaskDefinition | None = None
     """The definition that plans the run, as it is pinned."""
     given_results: str = ""
     """The digest of what the earlier steps of a task gave, as `earlier.build_results` makes it."""
-    texts: dict[str, str] = field(default_factory=dict[str, str])
+    texts: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Disclosed text by digest, read from the store once."""
+
+
+def use_model(services: Services, options: ModelOptions, *, provider: str) -> Services:
+    """The same services for another model; nothing is remembered of requests to the one before."""
+    counter, memory = TokenCounter(provider), PromptMemory()
+    return replace(services, model=options, counter=counter, offers={}, prompts=memory)

@@ -5,12 +5,13 @@ A state belongs to the one loop that folds it, so entries change it in place: fo
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
-from metier.decisions import ActionStep, find_invocation
+from metier.decisions import ActionStep, find_invocation, find_owner
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.hooks.due import apply_hooks
@@ -19,6 +20,7 @@ from metier.engine.run_state import RunState, adopt, reopen
 from metier.engine.state_parts.child import Child
 from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
 from metier.messages import Spent
+from metier.store.usage import Amounts, parse_hour
 from metier.task_state import TaskState
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
@@ -39,7 +41,7 @@ def apply(state: RunState, entry: e.Entry) -> None:
     """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
     state.seq += 1
     if not isinstance(entry, _NO_PROGRESS):
-        state.attempts = 0
+        state.attempts = state.deaths = 0
     match entry:
         # Those of every turn first: they are looked for in this order.
         case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade() | e.DecodeFailed():
@@ -54,7 +56,14 @@ def apply(state: RunState, entry: e.Entry) -> None:
             _apply_run(state, entry)
         case e.RunAdopted():
             adopt(state, entry)
-        case e.LimitsRaised() | e.RunReopened() | e.SkillCodeAccepted() | e.UndoStarted() | e.UndoFinished():
+        case (
+            e.LimitsRaised()
+            | e.RunReopened()
+            | e.SkillCodeAccepted()
+            | e.ModelChanged()
+            | e.UndoStarted()
+            | e.UndoFinished()
+        ):
             reopen(state, entry)
         case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
             _apply_answer(state, entry)
@@ -71,12 +80,14 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.enter("LOAD_SKILL_CATALOG")
         case e.RunPaused():
             state.pause, state.hooks.is_notified = entry, False
+            state.deaths = 0  # its driver lived to say so
             state.status = _STATUS_OF_PAUSE.get(entry.pause, "paused")
         case e.RunResumed():
             if state.pause is not None and state.pause.pause == "step_failed":
                 _try_again(state)
             state.pause, state.status = None, "in_progress"
             state.attempts += 1
+            state.deaths += bool(entry.left_by)
             if entry.disabled_tools is not None:
                 state.disabled = frozenset(entry.disabled_tools)
         case e.RunFinished():
@@ -129,10 +140,11 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
             state.call, state.disabled, state.is_json = entry, frozenset(entry.disabled_tools), entry.is_json
             state.hooks.is_asked_to_stop = False
             state.is_foreign = False
+            state.prompt_limit = entry.prompt_limit or state.prompt_limit
             _forget(state, entry.trims)
         case e.ModelReplied():
             _count_usage(state, entry)
-            state.reply, state.call = entry.reply, None
+            state.reply, state.call, state.reopened = entry.reply, None, ""
             state.enter("DECODE_DECISION")
         case e.DecisionMade():
             _plan_steps(state, entry)
@@ -166,6 +178,19 @@ def _count_usage(state: RunState, entry: e.ModelReplied) -> None:
     state.input_tokens += usage.input_tokens
     state.output_tokens += usage.output_tokens
     state.cost_usd += entry.cost_usd
+    started = state.started
+    # Under the name that was asked for: vendors answer with dated names of the same model.
+    is_own = started is not None and started.provider == entry.reply.provider
+    model = started.model if started is not None and is_own else entry.reply.model
+    amounts = Amounts(
+        calls=1,
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        output_tokens=usage.output_tokens,
+        cost_usd=entry.cost_usd,
+        unpriced_calls=int(not entry.cost_usd and bool(usage.input_tokens or usage.output_tokens)),
+    )
+    _add_usage(state, f"{entry.reply.provider}/{model}", amounts, at=entry.recorded_at)
     if state.call is not None:
         state.factor = calibrate(state.factor, estimated=state.call.estimated_tokens, reported=usage.input_tokens)
 
@@ -175,6 +200,26 @@ def _count_spent(state: RunState, spent: Spent | None) -> None:
         state.input_tokens += spent.input_tokens
         state.output_tokens += spent.output_tokens
         state.cost_usd += spent.cost_usd
+        started = state.started
+        amounts = Amounts(
+            calls=1,
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cost_usd=spent.cost_usd,
+            unpriced_calls=int(not spent.cost_usd and bool(spent.input_tokens or spent.output_tokens)),
+        )
+        if any(amounts[1:]):
+            _add_usage(state, f"{started.provider}/{started.model}" if started is not None else "", amounts)
+
+
+def _add_usage(state: RunState, model: str, amounts: Amounts, *, at: str = "") -> None:
+    """Add to the hour of the entry; an entry without a time counts for the hour of the one before it."""
+    if state.started is not None and state.seq <= state.started.forked_at:
+        return
+    last = next(reversed(state.usage), ("", "", ""))
+    hour = parse_hour(at) if at else last[0]
+    key = (hour, model, state.skill)
+    state.usage[key] = state.usage.get(key, Amounts()).plus(amounts)
 
 
 def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
@@ -230,7 +275,7 @@ def _apply_step(
 
 
 def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
-    """Apply a person's answer about a step whose outcome is unknown."""
+    """Apply a user's answer about a step whose outcome is unknown."""
     match entry.answer:
         case "retry":
             step.phase = "approved"
@@ -256,9 +301,10 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
 
 
 def _tell_failure(state: RunState, step: Step, entry: e.FailureTold) -> None:
-    """The failure becomes an ordinary result: the run goes on, and the model chooses how."""
+    """The failure becomes an ordinary result: the run continues, and the model chooses how."""
     assert step.finished is not None
     state.told_failures.add(build_identity(step.action))
+    state.failed_skills.add(find_owner(step.action) or state.skill)
     text = add_candidates(step.finished.text, entry.candidates)
     step.finished = step.finished.model_copy(update={"text": text, "counts_as_failure": False})
     _take_result(state, step, step.finished)
@@ -270,6 +316,7 @@ def _take_result(state: RunState, step: Step, entry: e.StepFinished) -> None:
     is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
     if entry.status == "succeeded" and is_work:
         state.results.append(entry.text)
+        state.failed_skills.discard(find_owner(step.action) or state.skill)
     if entry.status == "succeeded" and (noted := read_plan(step.action)):
         state.todo = noted
     if step.action.type == "call_skill" and entry.status == "succeeded":
@@ -355,7 +402,7 @@ def _answer_finish(state: RunState, text: str) -> None:
 
 
 def _try_again(state: RunState) -> None:
-    """The step of a task that failed begins anew; those before it keep what they gave."""
+    """The step of a task that failed begins again; those before it keep what they gave."""
     for step in state.steps:
         if step.finished is not None and step.finished.counts_as_failure:
             step.phase, step.finished, step.delegated = "approved", None, None

@@ -8,10 +8,9 @@ from typing import Literal
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.context.batches import join_results
-from metier.context.control import PLAN
-from metier.context.fences import TOOL_OUTPUT, fence
+from metier.context.control import PLAN, join_results
 from metier.context.layers import Exchange
+from metier.context.outside_text import TOOL_OUTPUT, fence
 from metier.context.trimming import READING_TOOL
 from metier.decisions import ActionStep, StepExecutionResult, read_failure
 from metier.engine import entries as e
@@ -38,25 +37,25 @@ class Step:
     denied: str = ""
     """Why the approver denied it."""
     is_foreign: bool = False
-    """It was planned before the run came to this store: a person is asked, whatever the rules say."""
+    """It was planned before the run came to this store: a user is asked, whatever the rules say."""
     may_be_done: bool = False
-    """It was begun before the run came to this store: the person who is asked is told so."""
+    """It was started before the run came to this store: the person who is asked is told so."""
     failed_once: bool = False
     asked: e.ApprovalAsked | None = None
-    """What was put before a person last."""
+    """What was put before a user last."""
     times_asked: int = 0
     approved_base: str = ""
-    """What the call must find as it was when a person said yes to it; see `ApprovalAsked.base`."""
+    """What the call must find as it was when a user said yes to it; see `ApprovalAsked.base`."""
     approved_leads: tuple[str, ...] = ()
     """Where its paths led then, if that was elsewhere than they say."""
     edited: dict[str, JsonValue] | None = None
-    """The arguments that a person gave the call while approving it."""
+    """The arguments that a user gave the call while approving it."""
     answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """What was given to the questions of the step itself."""
     hooked: e.HooksRan | None = None
     """What hooks said before the call, with the arguments that it has now."""
     permission: e.HooksRan | None = None
-    """What hooks said before a person was asked."""
+    """What hooks said before a user was asked."""
     is_hooked_after: bool = False
     is_edited_after_approval: bool = False
     """By a hook."""

@@ -13,7 +13,7 @@ from metier.engine.entries import RunFailed, RunPaused
 from metier.events import GracefulShutdownStarted, Payload, SignalReceived
 
 SUSPENDED_SECONDS = 3600.0
-"""How long a process that was stopped keeps its runs; then another one may go on with them."""
+"""How long a process that was stopped keeps its runs; then another one may continue with them."""
 
 
 class HeldLease(Protocol):
@@ -72,7 +72,7 @@ class Stopper:
             self._leases.remove(lease)
 
     async def suspend(self, stop: Callable[[], None]) -> None:
-        """Stop the process by `stop`, which returns when it goes on. Its runs stay its own meanwhile.
+        """Stop the process by `stop`, which returns when it continues. Its runs stay its own meanwhile.
 
         A stopped process cannot renew a lease: another one would take the run over while this one still drives it.
         Where the process is killed while it is stopped, the lease of a dead process counts for nothing.
@@ -89,7 +89,7 @@ class Stopper:
         return [*self._leases, *(lease for follower in self._followers for lease in follower.list_leases())]
 
     def describe(self) -> str:
-        """What a person is told who sent the first signal."""
+        """What a user is told who sent the first signal."""
         running, seconds = self._count_children(), self._patience
         if running and seconds:
             what = f"waiting up to {seconds:g} s for {running} {'step' if running == 1 else 'steps'}"

@@ -6,10 +6,11 @@ is no record. Nothing is sent and nothing is run.
 """
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.problems import has_errors
 from metier.definitions.skills.skill import load_skill
 from metier.engine import entries as e
@@ -18,7 +19,7 @@ from metier.engine.replaying.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.providers.cost import cost_usd
 from metier.providers.facts import FactBook, load_facts
-from metier.runtime.checks.backtest import Change, backtest
+from metier.runtime.checks.present_policy import Change, backtest
 from metier.runtime.history.replays import ReplayChanges, build_replay_services
 from metier.runtime.runs import Runtime
 from metier.skills.package import SkillPackage
@@ -29,8 +30,7 @@ _ROUTER = {"router.min_score": "prefilter_min_score", "router.top_k": "prefilter
 _MOST_BYTES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposedChange:
+class ProposedChange(Struct, frozen=True, kw_only=True):
     """What is tried."""
 
     changes: ReplayChanges
@@ -38,15 +38,13 @@ class ProposedChange:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingChange:
+class RoutingChange(Struct, frozen=True, kw_only=True):
     before: tuple[str, ...]
     """The best candidates with their scores."""
     after: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BacktestedRun:
+class BacktestedRun(Struct, frozen=True, kw_only=True):
     run_id: str
     task: str
     entries: int

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.file_timeline import FileEffect, list_effects, plan_restorations
 from metier.errors import UsageError
@@ -23,8 +23,7 @@ _MOST_BYTES = 1_000_000
 _SPARE_TURNS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class Captured(Struct, frozen=True, kw_only=True):
     file: Path
     """The cases, with this one in it."""
     files: tuple[str, ...]

@@ -1,29 +1,30 @@
-"""Run a case live: in a folder of its own, under an id that follows from what is run, so that it is begun once.
+"""Run a case live: in a folder of its own, under an id that follows from what is run, so that it is started once.
 
-Killed at any moment, the next call with the same id goes on with what is recorded: a reply that was paid for is not
+Killed at any moment, the next call with the same id continues with what is recorded: a reply that was paid for is not
 asked for again.
 """
 
 import hashlib
 import shutil
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.engine.state import RunState
 from metier.evals.bench import Variant, build_bench, open_bench
-from metier.evals.format.case import EvalCase
+from metier.evals.format.cases import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
-from metier.runtime.children.child_runs import request_task
+from metier.runtime.child_runs import request_task
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run
 from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.runtime.questions.reopening import RaisedLimits
-from metier.runtime.records.exit_codes import BUDGET, PROVIDER, get_exit_code
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
+from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.requests import RunRequest, order_run
+from metier.runtime.run_status import BUDGET, PROVIDER, get_exit_code
 from metier.runtime.runs import Runtime, Watch
 from metier.store.base import Store
 
@@ -31,8 +32,7 @@ BY = "eval"
 _MOST_ATTEMPTS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """One run of an eval."""
 
     variant: Variant
@@ -46,8 +46,7 @@ class Slot:
         return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class Bench(Struct, frozen=True, kw_only=True):
     """Where the runs of an eval live."""
 
     folder: Path
@@ -61,8 +60,7 @@ class Bench:
         return self.folder / "bench" / f"{slot.key}-{attempt}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driven:
+class Driven(Struct, frozen=True, kw_only=True):
     """A run that ended or waits."""
 
     slot: Slot
@@ -74,9 +72,8 @@ class Driven:
     """It was driven now, not found as it was."""
 
 
-@dataclass(frozen=True, slots=True)
-class FixedIds:
-    """Gives one id to the run that is begun, and fresh ones for everything else."""
+class FixedIds(Struct, frozen=True):
+    """Gives one id to the run that is started, and fresh ones for everything else."""
 
     fixed: str
     ids: Ids
@@ -93,7 +90,7 @@ class FixedIds:
 
 
 async def drive_slot(target: Target, slot: Slot, bench: Bench, *, max_cost_usd: float | None = None) -> Driven:
-    """Begin the run, or go on with it, or find it as it ended. A run whose provider failed is begun anew."""
+    """Begin the run, or continue with it, or find it as it ended. A run whose provider failed is started again."""
     for attempt in range(1, _MOST_ATTEMPTS):
         run_id = f"eval-{slot.key}-{attempt}"
         root = bench.locate(slot, attempt)
@@ -146,7 +143,7 @@ async def _drive(
 
 
 def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
-    """A run that its part of the budget ended goes on where there is more of it now."""
+    """A run that its part of the budget ended continues where there is more of it now."""
     allowed = runtime.place.settings.runtime.max_cost_usd
     is_over = get_exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
     if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
@@ -161,8 +158,7 @@ def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
     return RunRequest(task=case.prompt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answering:
+class _Answering(Struct, frozen=True):
     """Says to every question what the case says."""
 
     case: EvalCase

@@ -1,26 +1,25 @@
 """What a run came to, read from its journal: the only thing that checks look at. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.dataclass import dataclass
 from metier.decisions import find_owner
 from metier.engine import entries as e
 from metier.engine.state import fold
 from metier.runtime.history.archive import Archive
-from metier.runtime.records.exit_codes import get_exit_code
+from metier.runtime.run_status import get_exit_code
 from metier.tools.files.file_state import FileState
 
 type Content = Callable[[], bytes | None]
 """The bytes of a file; None where they are not kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A tool that the model called, and what came of it."""
 
     tool: str
@@ -31,8 +30,7 @@ class Call:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     run_id: str
     result: str
     """The answer, or why there is none."""

@@ -8,26 +8,24 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import assert_never
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.matchers import MATCHERS, MatcherPlace, Test, build_matcher, is_same
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.context.json_text import NotJson, recover_object
-from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.text.yaml_text import read_yaml
 from metier.errors import UsageError
 from metier.evals.evidence import Call, Evidence, Verdict
-from metier.evals.format import checks as c
-from metier.evals.format.assertions import anywhere
-from metier.evals.format.paths import find_values, parse_path
+from metier.evals.format import cases as c
+from metier.evals.format.assertions import anywhere, find_values, parse_path
 from metier.tools.schemas import SchemaCheck
 
 _SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
+class Grade(Struct, frozen=True, kw_only=True):
     """What came of one check."""
 
     check: str
@@ -39,8 +37,7 @@ class Grade:
     """What was found; where it failed, what was found instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Whether a check holds, and what decides it."""
 
     holds: bool
@@ -54,8 +51,7 @@ type Expected = Callable[[str], str | None]
 """The text of a file beside the cases."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Outside(Struct, frozen=True, kw_only=True):
     """Verdicts and files that grading does not make itself."""
 
     python: PythonVerdicts = lambda _: None

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct
 from pydantic import ValidationError
 
-from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.evals.results import EvalResult, RunRow, Status
 from metier.evals.session import FOLDER, RESULT
-from metier.runtime.records.runs_folder import prepare_runs_folder
+from metier.runtime.records.run_folders import prepare_runs_folder
 
 MOST_SHOWN = 20
 
@@ -36,8 +36,7 @@ def load_results(runs: Path, *, target: str = "") -> list[EvalResult]:
     return sorted(found, key=lambda result: (result.started_at, result.id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """One eval on the line of a target."""
 
     id: str
@@ -50,8 +49,7 @@ class Point:
     cost_usd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseLine:
+class CaseLine(Struct, frozen=True, kw_only=True):
     """One case over time."""
 
     case_id: str
@@ -61,20 +59,20 @@ class CaseLine:
     latest: RunRow | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regression:
+class Regression(Struct, frozen=True, kw_only=True):
     """A case that stands differently than it did at the commit before."""
 
     case_id: str
     before: Status
     after: Status
     is_worse: bool
+    is_better: bool
+    """It passes now. A case that failed and is stale is neither: nothing was checked."""
     check: str
     """The first check that fails now, or why it is stale."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPage:
+class TargetPage(Struct, frozen=True, kw_only=True):
     target: str
     points: tuple[Point, ...]
     """Oldest first."""
@@ -148,5 +146,14 @@ def _compare(before: EvalResult, after: EvalResult) -> tuple[Regression, ...]:
             continue
         row = next(row for row in after.own if row.case_id == case_id and row.status == now)
         check = row.failures[0].text if row.failures else "; ".join(row.reasons)
-        changes.append(Regression(case_id=case_id, before=then, after=now, is_worse=then == "passed", check=check))
+        changes.append(
+            Regression(
+                case_id=case_id,
+                before=then,
+                after=now,
+                is_worse=then == "passed",
+                is_better=now == "passed",
+                check=check,
+            )
+        )
     return tuple(sorted(changes, key=lambda change: not change.is_worse))

@@ -1,19 +1,19 @@
 """Sentences put to a model: a run of its own, without tools, whose answer has a schema. Recorded like every run.
 
-What is judged is outside text: it stands in the request as data, and the judge has nothing that it could be made to do.
+What is judged is outside text: it is in the request as data, and the judge has nothing that it could be made to do.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.context.json_text import NotJson
 from metier.evals.drive import FixedIds
 from metier.evals.evidence import Evidence
-from metier.evals.format.checks import Sentence
+from metier.evals.format.cases import Sentence
 from metier.evals.grading import read_json
 from metier.evals.recordings import Judged
 from metier.prompts.texts import load_text

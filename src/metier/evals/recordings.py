@@ -2,24 +2,26 @@
 
 recordings/<case>.run.gz    an export of the run; `agent runs import` takes it
 recordings/<case>.json      hashes of the files in force, and what a judge said
+
+Hashes are per file and skip `evals/`: the tree hash that a run pins covers the recordings and can't name the change.
 """
 
 import gzip
 import hashlib
+import re
 from pathlib import Path
 
+from msgspec import Struct
 from pydantic import Field, ValidationError
 
-from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ArchiveRefused
 from metier.evals.targets import SourcedCase
-from metier.lazy_regex import lazy_regex
 from metier.messages import Value
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 
 FORMAT = 1
-_SAFE = lazy_regex(r"[^A-Za-z0-9._-]+")
+_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST = 60
 
 
@@ -41,8 +43,7 @@ class RecordingNote(Value):
     """Sentence → verdict about this run."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaseRecording:
+class CaseRecording(Struct, frozen=True):
     archive: Archive
     note: RecordingNote
 

@@ -1,4 +1,4 @@
-"""An eval that runs cases live: a set of runs in a folder of its own, with a plan that another process can go on with.
+"""An eval that runs cases live: a set of runs in its own folder, with a plan that another process can continue.
 
 <runs>/evals/<id>/plan.json    what is run: written before the first run begins
 <runs>/evals/<id>/runs/        journals and store of the runs
@@ -8,31 +8,60 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+from msgspec.structs import replace
 from pydantic import Field, ValidationError
 
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import MetierError, UsageError
 from metier.evals.bench import Variant, list_moved
 from metier.evals.drive import Bench, Driven, Slot, drive_slot
-from metier.evals.evaluate import begin_row, evaluate, open_evidence
-from metier.evals.format.checks import Sentence
+from metier.evals.evaluation import begin_row, evaluate, open_evidence
+from metier.evals.format.cases import Sentence
 from metier.evals.judge import JudgeRun
-from metier.evals.purse import Purse
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
 from metier.evals.results import RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.messages import Value
 from metier.runtime.history.transfer import relocate_run
 from metier.runtime.host import Host
-from metier.runtime.records.exit_codes import BUDGET, PROVIDER, get_exit_code
+from metier.runtime.run_status import BUDGET, PROVIDER, get_exit_code
 from metier.runtime.runs import Runtime, open_runtime
+
+_LEAST = 1e-6
 
 FOLDER = "evals"
 PLAN, RESULT = "plan.json", "result.json"
+
+
+@dataclass(slots=True)
+class Purse:
+    """Runs of one process share one. Without a limit it gives everything and counts."""
+
+    limit_usd: float | None
+    jobs: int = 1
+    spent_usd: float = 0.0
+    set_aside_usd: float = 0.0
+    is_used_up: bool = False
+
+    def reserve(self, *, remaining: int) -> float | None:
+        """What the next of `remaining` runs may cost; None where there is no limit. Check `is_used_up` first."""
+        if self.limit_usd is None:
+            return None
+        available = self.limit_usd - self.spent_usd - self.set_aside_usd
+        if available < _LEAST:
+            self.is_used_up = True
+            return 0.0
+        share = available / max(1, min(self.jobs, remaining))
+        self.set_aside_usd += share
+        return share
+
+    def settle(self, reserved: float | None, *, spent_usd: float) -> None:
+        self.set_aside_usd -= reserved or 0.0
+        self.spent_usd += spent_usd
 
 
 class Plan(Value):
@@ -70,7 +99,7 @@ def load_plan(runs: Path, eval_id: str) -> Plan:
     try:
         return Plan.model_validate_json((found[0] / PLAN).read_bytes())
     except (OSError, ValidationError) as error:
-        raise UsageError(f"The plan of eval {found[0].name!r} cannot be read", hint="Start it anew") from error
+        raise UsageError(f"The plan of eval {found[0].name!r} cannot be read", hint="Start it again") from error
 
 
 @dataclass(slots=True)

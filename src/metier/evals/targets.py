@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.files.contained_file import is_contained, read_contained
-from metier.definitions.ids import fold_id
+from metier.definitions.files.contained_path import is_contained, read_contained
+from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import NAMES as PROJECT_FILES
@@ -18,14 +19,14 @@ from metier.definitions.skills.skill import load_skill
 from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import SkillError, UsageError
-from metier.evals.format.case import EvalCase, TargetKind, Trigger
-from metier.evals.format.reading import FOLDER as EVALS
-from metier.evals.format.reading import read_evals
+from metier.evals.format.cases import EvalCase, TargetKind, Trigger
+from metier.evals.format.eval_files import FOLDER as EVALS
+from metier.evals.format.eval_files import read_evals
 from metier.evals.format.yaml_sets import FOLDER as YAML_FOLDER
 from metier.evals.format.yaml_sets import load_yaml_sets
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_all_skills, find_skills
 from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
 
@@ -36,8 +37,7 @@ MAX_COPIED_BYTES = 64 * 1024 * 1024
 """Of one file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcedCase:
+class SourcedCase(Struct, frozen=True, kw_only=True):
     """A case, and where the files that it names and its recording lie."""
 
     case: EvalCase
@@ -47,8 +47,7 @@ class SourcedCase:
     file: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     kind: TargetKind
     id: str
     place: Host
@@ -205,8 +204,7 @@ def _open_skill(place: Host, package: SkillPackage) -> Target:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
+class _Shared(Struct, frozen=True):
     cases: tuple[SourcedCase, ...]
     triggers: tuple[Trigger, ...]
     problems: tuple[Problem, ...]

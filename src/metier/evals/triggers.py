@@ -1,26 +1,26 @@
 """Is the skill chosen for the requests it is for, and for no others? By the router of runs; calls no model.
 
-Words that the description lacks are found by trying: each is added, the catalog is indexed anew and every request is
+Words that the description lacks are found by trying: each is added, the catalog is indexed again and every request is
 routed again, so that a word that takes requests from other skills is not proposed.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.definitions.names import canonical_name
-from metier.evals.format.case import Budget, EvalCase, Trigger
-from metier.evals.format.checks import SkillUsed
+from metier.evals.format.cases import Budget, EvalCase, SkillUsed, Trigger
 from metier.evals.results import GradeRow, RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.routing.catalog import build_routable
 from metier.routing.prefilter import rank_request
-from metier.routing.router import build_index
+from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill, SkillCandidate
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 from metier.routing.words import split_words, stem
-from metier.runtime.workspace.catalog import find_all_skills, find_skills
+from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
 
 LIVE_TURNS = 2
 _MOST_TRIED = 30
@@ -28,8 +28,7 @@ _MOST_WORDS = 8
 _SHORTEST = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
+class Routed(Struct, frozen=True, kw_only=True):
     """Where a request goes."""
 
     trigger: Trigger
@@ -39,13 +38,12 @@ class Routed:
     holds: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class Suggestion(Struct, frozen=True, kw_only=True):
     """Words for the description, and what they would do."""
 
     words: tuple[str, ...]
     before: int
-    """Requests that are routed as they shall be, of all."""
+    """Requests that are routed as they should be, of all."""
     after: int
     total: int
 

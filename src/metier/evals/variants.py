@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.ids import fold_id
+from metier.definitions.names import fold_id
 from metier.errors import UsageError
-from metier.evals.bench import Variant
-from metier.evals.local_git import find_commit, write_tree
+from metier.evals.bench import Variant, find_commit, write_tree
 from metier.evals.targets import Target
 from metier.runtime.workspace.listed import list_definitions
 

@@ -1,11 +1,164 @@
-"""Start and stop plugins. One that fails or hangs is reported and left out; the others go on."""
+"""Plugins: found, loaded, started and stopped. One that fails or hangs is reported and left out."""
 
-from collections.abc import Callable, Generator
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal, cast
 
-from metier.plugins.load import Plugins
-from metier.plugins.patience import Attempt, PluginProblem
-from metier.plugins.registry import PromptLayer, Registry
+from msgspec import Struct
+
+from metier.plugins.registry import API, GROUP, PromptLayer, Registry
+
+
+class PluginProblem(Struct, frozen=True):
+    plugin: str
+    sentence: str
+    hint: str = ""
+
+    def render(self) -> str:
+        advice = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"plugin {self.plugin!r} is off: {self.sentence}{advice}"
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """Something that a plugin is asked to do, in words that follow `It did not`."""
+
+    plugin: str
+    what: str
+    seconds: float
+
+    def call[T](self, function: Callable[[], T]) -> T | PluginProblem:
+        """What the function returns, or what went wrong with it, whatever that was."""
+        try:
+            return _call_patiently(function, seconds=self.seconds)
+        except _Hung:
+            sentence = f"It did not {self.what} within {self.seconds:g} s"
+            return PluginProblem(self.plugin, sentence, "Raise plugins.timeout_seconds")
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the code of a plugin raises, the engine goes on
+            sentence = f"It did not {self.what}: {type(error).__name__}: {error}"
+            return PluginProblem(self.plugin, sentence, "Update or uninstall it")
+
+
+class _Hung(Exception):
+    """It was given its time and is still at it. Its thread is left behind and does not keep the process alive."""
+
+
+def _call_patiently[T](call: Callable[[], T], *, seconds: float) -> T:
+    """What `call` returns or raises, `_Hung` when it takes longer. It runs on a thread of its own."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as error:  # noqa: BLE001 - handed over to the waiting thread
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="metier-plugin", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise _Hung
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+type Enabled = Literal["all", "none"] | tuple[str, ...]
+
+
+class Plugins(Struct, frozen=True):
+    """Those that work, in the order of their names, and what is wrong with the others."""
+
+    registries: tuple[Registry, ...] = ()
+    problems: tuple[PluginProblem, ...] = ()
+
+
+def find_entry_points() -> tuple[EntryPoint, ...]:
+    """Every plugin that is installed, whether it is wanted or not."""
+    return _read_entry_points(tuple((folder, _find_change(folder)) for folder in sys.path))
+
+
+@functools.lru_cache(maxsize=4)
+def _read_entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Opens a file of each package, so it is done again only when one of the places of packages has changed."""
+    del places
+    return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
+
+
+def _find_change(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  an empty name is this folder
+    except OSError:
+        return 0
+
+
+def load_plugins(
+    enabled: Enabled, *, seconds: float, points: Iterable[EntryPoint] | None = None, taken: Sequence[str] = ()
+) -> Plugins:
+    """Import and register what is wanted. `taken` are names of tools that no plugin may use."""
+    if enabled == "none":
+        return Plugins()
+    found = find_entry_points() if points is None else tuple(sorted(points, key=lambda point: point.name))
+    wanted = found if enabled == "all" else tuple(point for point in found if point.name in enabled)
+    problems = [_absent(name) for name in _missing(enabled, found)]
+    registries: list[Registry] = []
+    used = set(taken)
+    for point in wanted:
+        registry = _register(point, seconds=seconds)
+        problem = registry if isinstance(registry, PluginProblem) else _find_clash(registry, used, registries)
+        if problem is not None:
+            problems.append(problem)
+        elif isinstance(registry, Registry):
+            used.update(tool.info.name for tool in registry.tools)
+            registries.append(registry)
+    return Plugins(tuple(registries), tuple(problems))
+
+
+def _register(point: EntryPoint, *, seconds: float) -> Registry | PluginProblem:
+    registry = Registry(plugin=point.name)
+
+    def register() -> None:
+        # The group promises a function of this type.
+        function = cast("Callable[[Registry], None]", point.load())
+        wanted = getattr(function, "metier_api", API)
+        if wanted != API:
+            raise RuntimeError(f"it is written for version {wanted} of the plugin interface, this is {API}")
+        function(registry)
+
+    problem = Attempt(plugin=point.name, what="register", seconds=seconds).call(register)
+    return problem or registry
+
+
+def _missing(enabled: Enabled, found: Sequence[EntryPoint]) -> list[str]:
+    return [] if isinstance(enabled, str) else [name for name in enabled if name not in {each.name for each in found}]
+
+
+def _absent(name: str) -> PluginProblem:
+    return PluginProblem(name, "It is not installed", "Install its distribution, or take it out of plugins.enabled")
+
+
+def _find_clash(registry: Registry, used: set[str], others: Sequence[Registry]) -> PluginProblem | None:
+    """No plugin may are in for a tool of ours or of another plugin: rules are written about names."""
+    for tool in registry.tools:
+        if tool.info.name in used:
+            return PluginProblem(registry.plugin, f"Its tool {tool.info.name!r} has a name that is taken")
+    for other in others:
+        for kind, mine, theirs in (
+            ("provider", registry.providers, other.providers),
+            ("store", registry.stores, other.stores),
+            ("command", registry.commands, other.commands),
+        ):
+            both = sorted(mine.keys() & theirs.keys())
+            if both:
+                return PluginProblem(registry.plugin, f"Its {kind} {both[0]!r} is also one of plugin {other.plugin!r}")
+    return None
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Command(NamedTuple):
 
 
 class PromptLayer(NamedTuple):
-    """A text that stands in the system prompt, after the agent's own."""
+    """A text that is in the system prompt, after the agent's own."""
 
     title: str
     render: Callable[[], str]

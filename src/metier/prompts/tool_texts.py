@@ -10,13 +10,12 @@ from typing import NamedTuple, cast
 
 from pydantic import JsonValue
 
-from metier.lazy_regex import lazy_regex
 from metier.prompts.texts import load_text
 
 type Schema = dict[str, JsonValue]
 
 _PARAMETERS = "\n## Parameters\n"
-_BULLET = lazy_regex(r"^- ([a-z_.]+): (.+)$", re.MULTILINE)
+_BULLET = re.compile(r"^- ([a-z_.]+): (.+)$", re.MULTILINE)
 
 
 class ToolText(NamedTuple):

@@ -5,12 +5,7 @@ from collections.abc import Collection
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
 from metier.providers.failures import ModelNotAllowed
-from metier.providers.retry import ModelName
-
-
-def is_allowed(model: ModelName, allowed: Collection[str]) -> bool:
-    """`provider/model` allows that one; a name alone allows it from every provider. An empty list allows all."""
-    return not allowed or model.model in allowed or f"{model.provider}/{model.model}" in allowed
+from metier.providers.model_names import ModelName, is_allowed
 
 
 class AllowedProvider:

@@ -4,12 +4,12 @@ A provider maps and sends; it does not retry (`providers.retry`), budget (`conte
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.messages import Message, ModelReply, ToolSpec
 
 
@@ -60,8 +60,7 @@ class ModelRequest:
     """Sent as a header, so that a gateway can put its spans below ours; says nothing to the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """A piece of a reply that is still under way. For showing only: nothing may act on it."""
 
     kind: Literal["text", "thinking", "restart"]

@@ -1,10 +1,9 @@
-"""What a provider needs to reach its server, and what the providers of one host share."""
+"""What a provider needs to reach its server, and the HTTP clients that a host shares."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from metier.dataclass import dataclass
 from metier.providers.facts import FactBook
 from metier.providers.options import ApiStyle
 
@@ -16,7 +15,6 @@ class Closeable(Protocol):
 class SharedClients:
     """Clients that belong to a host and are shared by its runs: each is made at first use, all are closed together.
 
-    A client of its own for every run costs a TLS context (some 20 ms of CPU) and a handshake before the first byte.
     Knows no library, so that a host which asks no model loads none. Belongs to the event loop that first used it.
     """
 
@@ -46,8 +44,6 @@ class Connection:
     api: ApiStyle = "auto"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Sent with every request, beside those that the format asks for."""
-    shared: SharedClients | None = None
-    """The clients of the host; without them a provider opens its own and closes it with itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Nothing here is needed to use a model: an unknown one gets cautious defaults and
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Plain, plain_value, read_yaml
 from metier.errors import ConfigError

@@ -89,6 +89,12 @@ class ReplyBroken(CallFailed):
     retryable = True
 
 
+class AnswerTooLarge(CallFailed):
+    """A remote agent answered with more than is read from one; asking again gives the same."""
+
+    reason = "answer_too_large"
+
+
 class BadRequest(CallFailed):
     """The server refuses this request; sending it again changes nothing."""
 

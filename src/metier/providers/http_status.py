@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from metier.lazy_regex import lazy_regex
 from metier.providers.connection import Server
 from metier.providers.failures import (
     AuthFailed,
@@ -29,17 +28,17 @@ from metier.telemetry.excerpt import one_line
 
 _MESSAGE_LENGTH = 300
 
-_TOO_LONG = lazy_regex(
+_TOO_LONG = re.compile(
     r"context[_ ](length|window|size)|maximum context|prompt is too long|too many (input )?tokens|exceed_context_size"
     r"|input token count .* exceeds|exceeds? the (maximum|available) (number of tokens|context)",
     re.IGNORECASE,
 )
-_NO_QUOTA = lazy_regex(
+_NO_QUOTA = re.compile(
     r"insufficient_quota|billing_hard_limit|billing_not_active|billing_error|credit balance is too low"
     r"|exceeded_current_quota|PerDay|insufficient[_ ](balance|credits?)",
     re.IGNORECASE,
 )
-_BAD_KEY = lazy_regex(r"API_KEY_INVALID|API key not valid|API key expired", re.IGNORECASE)
+_BAD_KEY = re.compile(r"API_KEY_INVALID|API key not valid|API key expired", re.IGNORECASE)
 _TOOLS = (
     r"[`'\"\\]*(?:tools?\b(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:s|ing)?|functions)[`'\"\\]*"
 )
@@ -54,7 +53,7 @@ def _find_unsupported(name: str, *others: str) -> re.Pattern[str]:
         rf"{name}(?: (?:are|is|{noun}))* (?:currently )?(?:not |un)(?:supported|enabled|available)",
         rf"un(?:supported|known|recognized|expected) (?:request )?{noun}(?: supplied)?:? {name}",
     )
-    return lazy_regex("|".join((*sayings, *others)), re.IGNORECASE)
+    return re.compile("|".join((*sayings, *others)), re.IGNORECASE)
 
 
 # As Ollama, vLLM, llama.cpp, OpenRouter, Groq, Gemini and LiteLLM put it.
@@ -66,7 +65,7 @@ _NO_TOOLS = _find_unsupported(
     "no endpoints found that support tool use",
 )
 _NO_SCHEMA = _find_unsupported(_FORMAT)
-_DURATION = lazy_regex(r"(\d+(?:\.\d+)?)s")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 class _Said(NamedTuple):
@@ -137,13 +136,19 @@ class _Failure:
         )
 
 
+_NO_TOOL_CALLS = "Run `agent config set model.structured_output_mode json`, or use another model"
+_SMALLER = (
+    "Run `agent config set model.max_context_tokens TOKENS` with a lower number, or use a model with a larger window"
+)
+
+
 def _choose(status: int, words: str, server: Server) -> _Failure:
     if status < 500 and (status == 402 or _NO_QUOTA.search(words)):
         return _Failure(QuotaExhausted, f"Add credit or raise the limit in the account of {server.provider}")
     if status in {400, 413, 422} and _TOO_LONG.search(words):
-        return _Failure(ContextTooLong, "Lower model.max_context_tokens, or use a model with a larger window")
+        return _Failure(ContextTooLong, _SMALLER)
     if status in _REFUSALS and _NO_TOOLS.search(words):
-        return _Failure(ToolsUnsupported, "Set model.structured_output_mode to 'json', or use another model")
+        return _Failure(ToolsUnsupported, _NO_TOOL_CALLS)
     if status in _REFUSALS and _NO_SCHEMA.search(words):
         return _Failure(SchemaUnsupported, "Use another model, or a newer server")
     if status in {401, 403} or (status == 400 and _BAD_KEY.search(words)):

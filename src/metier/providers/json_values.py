@@ -1,16 +1,15 @@
 """Read JSON of an unknown shape. Each reader gives the empty value of its type where something else stands."""
 
 import json
+import re
 from typing import NamedTuple, Never, cast
 
 from pydantic import JsonValue
 
-from metier.lazy_regex import lazy_regex
-
 type Wire = dict[str, object]
 """A JSON object on its way to or from a server."""
 
-_SURROGATE = lazy_regex(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 

@@ -27,7 +27,7 @@ def is_picture(part: MediaPart) -> bool:
 
 
 def describe_absent(part: MediaPart) -> str:
-    """What stands in for a part whose bytes are not at hand."""
+    """What is in for a part whose bytes are not at hand."""
     return f"[{part.media_type} {part.name!r} is not available]"
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from metier.definitions.plugin_names import PluginName
+from metier.definitions.names import PluginName
 from metier.messages import Value
 from metier.providers.remote_options import A2aOptions
 
@@ -14,6 +14,13 @@ type ProviderName = Literal["anthropic", "gemini", "openai", "offline", "a2a"]
 OFFLINE = "offline"
 """The provider without a model. It has no connection to open; it is built from the skills of a run."""
 
+
+BASE_URL_VARIABLES = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "gemini": "GOOGLE_GEMINI_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+}
+"""Environment variables that may replace a vendor's address."""
 
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
 
@@ -89,9 +96,14 @@ class ModelOptions(Value):
             "agent that the model names."
         ),
     )
-    name: str = Field(default="claude-sonnet-4-5", min_length=1, description="The model, as its provider names it.")
+    name: str = Field(
+        default="claude-sonnet-4-5",
+        min_length=1,
+        description="The model, as its provider names it, or `provider/model`.",
+    )
     fallback_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="Models that are tried in this order when the first cannot answer."
+        default=(),
+        description="Models to try in this order if the first cannot answer, such as `gemini/gemini-2.5-pro`.",
     )
     allowed_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),

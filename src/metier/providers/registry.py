@@ -5,21 +5,20 @@ A new provider is one file with `open_provider(connection)` and one line here.
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import cast
 from urllib.parse import urlsplit
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
+
 from metier.errors import UsageError
 from metier.providers.base import Provider
-from metier.providers.connection import Connection, SharedClients
+from metier.providers.connection import Connection
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
-from metier.providers.options import OFFLINE, ApiStyle, ModelOptions
+from metier.providers.options import BASE_URL_VARIABLES, OFFLINE, ApiStyle, ModelOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(Struct, frozen=True, kw_only=True):
     """Where a provider's code is and what it needs."""
 
     module: str
@@ -38,17 +37,17 @@ BUILT_IN: Mapping[str, Registration] = {
     "anthropic": Registration(
         module="metier.providers.anthropic.provider",
         keys=("ANTHROPIC_API_KEY",),
-        base_url_variable="ANTHROPIC_BASE_URL",
+        base_url_variable=BASE_URL_VARIABLES["anthropic"],
     ),
     "gemini": Registration(
         module="metier.providers.gemini.provider",
         keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        base_url_variable="GOOGLE_GEMINI_BASE_URL",
+        base_url_variable=BASE_URL_VARIABLES["gemini"],
     ),
     "openai": Registration(
         module="metier.providers.openai.provider",
         keys=("OPENAI_API_KEY",),
-        base_url_variable="OPENAI_BASE_URL",
+        base_url_variable=BASE_URL_VARIABLES["openai"],
         header_variables={"OPENAI_ORG_ID": "OpenAI-Organization", "OPENAI_PROJECT_ID": "OpenAI-Project"},
         key_is_optional_elsewhere=True,
     ),
@@ -59,8 +58,7 @@ REMOTE = "a2a"
 """The provider that hands the task to a remote agent; its models are the names of such agents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderChoice:
+class ProviderChoice(Struct, frozen=True, kw_only=True):
     """Which provider, and what the settings say about reaching it."""
 
     name: str
@@ -89,7 +87,12 @@ def holds_to_schema(choice: ProviderChoice, environment: Mapping[str, str]) -> b
     """It takes the schema of a result together with tools; servers that only speak like OpenAI differ in this."""
     if choice.name != "openai":
         return choice.name in BUILT_IN
-    return not choice.base_url and not environment.get(BUILT_IN["openai"].base_url_variable)
+    return not find_base_url(choice, environment)
+
+
+def find_base_url(choice: ProviderChoice, environment: Mapping[str, str]) -> str:
+    """The address that replaces the vendor's own; empty if none does."""
+    return choice.base_url or environment.get(BASE_URL_VARIABLES.get(choice.name, ""), "")
 
 
 def open_provider(
@@ -98,11 +101,8 @@ def open_provider(
     *,
     environment: Mapping[str, str],
     registrations: Mapping[str, Registration] = BUILT_IN,
-    shared: SharedClients | None = None,
 ) -> Provider:
     """Check everything that can be checked without a call, then load the provider's code.
-
-    With `shared` it sends through the clients of its host; closing it leaves them open.
 
     Raises:
         UsageError: No such provider, the base URL is no address, or it is `offline`.
@@ -122,7 +122,7 @@ def open_provider(
     build = cast("Callable[[Connection], Provider]", module.open_provider)
     named = registration.header_variables.items()
     headers = {header: value for variable, header in named if (value := environment.get(variable, "").strip())}
-    connection = Connection(facts=facts, key=key, base_url=base_url, api=choice.api, headers=headers, shared=shared)
+    connection = Connection(facts=facts, key=key, base_url=base_url, api=choice.api, headers=headers)
     return build(connection)
 
 

@@ -9,8 +9,6 @@ from metier.providers.connection import Connection, Server
 from metier.providers.http_status import failure_of_status
 from metier.providers.json_values import Wire, parse_json
 from metier.providers.transport import (
-    CONNECT_TIMEOUT_SECONDS,
-    HttpClients,
     is_event_stream,
     open_http_client,
     read_body,
@@ -20,7 +18,6 @@ from metier.providers.transport import (
 from metier.telemetry.otel.trace_context import HEADER
 from metier.version import __version__
 
-_EXTENSIONS = {"timeout": httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS).as_dict()}
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": f"metier/{__version__}"}
 
 
@@ -37,18 +34,15 @@ type CheckEvent = Callable[[Wire], None]
 
 
 class Rest:
-    """Sends requests to one server with the host's client; without a host it has a client of its own."""
+    """Sends requests to one server with a client of its own, opened at the first request."""
 
     def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
         self.root = root.rstrip("/")
         self._server = server
-        self._clients = connection.shared.get(HttpClients, HttpClients) if connection.shared is not None else None
-        self._client = self._clients.lend() if self._clients is not None else open_http_client()
-        # Put together once: parsing an address and merging headers on every call costs more than sending them.
-        host = httpx2.URL(self.root).netloc.decode("ascii")
-        merged = {"host": host, **self._client.client.headers, **_HEADERS, **headers, **connection.headers}
-        self._headers = httpx2.Headers({name.lower(): value for name, value in merged.items()})
-        self._urls: dict[str, httpx2.URL] = {}
+        self._client: httpx2.AsyncClient | None = None
+        self._headers = httpx2.Headers(_HEADERS)
+        self._headers.update(headers)
+        self._headers.update(connection.headers)
 
     async def fetch(
         self,
@@ -63,10 +57,7 @@ class Rest:
 
         Raises `CallFailed` for an error status. Use it inside `exchange`, which bounds it and translates the rest.
         """
-        request = self._build_request("POST", path, body)
-        if trace_parent:
-            request.headers[HEADER] = trace_parent
-        response = await self._client.send(request)
+        response = await self._send("POST", path, body, trace_parent=trace_parent)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)
@@ -79,7 +70,7 @@ class Rest:
 
     async def get(self, path: str) -> Wire:
         """The JSON object at an address. Raises as `fetch` does; use it inside `exchange` too."""
-        response = await self._client.send(self._build_request("GET", path, b""))
+        response = await self._send("GET", path)
         try:
             if not response.is_success:
                 raise await self._read_failure(response)
@@ -88,23 +79,19 @@ class Rest:
             await response.aclose()
 
     async def aclose(self) -> None:
-        """Close the client, unless it is the host's."""
-        if self._clients is not None:
-            self._clients.give_back(self._client)
-        else:
+        if self._client is not None:
             await self._client.aclose()
 
-    def _build_request(self, method: str, path: str, body: bytes) -> httpx2.Request:
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = httpx2.URL(self.root + path)
-        # Only connecting has a limit of its own: `exchange` bounds the whole, to the last byte. A stream is sent with
-        # the headers as they are; of plain content the library would work out again what these have to be.
-        stream = httpx2.ByteStream(body)
-        request = httpx2.Request(method, url, headers=self._headers, stream=stream, extensions=_EXTENSIONS)
-        if body:
-            request.headers["content-length"] = str(len(body))
-        return request
+    async def _send(
+        self, method: str, path: str, body: bytes | None = None, *, trace_parent: str = ""
+    ) -> httpx2.Response:
+        """Return the response, its body unread. Close it."""
+        if self._client is None:
+            self._client = open_http_client(self.root)
+        request = self._client.build_request(method, self.root + path, content=body, headers=self._headers)
+        if trace_parent:
+            request.headers[HEADER] = trace_parent
+        return await self._client.send(request, stream=True)
 
     async def _read_failure(self, response: httpx2.Response) -> Exception:
         raw = await read_body(response)

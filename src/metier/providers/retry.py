@@ -3,14 +3,13 @@
 One call of `reply_with_retries` is one turn, however many attempts it takes.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import anyio
+from msgspec import Struct, field
 
-from metier.dataclass import dataclass
-from metier.errors import UsageError
 from metier.events import (
     LlmRequestFailed,
     LlmRequestMeta,
@@ -38,8 +37,7 @@ LONGEST_RETRY_AFTER_SECONDS = 60.0
 _SUMMARY_LENGTH = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """How often and how long to wait. Delays grow as base × 2ⁿ up to the maximum, each drawn at random from 0 up."""
 
     max_retries: int = 3
@@ -54,8 +52,7 @@ class Candidate(NamedTuple):
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """What stays the same over the attempts of one turn."""
 
     number: int
@@ -64,7 +61,7 @@ class Turn:
     facts: FactBook
     observe: Observer | None = None
     fallbacks: Sequence[Candidate] = ()
-    """Asked in this order when the one before could not answer; inside `allowed_models`, see `check_allowed`."""
+    """Asked in this order when the one before could not answer; inside `allowed_models`."""
     seams: Seams = field(default_factory=Seams)
 
 
@@ -83,26 +80,6 @@ async def reply_with_retries(provider: Provider, request: ModelRequest, turn: Tu
                 raise
             _void_what_was_shown(turn)
     return await _ask(candidates[-1], request, turn)
-
-
-class ModelName(NamedTuple):
-    provider: str
-    model: str
-
-
-def split_model_name(name: str, *, primary: str, providers: Collection[str]) -> ModelName:
-    """`provider/model`, or the name of a model of the provider `primary`: such names may hold slashes too."""
-    before, _, after = name.partition("/")
-    return ModelName(before, after) if before in providers and after else ModelName(primary, name)
-
-
-def check_allowed(names: Sequence[str], allowed: Collection[str]) -> None:
-    """Raises `UsageError` for a fallback model outside `allowed_models`; an empty list allows every model."""
-    for name in names:
-        if allowed and name not in allowed and name.partition("/")[2] not in allowed:
-            raise UsageError(
-                f"Fallback model {name!r} is not allowed", hint="Add it to allowed_models, or leave it out"
-            )
 
 
 def back_off(policy: RetryPolicy, attempt: int, draw: Callable[[], float]) -> float:
@@ -167,7 +144,7 @@ def _name_wait(failure: CallFailed, attempt: int, turn: Turn) -> None:
 
 
 def _another_may_answer(failure: CallFailed) -> bool:
-    """A wrong request is wrong everywhere, but for its length; a bad key is for a person to mend."""
+    """A wrong request is wrong everywhere, but for its length; a bad key is for a user to fix."""
     if isinstance(failure, AuthFailed):
         return False
     return not isinstance(failure, BadRequest) or failure.reason == "context_too_long"
@@ -187,7 +164,7 @@ def _keep_text(observe: Observer | None, shown: list[str]) -> Observer | None:
 
 
 def _interrupted(meta: LlmRequestMeta, shown: list[str], turn: Turn) -> LlmRequestFailed:
-    """The request was given up: a signal, a time limit, a cancellation. It is sent again when the run goes on."""
+    """The request was given up: a signal, a time limit, a cancellation. It is sent again when the run continues."""
     return LlmRequestFailed(
         turn=turn.number,
         meta=meta,

@@ -2,18 +2,16 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import field
 
 import anyio
+from msgspec import Struct, field
 
-from metier.dataclass import dataclass
 from metier.ids import Clock, SystemClock
 
 type Sleep = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Seams:
+class Seams(Struct, frozen=True):
     """Time and chance, so that tests decide both."""
 
     clock: Clock = field(default_factory=SystemClock)

@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from metier.lazy_regex import lazy_regex
-
 MAX_LENGTH = 64
 
-_SAFE = lazy_regex(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
-_SEGMENTS = lazy_regex(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*(?:[./][A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*)*", re.ASCII)
-_HASHED = lazy_regex(r".*_[0-9a-f]{8}", re.ASCII)
-_FORBIDDEN = lazy_regex(r"[^A-Za-z0-9_-]", re.ASCII)
+_SAFE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+_SEGMENTS = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*(?:[./][A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*)*", re.ASCII)
+_HASHED = re.compile(r".*_[0-9a-f]{8}", re.ASCII)
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
 @lru_cache(maxsize=1024)

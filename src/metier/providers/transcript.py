@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from typing import Literal, NamedTuple
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct
+
+from metier.decisions import read_failure
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from metier.providers.base import ModelRequest
 from metier.providers.json_values import Wire, serialise
@@ -23,19 +24,17 @@ CUT = "(Earlier messages were left out.)"
 OPEN_PIECES = 2
 """Pieces at the end that stay open: a vendor may mark them, and the last one may still grow."""
 
-_SHORT_ID = lazy_regex(r"[A-Za-z0-9_-]+", re.ASCII)
+_SHORT_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """Everything one side said in a row. Results of tools come first in a user's turn, in the order of their calls."""
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """How one wire format wants a history."""
 
     provider: str
@@ -46,14 +45,18 @@ class Dialect:
     """Tells apart wire forms of one provider that must not share a cache."""
 
 
+def render_result(part: ToolResultPart) -> str:
+    """A result for a format that cannot mark failures. A failure in JSON says `"success": false` itself."""
+    return f"Error: {part.text}" if part.is_error and read_failure(part.text) is None else part.text
+
+
 class Segment(NamedTuple):
     spoken: tuple[Message, ...]
     """Of the model; empty only in the first segment."""
     told: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """A segment in wire form, ready to be sent."""
 
     turns: tuple[Turn, ...]
@@ -66,8 +69,7 @@ class Piece:
     messages: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Beginning:
+class _Beginning(Struct, frozen=True, kw_only=True):
     """The settled part of a history that only grows at its end."""
 
     messages: tuple[Message, ...] = ()
@@ -132,8 +134,7 @@ class HistoryCache:
         self._histories[variant, id(beginning.messages[0])] = beginning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class History(Struct, frozen=True, kw_only=True):
     """A whole history in wire form: JSON of the settled beginning, and the pieces at its end."""
 
     first: bytes = b""

@@ -5,88 +5,38 @@ Knows no vendor. Whatever goes wrong below becomes a `CallFailed`.
 
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
-from urllib.request import getproxies
 
 import anyio
 import httpx2
 from pydantic import ValidationError
 
-from metier.direct_http import DirectTransport
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
 from metier.providers.json_values import Wire, as_object, parse_json
 from metier.telemetry.excerpt import one_line
-from metier.tls import LateContext
+from metier.tls import choose_context
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
 _QUOTED_BYTES = 400
 _QUOTED_CHARACTERS = 80
-_MOST_USERS = 4
 
 
 class ReplyTooLarge(httpx2.TransportError):
     """The server sent more than any reply can be."""
 
 
-class HttpClient:
-    """A client, and its way to a server where no proxy is between."""
+def open_http_client(url: str) -> httpx2.AsyncClient:
+    """Open a client for one server. It uses the proxies and certificates that the environment names.
 
-    def __init__(self, client: httpx2.AsyncClient, direct: DirectTransport | None) -> None:
-        self.client = client
-        self._direct = direct
-
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """The reply, whose body is still to be read; close it. The request is complete: nothing is added to it."""
-        if self._direct is None:
-            return await self.client.send(request, stream=True)
-        # Past the client: cookies, redirects and sign-in cost as much as sending does, and no request here has them.
-        return await self._direct.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        await self.client.aclose()
-
-
-class HttpClients:
-    """The clients of a host, each lent to a few runs at a time.
-
-    A client looks at all of its connections when a request begins and when it ends. Shared by 200 runs, that cost as
-    much as the rest of the exchange. Runs that follow each other share a client and its open connections.
+    `read_body` and `read_events` read its replies. Raises `httpx2.ConnectError` if certificates cannot be read.
     """
-
-    def __init__(self) -> None:
-        self._users: dict[HttpClient, int] = {}
-
-    def lend(self) -> HttpClient:
-        """Give it back when the run ends."""
-        client = next((client for client, users in self._users.items() if users < _MOST_USERS), None)
-        client = client or open_http_client()
-        self._users[client] = self._users.get(client, 0) + 1
-        return client
-
-    def give_back(self, client: HttpClient) -> None:
-        if client in self._users:
-            self._users[client] -= 1
-
-    async def aclose(self) -> None:
-        while self._users:
-            client, _ = self._users.popitem()
-            await client.aclose()
-
-
-def open_http_client() -> HttpClient:
-    """Honours proxies and certificates of the environment. `read_body` and `read_events` read its replies."""
-    # A call in flight holds a connection, and each run may have several in flight.
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-    context = LateContext()
-    direct = None if getproxies() else DirectTransport(context, limits)
-    client = httpx2.AsyncClient(
-        headers={"Accept-Encoding": "identity"},  # unfolding a reply costs more than its few bytes on the wire
-        limits=limits,
+    return httpx2.AsyncClient(
+        headers={"Accept-Encoding": "identity"},  # decompressing costs more than the few bytes saved on the wire
+        # A call in flight holds a connection, and a run may have several in flight.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
-        verify=context,
-        transport=direct,
+        verify=choose_context(url),
     )
-    return HttpClient(client, direct)
 
 
 @contextmanager
@@ -122,9 +72,10 @@ def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
     if isinstance(error, httpx2.ConnectTimeout):
         detail = f"no answer within {CONNECT_TIMEOUT_SECONDS:g} seconds"
     address = _find_address(error)
+    setting = f"model.providers.{provider}.base_url"
     return ConnectionLost(
         f"The connection to {provider}{f' at {address}' if address else ''} failed: {detail}",
-        hint=f"Check the network, the proxy settings and model.providers.{provider}.base_url",
+        hint=f"Check the network and the proxy settings, or run `agent config set {setting} URL`",
     )
 
 
@@ -152,12 +103,12 @@ def _quote(body: bytes) -> str:
     return one_line(body[:_QUOTED_BYTES].decode("utf-8", "replace"), _QUOTED_CHARACTERS)
 
 
-async def read_body(response: httpx2.Response) -> bytes:
-    """The whole of a reply. Raises `ReplyTooLarge` beyond `MAX_REPLY_BYTES`."""
+async def read_body(response: httpx2.Response, *, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
+    """The whole of a reply. Raises `ReplyTooLarge` beyond `max_bytes`."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in _read_chunks(response):
-        size = _add_size(size, chunk)
+        size = _add_size(size, chunk, max_bytes)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -167,9 +118,9 @@ def _read_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
     return response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
 
 
-def _add_size(size: int, chunk: bytes) -> int:
+def _add_size(size: int, chunk: bytes, max_bytes: int = MAX_REPLY_BYTES) -> int:
     size += len(chunk)
-    if size > MAX_REPLY_BYTES:
+    if size > max_bytes:
         raise ReplyTooLarge("reply too large")
     return size
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from metier.definitions.files.kept_file import KeptFiles
+from metier.definitions.files.whole_file import KeptFiles
 from metier.routing.index import IndexTables, Postings
-from metier.routing.router import RoutingIndex
-from metier.routing.subjects.topics import Topics
+from metier.routing.ranking import RoutingIndex
 
-FORMAT = 6
+FORMAT = 7
 FILES_KEPT = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
@@ -43,8 +42,6 @@ def _pack(tables: IndexTables) -> list[bytes]:
         tables.name_rarities.tobytes(),
         *(column.tobytes() for column in _columns(tables.postings)),
         *(column.tobytes() for column in _columns(tables.pairs)),
-        tables.topics.numbers,
-        tables.topics.norms.tobytes(),
     ]
 
 
@@ -64,7 +61,6 @@ def _unpack(sections: list[memoryview]) -> IndexTables:
         postings=_read_postings(sections[8:13]),
         pairs=_read_postings(sections[13:18]),
         by_name={name: tuple(numbers) for name, numbers in by_name.items()},
-        topics=Topics(bytes(sections[18]), _floats(sections[19])),
     )
 
 

@@ -17,11 +17,9 @@ from metier.definitions.skills.catalog_cache import digest_content
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.text.front_matter import read_body, read_front_matter
-from metier.lazy_regex import lazy_regex
 from metier.routing.cache import load_index, save_index
-from metier.routing.halves import build_spans, take_tallies
-from metier.routing.index import join_tallies
-from metier.routing.router import RoutingIndex
+from metier.routing.index import build_ordered_tables
+from metier.routing.ranking import RoutingIndex
 from metier.routing.skill import RoutableSkill
 
 MAX_BODY_CHARACTERS = 100_000
@@ -30,7 +28,7 @@ WORTH_KEEPING = 64
 """Skills from which on an index is kept on disk; a smaller one is built in less time than its file takes."""
 KEPT_IN_MEMORY = 8
 
-_CODE_BLOCK = lazy_regex(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 class DescribedSkill(Protocol):
@@ -126,8 +124,7 @@ def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cach
 
 
 def _build(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill]) -> RoutingIndex:
-    tallies = take_tallies(ordered, lambda source: load(source.number))
-    return RoutingIndex(join_tallies(ordered, tallies, build_spans=build_spans))
+    return RoutingIndex(build_ordered_tables(load(source.number) for source in ordered))
 
 
 class _Memory:

@@ -7,7 +7,6 @@ a sentence begins, and after "to" or "please", people write the act.
 import re
 from collections.abc import Callable
 
-from metier.lazy_regex import lazy_regex
 from metier.routing.words import split_words
 
 ACT_WEIGHT = 1.2
@@ -21,13 +20,13 @@ _VAGUE_ACTS = frozenset(
 )
 """Acts of so many skills that they tell less than their object."""
 
-_ACT = lazy_regex(
+_ACT = re.compile(
     r"(?:(?:^|[.!?\n])\s*|\b(?:and|i|let's|lets|me|need|please|then|to|want|we|you)\s+)([a-z]+)", re.IGNORECASE
 )
-_SENTENCE_END = lazy_regex(r"(?<=[.!?])\s+|\n+")
-_CODE = lazy_regex(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_CODE_SIGNS = lazy_regex(r"[`/]|\.[a-z]")
-_FILE = lazy_regex(r"\.(?:cs|csv|go|java|js|json|jsx|md|pdf|py|rs|ts|tsx|ya?ml)\b", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_CODE_SIGNS = re.compile(r"[`/]|\.[a-z]")
+_FILE = re.compile(r"\.(?:cs|csv|go|java|js|json|jsx|md|pdf|py|rs|ts|tsx|ya?ml)\b", re.IGNORECASE)
 
 
 def find_emphasis(text: str) -> Callable[[str], float]:

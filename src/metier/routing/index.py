@@ -1,38 +1,77 @@
-"""A catalog turned into posting lists, so that a request touches only the skills that share a word with it. Pure.
+"""Build the posting lists of a catalog, so that a request touches only skills that share a word with it. Pure.
 
-Skills are numbered by name, then id: the smaller number wins a tie. Every posting carries its finished impact, so a
-request only multiplies and adds.
+Skills are numbered by name, then id: the smaller number wins a tie. Every posting carries its finished impact, so
+ranking a request only multiplies and adds.
+
+"Do not use for X" in a description brings requests for X to the wrong skill, so such clauses are left out. Clauses
+after "Use when" are written in the words of requests and count a little more.
 """
 
+import math
+import re
 from array import array
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from metier.dataclass import dataclass
-from metier.routing.calibration import RARITY_POWER, find_rarity
+import msgspec
+from msgspec import Struct
+
 from metier.routing.names import normal_name
-from metier.routing.skill import BODY, RoutableSkill
-from metier.routing.subjects.topics import TopicBuilder, Topics
-from metier.routing.tally import Tally, take_tally
-from metier.routing.term import Term
+from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
-from metier.routing.words import stem
+from metier.routing.words import count_tokens, split_into_tokens, split_words, stem
 
 META_LENGTH_WEIGHT, NAME_LENGTH_WEIGHT, BODY_LENGTH_WEIGHT = 0.4, 0.3, 0.45
-"""How far a long field dilutes its words: 0 not at all, 1 in proportion."""
+"""How much a long field dilutes its words: 0 not at all, 1 in proportion."""
 NAME_IMPACT, BODY_IMPACT = 0.3, 0.55
-"""Beside 1.0 for name, description and tags together."""
+"""Relative to 1.0 for name, description and tags together."""
 SATURATION = 0.6
 """How soon a repeated word stops counting; a skill that stuffs a word gains at most 1 + this."""
-FIRST_SPAN = 0.42
-"""How much of the words is weighed by the process that does the pairs too, where there are two."""
 BODY_ONLY_SHARE = 0.8
-"""A skill that has a word only in its body counts this much towards the word being common."""
+"""How much a skill that has a word only in its body counts towards the word being common."""
+TRIGGER_SHARE = 0.15
+"""Extra occurrences of a word that follows "Use when"."""
+RARITY_POWER = 0.9
+"""Below 1: one rare word does not outweigh several ordinary ones."""
+
+UNSEEN_SKILLS = 30
+"""Imagined skills that have none of the words: in a catalog of ten on one subject, the subject still tells."""
+
+_EXCLUSION = re.compile(
+    r"(?:\b(?:do not|don't|don’t|never|not)\s+"
+    r"(?:use|trigger|invoke|activate|apply|call|load|for|intended|meant|suitable)\b"
+    r"|\bskip (?:on|for|when|if|this)\b|\bavoid (?:for|when|using)\b|\bexcept when\b)[^.;\n]*",
+    re.IGNORECASE,
+)
+_EXCLUSION_SIGNS = ("not", "don", "never", "skip", "avoid", "except")
+"""Without one of these there is no such clause; looking for them takes a tenth of the time."""
+_TRIGGER = re.compile(
+    r"\b(?:use (?:this (?:skill )?)?(?:when|for|if|to|whenever|after|before|with)|triggers?\b|when (?:the )?users?"
+    r"|invoke when|activates? (?:when|on|for)|also use|should be used)",
+    re.IGNORECASE,
+)
+
+
+class Term(NamedTuple):
+    """One posting list that a word of the request leads to, perhaps by repair."""
+
+    key: int
+    weight: float
+    word: str
+    meant: str
+    light: bool
+    """Grammar only: refines the order, brings no skill in."""
+    common: bool
+    """A large share of the skills have it."""
+
+    def weigh(self, factor: float) -> "Term":
+        """The same with another weight; `_replace` takes four times as long, and a request has dozens."""
+        return Term._make((self.key, self.weight * factor, self.word, self.meant, self.light, self.common))
 
 
 @dataclass(slots=True)
@@ -49,8 +88,7 @@ class Postings:
     rarities: array[float] = field(default_factory=lambda: array("f"))
 
 
-@dataclass(frozen=True, slots=True)
-class IndexTables:
+class IndexTables(Struct, frozen=True):
     """Everything needed to rank a request; built by `build_tables`, kept on disk by `cache`."""
 
     ids: tuple[str, ...]
@@ -71,15 +109,11 @@ class IndexTables:
     """Summed rarity of the words in each name."""
     by_name: dict[str, tuple[int, ...]]
     """Normal form of a name to the skills that have it."""
-    topics: Topics
-    """The subjects of each skill."""
-    forms_by_start: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    forms_by_start: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
     """`forms` grouped for the repair of typos; filled when a request first needs it."""
-    letters_by_start: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, list[tuple[str, int]]])
-    """Those with one first letter and length, each with its letters as bits; filled as requests need them."""
-    readings: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
+    readings: dict[str, tuple[Term, ...]] = msgspec.field(default_factory=dict[str, tuple[Term, ...]])
     """What the words of `forms` mean in a request; filled as requests need them."""
-    rows: dict[int, array[float]] = field(default_factory=dict[int, "array[float]"])
+    rows: dict[int, array[float]] = msgspec.field(default_factory=dict[int, "array[float]"])
     """The impacts of common words and of grammar, one entry per skill of the catalog; filled as requests need them."""
 
     def __len__(self) -> int:
@@ -107,257 +141,242 @@ class IndexTables:
         return row
 
 
-class Columns(NamedTuple):
-    """The postings of some words, one after the other, before they are joined."""
-
-    sizes: array[int]
-    """How many skills each word has."""
-    skills: array[int]
-    impacts: array[float]
-    fields: array[int]
-    rarities: array[float]
-
-
-type BuildSpans = Callable[[Sequence[range], Callable[[range], Columns]], list[Columns]]
-"""Builds each span of words, perhaps in two processes."""
-
-
-def build_each(spans: Sequence[range], build: Callable[[range], Columns]) -> list[Columns]:
-    """In this process."""
-    return [build(span) for span in spans]
-
-
-class NamedSkill(Protocol):
-    """What an index keeps of a skill beside its words."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-
-
 def build_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
     """Index a catalog. The order of the skills does not matter."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.id))
-    return join_tallies(ordered, [take_tally(ordered)]) if ordered else _build_empty()
+    return build_ordered_tables(ordered) if ordered else _build_empty()
 
 
 @cache
 def _build_empty() -> IndexTables:
-    """Runs without skills share one: it still holds every word of grammar."""
-    return join_tallies([], [])
+    """The index of no skills, shared: it still holds every function and filler word."""
+    return build_ordered_tables([])
 
 
-def join_tallies(
-    ordered: Sequence[NamedSkill], tallies: Sequence[Tally], *, build_spans: BuildSpans = build_each
-) -> IndexTables:
-    """The index of skills in their order, from the tallies of its parts."""
-    words, forms, parts = _join_words(tallies)
-    drags = _find_drags(parts)
-    columns = build_spans(_find_spans(parts, len(words)), lambda span: _build_columns(span, parts, drags))
-    postings = _join_columns(columns, len(ordered))
-    pair_keys, pairs = _build_pair_postings(parts)
-    firsts = Counter([key >> 32 for key in pair_keys])
-    names = [frozenset(map(part.numbers.__getitem__, name)) for part in parts for name in part.tally.names]
-    return IndexTables(
-        ids=tuple([skill.id for skill in ordered]),
-        names=tuple([skill.name for skill in ordered]),
-        words=words,
-        postings=postings,
-        pair_starts=array("I", accumulate(map(firsts.__getitem__, range(len(words))), initial=0)),
-        pair_seconds=array("I", [key & 0xFFFFFFFF for key in pair_keys]),
-        pairs=pairs,
-        forms=forms,
-        name_words=tuple([tuple(sorted(name)) for name in names]),
-        name_rarities=array("f", [sum([postings.rarities[word] for word in name]) for name in names]),
-        by_name=_build_name_table(skill.name for skill in ordered),
-        topics=_build_topics(words, postings, len(ordered)),
-    )
+def build_ordered_tables(skills: Iterable[RoutableSkill]) -> IndexTables:
+    """Index skills that are sorted by name, then id. They are read one at a time: bodies take much memory."""
+    counted = _WordCounter()
+    for skill in skills:
+        counted.add(skill)
+    return counted.build()
 
 
-def _build_topics(words: Iterable[str], postings: Postings, skills: int) -> Topics:
-    topics = TopicBuilder(skills)
-    if topics.counts:
-        for word, (start, end) in zip(words, pairwise(postings.starts), strict=True):
-            topics.add(word, postings.skills[start:end], postings.fields[start:end])
-    return topics.build()
+class _Mention(NamedTuple):
+    """A word in name, description or tags of one skill."""
+
+    skill: int
+    times: float
+    """Occurrences, with `TRIGGER_SHARE`."""
+    in_name: int
+    fields: int
+    """As bits."""
+
+
+class _WordCounter:
+    """Counts the words of one skill after the other."""
+
+    def __init__(self) -> None:
+        self._vocabulary = _Vocabulary()
+        self._ids: list[str] = []
+        self._skill_names: list[str] = []
+        self._names: list[list[int]] = []
+        self._meta_lengths: list[int] = []
+        self._body_lengths: list[int] = []
+        self._pair_lengths: list[int] = []
+        self._mentions: defaultdict[int, list[_Mention]] = defaultdict(list)
+        self._pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        # For each token of a body: skill number and count of one skill after the other. An array, because two
+        # integer objects for each of the millions of entries of a large catalog would fill the memory.
+        self._body_tokens: defaultdict[str, array[int]] = defaultdict(lambda: array("I"))
+
+    def add(self, skill: RoutableSkill) -> None:
+        number = len(self._ids)
+        pairs: set[tuple[int, int]] = set()
+        description = leave_out_exclusions(skill.description)
+        name = self._read(skill.name, pairs)
+        words = self._read(description, pairs)
+        tags = [key for tag in skill.tags for key in self._read(tag, pairs)]
+        self._add_mentions(number, name, words, tags=tags, triggers=self._read(find_trigger_clauses(description)))
+        for pair in pairs:
+            self._pairs[pair].append(number)
+        self._ids.append(skill.id)
+        self._skill_names.append(skill.name)
+        self._names.append(name)
+        self._meta_lengths.append(len(name) + len(words) + len(tags))
+        self._pair_lengths.append(len(pairs))
+        self._body_lengths.append(self._count_body(number, skill.body))
+
+    def build(self) -> IndexTables:
+        bodies = self._join_bodies()
+        words, forms = self._vocabulary.words, self._vocabulary.forms
+        for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
+            forms.setdefault(word, words.get(stem(word), -1))
+        postings = self._build_postings(bodies)
+        pairs = sorted(self._pairs)
+        firsts = Counter([first for first, _ in pairs])
+        names = [frozenset(name) for name in self._names]
+        return IndexTables(
+            ids=tuple(self._ids),
+            names=tuple(self._skill_names),
+            words=words,
+            postings=postings,
+            pair_starts=array("I", accumulate([firsts[word] for word in range(len(words))], initial=0)),
+            pair_seconds=array("I", [second for _, second in pairs]),
+            pairs=self._build_pair_postings(pairs),
+            forms=forms,
+            name_words=tuple([tuple(sorted(name)) for name in names]),
+            name_rarities=array("f", [sum([postings.rarities[word] for word in name]) for name in names]),
+            by_name=_build_name_table(self._skill_names),
+        )
+
+    def _read(self, text: str, pairs: set[tuple[int, int]] | None = None) -> list[int]:
+        """The words of a text; adjacent ones are added to `pairs`."""
+        keys: list[int] = []
+        for tokens in split_into_tokens(text):
+            numbers = [*chain.from_iterable(map(self._vocabulary.__getitem__, tokens))]
+            if pairs is not None:
+                pairs.update(pairwise(numbers))
+            keys += numbers
+        return keys
+
+    def _add_mentions(
+        self, number: int, name: list[int], words: list[int], *, tags: list[int], triggers: list[int]
+    ) -> None:
+        in_name, triggered = Counter(name), Counter(triggers)
+        fields = dict.fromkeys(words, DESCRIPTION)
+        for bit, keys in ((NAME, name), (TAGS, tags)):
+            for key in keys:
+                fields[key] = fields.get(key, 0) | bit
+        for key, times in Counter([*name, *words, *tags]).items():
+            weighted = times + TRIGGER_SHARE * triggered.get(key, 0)
+            self._mentions[key].append(_Mention(number, weighted, in_name.get(key, 0), fields[key]))
+
+    def _count_body(self, number: int, text: str) -> int:
+        """Count its tokens and return their number."""
+        counted = count_tokens(text)
+        for token, times in counted.items():
+            self._body_tokens[token].extend((number, times))
+        return counted.total()
+
+    def _join_bodies(self) -> dict[int, list[tuple[int, int]]]:
+        """For each word, skill number and count. Tokens become words here, once each; function words are left out."""
+        entries: defaultdict[int, list[array[int]]] = defaultdict(list)
+        for token, columns in self._body_tokens.items():
+            keys = self._vocabulary.number([word for word in split_words(token) if word not in FUNCTION_WORDS])
+            for key in keys:
+                entries[key].append(columns)
+            if len(keys) != 1:
+                for skill, times in zip(columns[::2], columns[1::2], strict=True):
+                    self._body_lengths[skill] += (len(keys) - 1) * times
+        return {key: _sum_counts(columns) for key, columns in entries.items()}
+
+    def _build_postings(self, bodies: dict[int, list[tuple[int, int]]]) -> Postings:
+        body_drags = _compute_drags(self._body_lengths, BODY_LENGTH_WEIGHT)
+        meta_drags = _compute_drags(self._meta_lengths, META_LENGTH_WEIGHT)
+        name_drags = _compute_drags([len(name) for name in self._names], NAME_LENGTH_WEIGHT)
+        postings = Postings()
+        skills: list[int] = []
+        for key in range(len(self._vocabulary.words)):
+            impacts = {skill: BODY_IMPACT * _saturate(times, body_drags[skill]) for skill, times in bodies.get(key, ())}
+            fields = dict.fromkeys(impacts, BODY)
+            for skill, times, in_name, bits in self._mentions.get(key, ()):
+                impact = _saturate(times, meta_drags[skill])
+                if in_name:
+                    impact += NAME_IMPACT * _saturate(in_name, name_drags[skill])
+                impacts[skill] = impacts.get(skill, 0.0) + impact
+                fields[skill] = fields.get(skill, 0) | bits
+            numbers = sorted(impacts)
+            skills += numbers
+            postings.impacts.extend([impacts[skill] for skill in numbers])
+            postings.fields.extend([fields[skill] for skill in numbers])
+            postings.starts.append(len(skills))
+            having = len(impacts) - (1 - BODY_ONLY_SHARE) * sum([bits == BODY for bits in fields.values()])
+            postings.rarities.append(find_rarity(having, len(self._ids)) ** RARITY_POWER)
+        postings.skills = skills
+        return postings
+
+    def _build_pair_postings(self, pairs: Sequence[tuple[int, int]]) -> Postings:
+        impacts = [_saturate(1, drag) for drag in _compute_drags(self._pair_lengths, META_LENGTH_WEIGHT)]
+        owners = [self._pairs[pair] for pair in pairs]
+        skills = [*chain.from_iterable(owners)]
+        return Postings(
+            starts=array("I", accumulate(map(len, owners), initial=0)),
+            skills=skills,
+            impacts=array("f", [impacts[skill] for skill in skills]),
+            rarities=array("f", [find_rarity(len(each), len(self._ids)) for each in owners]),
+        )
+
+
+class _Vocabulary(dict[str, tuple[int, ...]]):
+    """The words of each token. Numbers words as they come; each token is split once, and each spelling stemmed once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: dict[str, int] = {}
+        self.forms: dict[str, int] = {}
+
+    def __missing__(self, token: str) -> tuple[int, ...]:
+        keys = self[token] = tuple(self.number(split_words(token)))
+        return keys
+
+    def number(self, words: Iterable[str]) -> list[int]:
+        """The numbers of words as `split_words` returns them."""
+        keys: list[int] = []
+        for word in words:
+            key = self.forms.get(word)
+            if key is None:
+                key = self.forms[word] = self.words.setdefault(stem(word), len(self.words))
+            keys.append(key)
+        return keys
 
 
 def _build_name_table(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Normal form of each name to the numbers of the skills that have it."""
-    table: dict[str, list[int]] = {}
+    table: defaultdict[str, list[int]] = defaultdict(list)
     for number, name in enumerate(names):
-        key = normal_name(name)
-        if key:
-            table.setdefault(key, []).append(number)
+        if key := normal_name(name):
+            table[key].append(number)
     return {key: tuple(numbers) for key, numbers in table.items()}
 
 
-class _Part(NamedTuple):
-    """A tally of some of the skills, with the numbers that its words have in the index."""
-
-    tally: Tally
-    numbers: Sequence[int]
-    keys: Mapping[int, int]
-    """From a number of the index to the number in the tally."""
-
-
-class _Words(NamedTuple):
-    words: dict[str, int]
-    forms: dict[str, int]
-    parts: list[_Part]
-
-
-def _join_words(tallies: Sequence[Tally]) -> _Words:
-    """One number per stem and one entry per spelling, and every word of grammar among the spellings."""
-    words: dict[str, int] = {}
-    forms: dict[str, int] = {}
-    parts: list[_Part] = []
-    for tally in tallies:
-        numbers = [words.setdefault(word, len(words)) for word in tally.words]
-        forms.update((form, numbers[key]) for form, key in tally.forms.items())
-        parts.append(_Part(tally, numbers, dict(zip(numbers, range(len(numbers)), strict=True))))
-    for word in sorted(FUNCTION_WORDS | FILLER_WORDS):
-        forms.setdefault(word, words.get(stem(word), -1))
-    return _Words(words, forms, parts)
-
-
-class _Drags(NamedTuple):
-    """For each skill, what its length takes from a word that it says once."""
-
-    bodies: list[float]
-    told: list[float]
-    names: list[float]
-
-
-def _find_drags(parts: Sequence[_Part]) -> _Drags:
-    return _Drags(
-        _drag_all([length for part in parts for length in part.tally.lengths.bodies], BODY_LENGTH_WEIGHT),
-        _drag_all([length for part in parts for length in part.tally.lengths.told], META_LENGTH_WEIGHT),
-        _drag_all([len(name) for part in parts for name in part.tally.names], NAME_LENGTH_WEIGHT),
-    )
-
-
-def _find_spans(parts: Sequence[_Part], words: int) -> list[range]:
-    """All words, in two spans where the catalog is so large that it was counted in two parts.
-
-    The second span has more of the work: pairs follow in the process that builds the first. Common words come first.
-    """
-    if len(parts) < 2:
-        return [range(words)]
-    starts = parts[0].tally.bodies.starts
-    middle = bisect_left(starts, FIRST_SPAN * starts[-1], hi=len(starts) - 1)
-    return [range(middle), range(middle, words)]
-
-
-def _build_columns(span: range, parts: Sequence[_Part], drags: _Drags) -> Columns:
-    columns = Columns(array("I"), array("I"), array("f"), array("B"), array("f"))
-    for number in span:
-        word = _Column()
-        for part in parts:
-            key = part.keys.get(number)
-            if key is not None:
-                word.add(part.tally, key, drags)
-        columns.sizes.append(len(word.skills))
-        columns.skills.extend(word.skills)
-        columns.impacts.extend(word.impacts)
-        columns.fields.frombytes(word.fields)
-        having = len(word.skills) - (1 - BODY_ONLY_SHARE) * word.fields.count(BODY)
-        columns.rarities.append(find_rarity(having, len(drags.told)) ** RARITY_POWER)
-    return columns
-
-
-def _join_columns(columns: Sequence[Columns], skills: int) -> Postings:
-    numbers = list(range(skills))
-    postings = Postings(skills=[*chain.from_iterable(map(numbers.__getitem__, each.skills) for each in columns)])
-    sizes = array("I")
+def _sum_counts(columns: Sequence[array[int]]) -> list[tuple[int, int]]:
+    """Skill number and count, from the same of each spelling."""
+    if len(columns) == 1:
+        return [*zip(columns[0][::2], columns[0][1::2], strict=True)]
+    counts: Counter[int] = Counter()
     for each in columns:
-        sizes += each.sizes
-        postings.impacts += each.impacts
-        postings.fields += each.fields
-        postings.rarities += each.rarities
-    postings.starts = array("I", accumulate(sizes, initial=0))
-    return postings
+        for skill, times in zip(each[::2], each[1::2], strict=True):
+            counts[skill] += times
+    return [*counts.items()]
 
 
-class _Column:
-    """The skills that have a word, in order."""
-
-    __slots__ = ("fields", "impacts", "skills")
-
-    def __init__(self) -> None:
-        self.skills: list[int] = []
-        self.impacts: list[float] = []
-        self.fields = bytearray()
-
-    def add(self, tally: Tally, key: int, drags: _Drags) -> None:
-        """Those of a tally, which has all its skills after those of the one before."""
-        starts, owners, counts = tally.bodies
-        start, end = starts[key], starts[key + 1]
-        skills = owners[start:end].tolist()
-        most, drag = BODY_IMPACT * (SATURATION + 1), drags.bodies
-        # The innermost loop of the index: once per word and skill.
-        impacts = [most * times / (times + drag[skill]) for skill, times in zip(skills, counts[start:end], strict=True)]
-        fields = bytearray([BODY]) * len(skills)
-        at = 0
-        for skill, impact, bits in _weigh_told(tally, key, drags):
-            at = bisect_left(skills, skill, at)
-            if at < len(skills) and skills[at] == skill:
-                impacts[at] += impact
-                fields[at] |= bits
-            else:
-                skills.insert(at, skill)
-                impacts.insert(at, impact)
-                fields.insert(at, bits)
-        self.skills += skills
-        self.impacts += impacts
-        self.fields += fields
-
-
-def _weigh_told(tally: Tally, key: int, drags: _Drags) -> Iterator[tuple[int, float, int]]:
-    """The skills that have a word in name, description or tags, with its impact there and the fields."""
-    told = tally.told
-    chosen = slice(told.starts[key], told.starts[key + 1])
-    columns = told.skills[chosen], told.said[chosen], told.named[chosen], told.fields[chosen]
-    for skill, said, named, bits in zip(*columns, strict=True):
-        impact = _saturated(said, drags.told[skill])
-        if named:
-            impact += NAME_IMPACT * _saturated(named, drags.names[skill])
-        yield skill, impact, bits
-
-
-def _build_pair_postings(parts: Sequence[_Part]) -> tuple[list[int], Postings]:
-    lengths = [length for part in parts for length in part.tally.lengths.pairs]
-    impacts = [_saturated(1, drag) for drag in _drag_all(lengths, META_LENGTH_WEIGHT)]
-    owners: dict[int, array[int]] = {}
-    for part in parts:
-        keys, starts, skills = part.tally.pairs
-        numbers = part.numbers
-        for pair, start, end in zip(keys, starts, starts[1:], strict=False):
-            renamed = (numbers[pair >> 32] << 32) | numbers[pair & 0xFFFFFFFF]
-            known = owners.get(renamed)
-            owners[renamed] = skills[start:end] if known is None else known + skills[start:end]
-    pairs = sorted(owners)
-    sizes = [len(owners[pair]) for pair in pairs]
-    rarities = {size: find_rarity(size, len(lengths)) for size in set(sizes)}
-    numbers = list(range(len(lengths)))
-    postings = Postings(
-        starts=array("I", accumulate(sizes, initial=0)),
-        skills=[numbers[skill] for pair in pairs for skill in owners[pair]],
-        rarities=array("f", [rarities[size] for size in sizes]),
-    )
-    postings.impacts.extend([impacts[skill] for skill in postings.skills])
-    return pairs, postings
-
-
-def _drag_all(lengths: Sequence[int], length_weight: float) -> list[float]:
+def _compute_drags(lengths: Sequence[int], length_weight: float) -> list[float]:
+    """For each skill, how much the length of a field takes from a word in it."""
     mean = sum(lengths) / len(lengths) if lengths else 0.0
-    return [_drag(length, mean, length_weight) for length in lengths]
+    if not mean:
+        return [SATURATION] * len(lengths)
+    return [SATURATION * (1 - length_weight + length_weight * length / mean) for length in lengths]
 
 
-def _saturated(times: float, drag: float) -> float:
+def _saturate(times: float, drag: float) -> float:
     return times * (SATURATION + 1) / (times + drag)
 
 
-def _drag(length: int, mean: float, length_weight: float) -> float:
-    return SATURATION * (1 - length_weight + length_weight * length / mean) if mean else SATURATION
+def leave_out_exclusions(description: str) -> str:
+    """The description without what the skill is not for; whole where nothing else would be left."""
+    folded = description.casefold()
+    if not any(sign in folded for sign in _EXCLUSION_SIGNS):
+        return description
+    kept = _EXCLUSION.sub(" . ", description)
+    return kept if any(character.isalnum() for character in kept) else description
+
+
+def find_trigger_clauses(description: str) -> str:
+    """What follows the first "Use when" or similar."""
+    match = _TRIGGER.search(description)
+    return description[match.start() :] if match else ""
+
+
+def find_rarity(having: float, catalog_size: int) -> float:
+    """How much a word tells that so many skills have."""
+    return math.log(1 + (catalog_size + UNSEEN_SKILLS - having + 0.5) / (having + 0.5))

@@ -11,7 +11,6 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
-from metier.lazy_regex import lazy_regex
 from metier.routing.word_lists import FUNCTION_WORDS
 
 LONGEST_NAME = 5
@@ -19,26 +18,26 @@ LONGEST_NAME = 5
 MOST_MENTIONS = 32
 """Occurrences of "skill" and of written names that are looked at; a request has one or two."""
 
-_NOT_NAME = lazy_regex(r"[\W_]+")
-_SIGIL = lazy_regex(r"[/$](?<![\w/$.~-][/$])([^\W_][\w.:-]*)(?![\w/])")
-_BACKTICKS = lazy_regex(r"`([^`\n]{1,80})`")
-_JOINED = lazy_regex(r"\b(?<![\w/.-])([^\W_]++(?:[-_.:]++[^\W_]++)+)(?![\w/])")
-_SKILL = lazy_regex(r"\bskills?\b", re.IGNORECASE)
-_CALLED_BY = lazy_regex(
+_NOT_NAME = re.compile(r"[\W_]+")
+_SIGIL = re.compile(r"[/$](?<![\w/$.~-][/$])([^\W_][\w.:-]*)(?![\w/])")
+_BACKTICKS = re.compile(r"`([^`\n]{1,80})`")
+_JOINED = re.compile(r"\b(?<![\w/.-])([^\W_]++(?:[-_.:]++[^\W_]++)+)(?![\w/])")
+_SKILL = re.compile(r"\bskills?\b", re.IGNORECASE)
+_CALLED_BY = re.compile(
     r"(?:^|[\n.!?:;,(]|\b(?:appl[yi]\w*|call\w*|execut\w+|follow\w*|invok\w+|launch\w*|load\w*|please|run\w*|start\w*"
     r"|then|through|trigger\w*|try|use|using|via|with)(?:\s+(?:the|my|our|this))?)[\s*_`\"]*$",
     re.IGNORECASE,
 )
 """What stands before a name that is called."""
-_PATH_BEFORE = lazy_regex(
+_PATH_BEFORE = re.compile(
     r"(?:\b(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)|\b(?i:apis?|at|cd|dir|directory|directories|endpoints?|folders?|from|in"
     r"|into|ls|mount\w*|on|pages?|paths?|routes?|under|ur[il]s?|visit)(?:\s+(?:are|for|is|like|of|to))?)[\s:(`\"]*$"
 )
 """What stands before a slash that begins a path."""
-_PATH_AFTER = lazy_regex(
+_PATH_AFTER = re.compile(
     r"[\s`\")]*(?:apis?|dir|directory|endpoints?|folder|handler|pages?|paths?|routes?|ur[il])\b", re.IGNORECASE
 )
-_PATH_LIST = lazy_regex(r"(?:[/$][\w.:-]*[\s,`]*(?:\([^)\n]{0,40}\)[\s,]*)?(?:(?:and|or)\s+)?)+$")
+_PATH_LIST = re.compile(r"(?:[/$][\w.:-]*[\s,`]*(?:\([^)\n]{0,40}\)[\s,]*)?(?:(?:and|or)\s+)?)+$")
 """The paths of an enumeration that stand before another one."""
 _CONTEXT = 120
 """Characters before a name that are looked at."""

@@ -6,9 +6,10 @@ Nothing is hidden for good: a skill that is not a candidate keeps its name in th
 from collections.abc import Sequence
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.errors import NoSkillMatches
-from metier.routing.router import RoutingIndex
+from metier.routing.ranking import RoutingIndex
 from metier.routing.similar import DEPTH, Similar, fuse
 from metier.routing.skill import SkillCandidate
 
@@ -18,8 +19,7 @@ DEFAULT_TOP_K = 8
 DEFAULT_MIN_SCORE = 55.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefiltered:
+class Prefiltered(Struct, frozen=True, kw_only=True):
     """The candidates of one request, best first."""
 
     candidates: tuple[SkillCandidate, ...]

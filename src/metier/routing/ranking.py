@@ -1,23 +1,37 @@
 """Rank the skills of an index for a request. Pure and deterministic: of equal ones, the name decides, then the id.
 
 Two passes: the telling words of the request collect the skills that share one, then the best of them are looked at
-closely (grammar, share of the request covered, share of the name said, subject).
+closely (grammar, share of the request covered, share of the name said). Sums become scores from 0 to 100 that mean the
+same in a catalog of ten skills and of ten thousand; `docs/routing.md` says how the constants were found.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import compress
+from functools import lru_cache
+from itertools import chain, compress
 from math import sumprod
+from operator import attrgetter
 from typing import NamedTuple
 
-from metier.routing.calibration import calibrate, find_strength
-from metier.routing.index import IndexTables, Postings
-from metier.routing.names import find_named
-from metier.routing.request import Request, clip_request, read_request
-from metier.routing.skill import MatchedWord, SkillCandidate, field_names
-from metier.routing.term import Term
+from msgspec import Struct
 
+from metier.routing.emphasis import find_emphasis
+from metier.routing.index import RARITY_POWER, IndexTables, Postings, Term, build_tables, find_rarity
+from metier.routing.names import find_named
+from metier.routing.skill import MatchedWord, RoutableSkill, SkillCandidate, field_names
+from metier.routing.typos import MOST_REPAIRS, find_meanings
+from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_of
+
+HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
+"""What is read of a very long request: people put what they want before or after what they pasted."""
+REPEAT_SATURATION = 0.5
+PAIR_IMPACT = 0.35
+MOST_PARTS = 6
+"""Parts of an identifier that are put together again."""
+COMMON_SHARE = 0.22
+"""A word that more of the skills have is common."""
 COVERAGE_POWER = 0.2
 NAME_BONUS = 0.2
 CLOSE_LOOK = 24
@@ -32,6 +46,48 @@ SCAN_FACTOR = 8
 """A posting list shorter than this many times the skills looked for is scanned whole, a longer one searched."""
 
 FIELDS_BY_BITS = tuple(field_names(bits) for bits in range(16))
+SOLID_EVIDENCE = 0.856
+"""Strength that halves every score; chosen so that the best match reaches 55 at a strength of 0.9."""
+STEEPNESS = 4
+NEARNESS_POWER = 0.54
+"""A skill with a third of the best one's sum keeps 55 of 100."""
+
+
+class RoutingIndex(Struct, frozen=True):
+    """A catalog, ready for requests."""
+
+    tables: IndexTables
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def rank(self, query: str, k: int) -> list[SkillCandidate]:
+        """The `k` best skills for a request, best first; a catalog of at most `k` skills comes back whole."""
+        return _rank(self.tables, query, k)
+
+
+def build_index(skills: Iterable[RoutableSkill]) -> RoutingIndex:
+    """Index a catalog. The order of the skills does not matter."""
+    return _build_index(tuple(skills))
+
+
+@lru_cache(maxsize=8)
+def _build_index(skills: tuple[RoutableSkill, ...]) -> RoutingIndex:
+    """Kept, because the runs of a process mostly have the same catalog."""
+    return RoutingIndex(build_tables(skills))
+
+
+def rank(query: str, skills: Sequence[RoutableSkill], k: int = 8) -> list[SkillCandidate]:
+    """The `k` best skills for a request, best first. Ask `build_index` where a catalog serves several requests."""
+    return build_index(skills).rank(query, k)
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    terms: tuple[Term, ...]
+    """One per posting list, the weightiest first."""
+    pairs: dict[int, float]
+    """The weight of each pair of words side by side that the catalog has."""
+
 
 type _Owners = dict[int, AbstractSet[int]]
 """For each telling term of a request, by key, the skills under the close look that have it."""
@@ -48,7 +104,7 @@ class _Collected(NamedTuple):
     """The skills to look at."""
 
 
-def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
+def _rank(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     """The `k` best skills for a request. A catalog of at most `k` skills comes back whole."""
     if k <= 0 or not len(index):
         return []
@@ -60,10 +116,8 @@ def rank_skills(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     chosen = frozenset(range(len(index)) if whole else [*collected.best, *named])
     owners = _find_owners(index, request.terms, chosen)
     by_words = _look_closely(index, request.terms, collected, owners=owners, chosen=chosen)
-    ordered = index.topics.reweigh(by_words, request.subjects)
     others = [number for number in sorted(chosen) if number not in named and (by_words[number] > 0 or whole)]
-    others.sort(key=ordered.__getitem__, reverse=True)
-    # A subject is no evidence that a skill answers the request: scores stay those of the words.
+    others.sort(key=by_words.__getitem__, reverse=True)
     best = max(by_words.values(), default=0.0)
     strength = find_strength(best, len(index))
     found = {number: calibrate(by_words[number], best, strength) for number in [*named, *others][:k]}
@@ -192,7 +246,7 @@ def _build_candidates(
 
 
 def _build_matches(postings: Postings, terms: Sequence[Term], number: int) -> tuple[MatchedWord, ...]:
-    """The most telling words the skill has, and the fields they stand in."""
+    """The most telling words the skill has, and the fields they are in."""
     starts, skills, fields = postings.starts, postings.skills, postings.fields
     matches: list[MatchedWord] = []
     for key, _, word, meant, _, _ in terms:
@@ -200,3 +254,132 @@ def _build_matches(postings: Postings, terms: Sequence[Term], number: int) -> tu
         # `_make` takes half the time of a call of the class, and there are up to 64 of them.
         matches.append(MatchedWord._make((word, FIELDS_BY_BITS[bits], meant)))
     return tuple(matches)
+
+
+def clip_request(text: str) -> str:
+    """The beginning and the end of a very long request, so that no request takes long."""
+    if len(text) <= HEAD_CHARACTERS + TAIL_CHARACTERS:
+        return text
+    return f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
+
+
+def read_request(text: str, index: IndexTables) -> Request:
+    """Look up every word of the text; unknown ones are repaired where something near is known."""
+    segments = list(split_segments(text))
+    times = Counter(chain.from_iterable(segments))
+    readings = _read_words(times, index, segments)
+    emphasize = find_emphasis(text)
+    factors = {word: emphasize(word) for word in readings}
+    return Request(terms=_build_terms(readings, times, factors), pairs=_build_pairs(segments, readings, index))
+
+
+def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[str]]) -> dict[str, tuple[Term, ...]]:
+    """What each word means, the surest first."""
+    readings: dict[str, tuple[Term, ...]] = {}
+    unknown: list[str] = []
+    for word in words:
+        terms = index.readings.get(word)
+        if terms is None:
+            terms = _look_up(word, index)
+        if terms is None:
+            unknown.append(word)
+        readings[word] = terms or ()
+    if unknown:
+        compounds = _find_compounds(segments, frozenset(unknown))
+        for word in [word for word in unknown if word not in compounds][:MOST_REPAIRS]:
+            readings[word] = _repair(word, index)
+    return readings
+
+
+def _find_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[str]:
+    """Unknown identifiers that `split_words` gave with their parts before them, as `vstack` after v and stack.
+
+    Their parts are looked up on their own: an identifier that no skill knows is a name, not a misspelt word.
+    """
+    return {
+        word
+        for segment in segments
+        for at, word in enumerate(segment)
+        if word in unknown
+        and any("".join(segment[at - parts : at]) == word for parts in range(2, min(at, MOST_PARTS) + 1))
+    }
+
+
+def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
+    """The term of a known word, none for a list word that no skill has. Kept for spellings of the catalog."""
+    key = index.forms.get(word)
+    if key is None:
+        key = index.words.get(stem(word))
+        return None if key is None else (_build_term(word, key, index),)
+    return index.readings.setdefault(word, (_build_term(word, key, index),) if key >= 0 else ())
+
+
+def _repair(word: str, index: IndexTables) -> tuple[Term, ...]:
+    meanings = [(index.forms[meaning.word], meaning) for meaning in find_meanings(word, index)]
+    return tuple(
+        _build_term(word, key, index, certainty=weight * weight_of(meant), meant=meant)
+        for key, (meant, weight) in meanings
+        if key >= 0
+    )
+
+
+def _build_term(word: str, key: int, index: IndexTables, *, certainty: float = 1.0, meant: str = "") -> Term:
+    grade = weight_of(word)
+    starts = index.postings.starts
+    return Term(
+        key=key,
+        weight=index.postings.rarities[key] * grade * certainty,
+        word=word,
+        meant=meant,
+        light=grade * certainty <= FUNCTION_WEIGHT,
+        common=starts[key + 1] - starts[key] > COMMON_SHARE * len(index),
+    )
+
+
+def _build_terms(
+    readings: dict[str, tuple[Term, ...]], times: Counter[str], factors: Mapping[str, float]
+) -> tuple[Term, ...]:
+    """Words with the same stem are counted together."""
+    counts: dict[int, int] = {}
+    best: dict[int, Term] = {}
+    for word, terms in readings.items():
+        for plain in terms:
+            term = plain.weigh(factors[word])
+            key = term.key
+            known = best.get(key)
+            if known is None or known.weight < term.weight:
+                best[key] = term
+            counts[key] = counts.get(key, 0) + times[word]
+    for key, count in counts.items():
+        if count > 1:
+            best[key] = best[key].weigh(_repeated(count))
+    return tuple(sorted([best[key] for key in sorted(best)], key=attrgetter("weight"), reverse=True))
+
+
+def _build_pairs(
+    segments: list[list[str]], readings: dict[str, tuple[Term, ...]], index: IndexTables
+) -> dict[int, float]:
+    keys = {word: terms[0].key for word, terms in readings.items() if terms}
+    counts: dict[int, int] = {}
+    for segment in segments:
+        for pair in index.find_pairs([keys.get(word, -1) for word in segment]):
+            counts[pair] = counts.get(pair, 0) + 1
+    rarities = index.pairs.rarities
+    return {pair: PAIR_IMPACT * rarities[pair] * _repeated(count) for pair, count in counts.items()}
+
+
+def _repeated(times: int) -> float:
+    return times * (REPEAT_SATURATION + 1) / (times + REPEAT_SATURATION)
+
+
+def find_strength(best: float, catalog_size: int) -> float:
+    """How many words that no other skill has the best match is worth; independent of the size of the catalog."""
+    return best / find_rarity(0, catalog_size) ** RARITY_POWER
+
+
+def calibrate(total: float, best: float, strength: float) -> float:
+    """The score of one skill, given the best sum of the request and its strength."""
+    if total <= 0 or best <= 0:
+        return 0.0
+    certainty = strength**STEEPNESS / (strength**STEEPNESS + SOLID_EVIDENCE**STEEPNESS)
+    return round(100 * certainty * min(1.0, total / best) ** NEARNESS_POWER, 2)

@@ -4,8 +4,9 @@ Values and the seam; `embeddings` compares vectors, a replay reads the record.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from metier.errors import MetierError
 from metier.routing.skill import SkillCandidate

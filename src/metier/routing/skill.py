@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from metier.dataclass import dataclass
+from msgspec import Struct
 
 type Field = str
 """`name`, `description`, `tags` or `body`."""
@@ -13,8 +13,7 @@ NAME, DESCRIPTION, TAGS, BODY = 1, 2, 4, 8
 _FIELD_NAMES = ((NAME, "name"), (DESCRIPTION, "description"), (TAGS, "tags"), (BODY, "body"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutableSkill:
+class RoutableSkill(Struct, frozen=True, kw_only=True):
     """A skill as far as routing reads it."""
 
     id: str
@@ -39,8 +38,7 @@ class MatchedWord(NamedTuple):
         return f"{word} in {'+'.join(self.fields)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillCandidate:
+class SkillCandidate(Struct, frozen=True, kw_only=True):
     """A skill with its score on 0-100 and the words that brought it there, the most telling first."""
 
     skill_id: str

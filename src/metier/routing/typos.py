@@ -3,11 +3,12 @@
 Only words that no skill has are looked at, so a correctly written request costs nothing.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from metier.definitions.spelling import measure_beginning, measure_typing, rank
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, Prefix
+
 from metier.routing.index import IndexTables
 
 SHORTEST_WORD = 4
@@ -18,8 +19,6 @@ MIN_SIMILARITY = 0.74
 MEANINGS = 3
 CERTAINTY = 0.8
 """What a repaired word counts at most, beside 1.0 for a known one."""
-ROUNDING = 1e-6
-"""A bound that is a whole number stays one, whatever the last bits of the product are."""
 
 STEM_LETTERS = 4
 MIN_PREFIX = 0.55
@@ -52,49 +51,25 @@ def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     choices: list[str] = []
     # No spelling that differs more in length can be similar enough.
     reach = int((1 - MIN_SIMILARITY) * (len(word) + 2))
-    letters = _find_letters(word)
     # The first letter stays: people rarely mistype it, and another one makes another word (`vstack`, `gstack`).
     for length in range(len(word) - reach, len(word) + reach + 1):
-        # A letter that only one of the two has was typed wrong; comparing letters costs less than comparing spellings.
-        slips = int((1 - MIN_SIMILARITY) * max(len(word), length) + ROUNDING)
-        choices += [
-            form
-            for form, having in _list_forms(index, word[0], length)
-            # The first of the three turns nearly all of them down.
-            if (apart := letters ^ having).bit_count() <= 2 * slips
-            and (apart & letters).bit_count() <= slips
-            and (apart & having).bit_count() <= slips
-        ]
-    # Of equally near spellings the first stays, so their order must not depend on how the index was built.
-    for form, similarity, _ in rank(word, sorted(choices), measure_typing, at_least=MIN_SIMILARITY, most=2 * MEANINGS):
-        yield form, similarity
-
-
-def _list_forms(index: IndexTables, first: str, length: int) -> list[tuple[str, int]]:
-    """The spellings of this length with this first letter, each with its letters."""
-    key = f"1{first}{length}"
-    known = index.letters_by_start.get(key)
-    if known is None:
-        known = [(form, _find_letters(form)) for form in index.forms_by_start.get(key, ())]
-        index.letters_by_start[key] = known
-    return known
-
-
-def _find_letters(word: str) -> int:
-    """One bit for each letter that the word has, and one for each that it has twice; some letters share a bit."""
-    letters = 0
-    for letter in word:
-        bit = 1 << (ord(letter) & 31)
-        letters |= bit << 32 if letters & bit else bit
-    return letters
+        choices += index.forms_by_start.get(f"1{word[0]}{length}", ())
+    scorer = OSA.normalized_similarity
+    yield from _rank(word, choices, scorer, at_least=MIN_SIMILARITY, most=2 * MEANINGS)
 
 
 def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
     """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
-    least = word[: math.ceil(MIN_PREFIX * len(word) - ROUNDING)]
-    choices = sorted(form for form in index.forms_by_start.get(word[:STEM_LETTERS], ()) if form.startswith(least))
-    for form, similarity, _ in rank(word, choices, measure_beginning, at_least=MIN_PREFIX, most=MEANINGS):
-        yield form, similarity
+    choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
+    yield from _rank(word, choices, Prefix.normalized_similarity, at_least=MIN_PREFIX, most=MEANINGS)
+
+
+def _rank(
+    word: str, choices: Iterable[str], scorer: Callable[..., float], *, at_least: float, most: int
+) -> Iterator[tuple[str, float]]:
+    # Of equally near spellings the first stays, so their order must not depend on how the index was built.
+    found = process.extract(word, sorted(choices), scorer=scorer, limit=most, score_cutoff=at_least)
+    return ((form, similarity) for form, similarity, _ in found)
 
 
 def _group_forms(index: IndexTables) -> None:

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from metier.definitions.files.kept_file import remove_old_files
-from metier.definitions.files.whole_file import replace_file
+from metier.definitions.files.whole_file import remove_old_files, replace_file
 
 FORMAT = 1
 MOST_VECTORS = 50_000

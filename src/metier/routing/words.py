@@ -3,32 +3,32 @@
 Words of scripts written without spaces become pairs of characters. Stems are for comparing, never for showing.
 """
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from metier.lazy_regex import lazy_regex
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 
 FUNCTION_WEIGHT = 0.2
 FILLER_WEIGHT = 0.5
 NUMBER_WEIGHT = 0.5
 
-_WORD = lazy_regex(r"[^\W_]+(?:\+\+|#(?!\w))?")
-_PLAIN_WORD = lazy_regex(r"[a-z0-9]+(?:\+\+|#(?!\w))?")
+_WORD = re.compile(r"[^\W_]+(?:\+\+|#(?!\w))?")
+_PLAIN_WORD = re.compile(r"[a-z0-9]+(?:\+\+|#(?!\w))?")
 _MARKS, _BREAKS = ".,;:!?|'‘’", '"“”()\n。、，！？；：「」（）'
 # One set of characters first: the search leaps to them. Marks end a segment before a space, breaks anywhere.
-_SEGMENT_END = lazy_regex(rf"[{_MARKS}{_BREAKS}](?:(?<=[{_BREAKS}])|(?<=[{_MARKS}])[{_MARKS}]*+(?:\s|$))")
-_HUMP = lazy_regex(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_INNER_CAPITAL = lazy_regex(r"[A-Z](?<=\w.)")
-_ACCENTS = lazy_regex("[\u0300-\u036f]+")
-_UNSPACED = lazy_regex(
+_SEGMENT_END = re.compile(rf"[{_MARKS}{_BREAKS}](?:(?<=[{_BREAKS}])|(?<=[{_MARKS}])[{_MARKS}]*+(?:\s|$))")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_INNER_CAPITAL = re.compile(r"[A-Z](?<=\w.)")
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+_UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003134f]+"
 )
-_VOWEL = lazy_regex("[aeiouy]")
+_VOWEL = re.compile("[aeiouy]")
 
 _ASCII = bytes(range(128))
 _SPACED = bytes(code if chr(code).isalnum() or chr(code) in "+#" else 32 for code in _ASCII).ljust(256)

@@ -1,26 +1,26 @@
-"""Go on with a run that was not started in this store: imported, or in a folder of runs that was copied here.
+"""Continue with a run that was not started in this store: imported, or in a folder of runs that was copied here.
 
 Its history is evidence, not authority. Settings, rules, profile, provider, keys and definitions are those of this host
 as they are now; what the run was pinned to elsewhere can only narrow that.
 """
 
 import secrets
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from metier.engine import entries as e
 from metier.engine.entries import RunStarted
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE
-from metier.runtime.children.child_runs import ChildRunStart, build_limits
+from metier.runtime.child_runs import ChildRunStart, build_limits
 from metier.runtime.delegation.authority import keep_origin
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.hook_choice import choose_hooks
 from metier.runtime.workspace.instructions import Said
-from metier.runtime.workspace.prepared_run import PreparedRun
+from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
 

@@ -8,16 +8,17 @@ a task may come from elsewhere. A path that the user gives as an option may lead
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.approval.judge import RulePolicy
 from metier.context.decoder import build_step
-from metier.context.fences import ATTACHED_FILE, fence
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from metier.context.outside_text import ATTACHED_FILE, fence
+from metier.definitions.files.contained_path import read_contained
 from metier.errors import ToolFailed, UsageError
-from metier.lazy_regex import lazy_regex
 from metier.providers.facts import load_facts
 from metier.providers.options import OFFLINE
 from metier.runtime.checks.present_policy import build_present_policy
@@ -25,7 +26,7 @@ from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.tools.base import Media
-from metier.tools.files.text import decode
+from metier.tools.files.file_text import decode
 from metier.tools.media import find_media_type, prepare_media
 from metier.tools.protected import SECRETS_REASON, protected, protected_name
 
@@ -35,9 +36,9 @@ MAX_TEXT_CHARACTERS = 100_000
 """Of one file; a longer one should be read in parts by the model."""
 MAX_ATTACHED = 20
 
-_MENTION = lazy_regex(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
+_MENTION = re.compile(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
 _KINDS = r"\.(?:png|jpe?g|gif|webp)"
-_PICTURE = lazy_regex(
+_PICTURE = re.compile(
     rf"""(?<!\S)(?:"([~./][^"\n]*{_KINDS})"|'([~./][^'\n]*{_KINDS})'|((?:~|\.{{0,2}}/)(?:\\.|[^\s"'\\])*{_KINDS}))(?!\S)""",
     re.IGNORECASE,
 )
@@ -45,8 +46,7 @@ _PICTURE = lazy_regex(
 _CLOSING = ".,;:!?)]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
+class Attached(Struct, frozen=True, kw_only=True):
     """What came of the files of one task."""
 
     texts: tuple[str, ...] = ()
@@ -59,8 +59,7 @@ class Attached:
         return replace(request, extra_context=context, attachments=(*request.attachments, *self.media))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWords:
+class TaskWords(Struct, frozen=True, kw_only=True):
     """The text of a task, who works on it, and where it comes from."""
 
     text: str

@@ -3,48 +3,56 @@
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, find_family
 from metier.context.tokens import TokenCounter
+from metier.definitions.files.quarantine import settle_abandoned
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
-from metier.definitions.project_files import ProjectFile
+from metier.definitions.project_files import Deny, ProjectFile
 from metier.definitions.skills.scripts import is_capability
-from metier.engine.decide import Policy
+from metier.engine.decide import Policy, find_read_denial
 from metier.engine.delegation.partners import Partners
-from metier.engine.execution.protecting import describe_changes
 from metier.engine.nearby import describe_files
 from metier.engine.request_parts.skill_index import SkillIndex
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
+from metier.ids import measure_ms
 from metier.project_events import ProjectInstructionsLoaded
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.options import OFFLINE, ModelOptions
-from metier.providers.registry import choose_provider, holds_to_schema
+from metier.providers.registry import choose_provider, find_base_url, holds_to_schema
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
-from metier.runtime.delegation.authority import bind, find_tool_bounds
-from metier.runtime.delegation.partners import choose_partners
+from metier.runtime.delegation.authority import bind, choose_partners, find_tool_bounds
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
-from metier.runtime.providers.models import open_models
-from metier.runtime.records.pins import find_instructions, find_trusted, use_pinned, use_pinned_policy
-from metier.runtime.workspace.catalog import find_blocked
-from metier.runtime.workspace.instructions import load_instructions
+from metier.runtime.model_providers import open_models
+from metier.runtime.notify.command import list_notify_files
+from metier.runtime.records.pins import find_instructions, find_outside, find_trusted, use_pinned, use_pinned_policy
+from metier.runtime.workspace.instructions import NearbyFiles, find_changed_project, load_instructions, load_project
 from metier.runtime.workspace.list_checks import find_notices
-from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS, Speakers, build_policy, find_denied
+from metier.runtime.workspace.policy import (
+    BUILT_IN_TOOLS,
+    SCRIPT_TOOLS,
+    NewDenials,
+    Speakers,
+    build_policy,
+    find_denied,
+    list_outside_scripts,
+)
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.project import NearbyFiles, find_changed_project, load_project
-from metier.runtime.workspace.shelf import open_shelf
+from metier.runtime.workspace.skill_catalog import find_blocked, open_shelf
 from metier.runtime.workspace.tasks import choose_tools, find_changed_task
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage
@@ -52,22 +60,19 @@ from metier.store.base import Store
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
 from metier.tools.builtin import build_builtin_tools, build_search_tools, build_shell_tools
+from metier.tools.files.manifest import WorkspaceSnapshots
 from metier.tools.files.scope import Scope
-from metier.tools.files.workspace_snapshots import WorkspaceSnapshots
-from metier.tools.hooks.run import HookRunner
-from metier.tools.process.leftovers import clear_scratch, release_held
-from metier.tools.process.sandbox.confinement import ARTIFACTS, Confinement
-from metier.tools.process.sandbox.masks import find_masked
-from metier.tools.process.sandbox.protected_state import compare
-from metier.tools.scripts.catalog import ScriptCatalog
-from metier.tools.scripts.contract import ScriptLimits
+from metier.tools.hooks.hook_process import HookRunner
+from metier.tools.process.run import clear_scratch
+from metier.tools.process.sandbox.confinement import ARTIFACTS, QUARANTINE, Confinement, find_masked
+from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
 from metier.tools.scripts.runner import ScriptRunner, default_environments
-from metier.tools.scripts.tools import build_script_tools
+from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.shell.bash import Surroundings
 from metier.tools.shell.shells import choose_shell
 from metier.tools.toolbox import Toolbox, list_names
 from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
-from metier.tools.web.resolving import WebAccess
+from metier.tools.web.url import WebAccess
 
 
 @asynccontextmanager
@@ -75,23 +80,22 @@ async def build_services(
     place: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
     """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it."""
-    settings, agent = place.settings, run.agent
+    settings, agent, facts = place.settings, run.agent, load_facts(find_facts_file(place))
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
-    access, confinement = _open_access(place), await _confine(place, run)
+    access, confinement, cleaner = _open_access(place), await _confine(place, run), build_place_cleaner(place)
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
         shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *find_blocked(place, packages)))
-        facts = load_facts(find_facts_file(place))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known, tools = _check_names(run, access, list_names(offered)), await _choose_tools(run, offered, store)
-        cleaner, partners = build_place_cleaner(place), await choose_partners(run, store)
-        told = await _find_instructions(run, tools, partners, store=store)
+        rules = await _build_rules(run, packages, tools, host=policy.text, known=known, store=store)
+        told = await _find_instructions(run, tools, store=store, deny=(deny := partial(find_read_denial, rules)))
         yield Services(
             store=store,
             provider=models.provider,
@@ -100,7 +104,8 @@ async def build_services(
             abilities=_remember_abilities(place),
             holds_to_schema=holds_to_schema(choose_provider(settings.model), place.environ),
             facts=facts,
-            policy=await _build_rules(run, packages, tools, host=policy.text, known=known, store=store),
+            policy=rules,
+            find_new_denial=NewDenials(place.workspace, policy.text, tools=tools, root=place.root).find,
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
@@ -117,13 +122,13 @@ async def build_services(
             worktrees=PlaceWorktrees(place),
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed, *find_changed_files(run)),
-            partners=partners,
+            changed=(*changed, *policy.changed, *find_changed_files(run, deny)),
+            partners=told.partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
             snapshots=_open_snapshots(place, run),
             hooks=_open_hooks(place, run, confinement),
-            nearby=NearbyFiles(workspace=place.root, clean=cleaner.text, is_own=place.trust.is_trusted),
+            nearby=NearbyFiles(workspace=place.root, clean=cleaner.text, is_own=place.trust.is_trusted, deny=deny),
             notices=(*servers.notices, *find_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
             owner=place.owner,
@@ -134,8 +139,11 @@ async def build_services(
 
 
 def _open_shelf(packages: Sequence[SkillPackage], run: PreparedRun, problems: Sequence[Problem]) -> SkillIndex:
-    agent = run.agent
-    return open_shelf(packages, agent.place, web=agent.web, problems=problems, is_asking=not run.is_plan_only)
+    """Open the skill index; its load time includes reading the skills."""
+    agent, clock = run.agent, run.agent.place.clock
+    started = clock.monotonic()
+    shelf = open_shelf(packages, agent.place, web=agent.web, problems=problems, is_asking=not run.is_plan_only)
+    return replace(shelf, load_ms=round(agent.load_ms + measure_ms(clock, started), 3))
 
 
 def _list_callable(
@@ -151,30 +159,32 @@ def _list_callable(
     if not is_called and not any(is_capability(package.definition) for package in packages):
         return ()
     # What calls skills is a fifth of the modules of a run, and most runs have no such skill.
-    from metier.runtime.delegation.capabilities import find_advisor, list_callable
+    from metier.runtime.delegation.skill_calls import find_advisor, list_callable
 
     place = run.agent.place
     advisor = find_advisor(place, provider, facts)
     return list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
 
 
-def find_changed_files(run: PreparedRun) -> tuple[str, ...]:
+def find_changed_files(run: PreparedRun, deny: Deny) -> tuple[str, ...]:
     """Pins of the agent, the task and the project instructions whose files are no longer what the run began with."""
-    return (*run.agent.changed, *find_changed_task(run), *find_changed_project(run.agent.place, run.pins))
+    return (*run.agent.changed, *find_changed_task(run), *find_changed_project(run.agent.place, run.pins, deny=deny))
 
 
 class _Told(NamedTuple):
     instructions: Instructions
+    partners: Partners
     notices: tuple[ProjectInstructionsLoaded, ...] = ()
 
 
-async def _find_instructions(run: PreparedRun, tools: Toolbox, partners: Partners, *, store: Store) -> _Told:
+async def _find_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, deny: Deny) -> _Told:
     """What the run is pinned to; where it begins now, what its files say, and which files these are."""
+    partners = await choose_partners(run, store)
     if (pinned := await find_instructions(run.pins, store)) is not None:
-        return _Told(pinned)
-    project = () if run.is_planned else load_project(run.agent.place)
+        return _Told(pinned, partners)
+    project = () if run.is_planned else load_project(run.agent.place, deny=deny)
     instructions = compose_instructions(run, tools, partners, project=project)
-    return _Told(instructions, (describe_files(project),) if project else ())
+    return _Told(instructions, partners, (describe_files(project),) if project else ())
 
 
 def _open_snapshots(place: Host, run: PreparedRun) -> WorkspaceSnapshots | None:
@@ -243,6 +253,7 @@ async def _build_rules(
         _find_speakers(run, host),
         known=None if run.pins else known,
         withheld=await find_trusted(run.pins, store) if run.pins else find_withheld(place, host),
+        outside=await find_outside(run.pins, store) if run.pins else list_outside_scripts(packages, place.workspace),
     )
     rules = build_policy(
         packages,
@@ -280,8 +291,7 @@ async def _confine(place: Host, run: PreparedRun) -> Confinement:
     if run.is_plan_only:
         return limit_only(place.settings.sandbox)
     check_worktree(place)
-    skills = place.workspace / place.settings.skills.dir
-    release_held(place.root, (skills, place.runs))
+    settle_abandoned()
     if place.sweeps.take():
         await run_sync(clear_scratch)
     confinement = await open_confinement(place)
@@ -292,7 +302,8 @@ async def _confine(place: Host, run: PreparedRun) -> Confinement:
     return replace(
         confinement,
         writable=(*confinement.writable, artifacts.resolve()),
-        servers=await run_sync(list_server_files, place),
+        quarantine=run.folder / QUARANTINE,
+        servers=(*await run_sync(list_server_files, place), *await run_sync(list_notify_files, place)),
     )
 
 
@@ -318,9 +329,9 @@ async def _load_toolsets(
         return await load_toolsets(packages, place.environ, confinement=confinement)
     before = await run_sync(protected.look)
     reading = await load_toolsets(packages, place.environ, confinement=confinement)
-    if differences := compare(before, await run_sync(protected.look)):
+    if changes := await run_sync(protected.roll_back, before):
         await reading.aclose()
-        raise MetierError(describe_changes(differences))
+        raise MetierError(changes)
     return reading
 
 
@@ -357,8 +368,10 @@ def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None)
     settings = place.settings
     runs = _inside(place.runs, place.workspace)
     skills = _inside(place.workspace / settings.skills.dir, place.workspace)
+    # The environment that Metier is installed in: a file there runs with the next `agent` command.
+    installed = _inside(Path(sys.prefix), place.workspace)
     protect = settings.runtime.profile != "permissive"
-    scope = Scope((place.root,), protect=protect, own_folders=(*runs, *skills), records=runs)
+    scope = Scope((place.root,), protect=protect, own_folders=(*runs, *skills, *installed), records=runs)
     shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
     surroundings = Surroundings(scope=scope, environ=place.environ, confinement=confinement)
     return (
@@ -394,7 +407,7 @@ def _remember_abilities(place: Host) -> Abilities:
     if place.provider is not None:
         return KnownLacks()
     choice = choose_provider(place.settings.model)
-    return RememberedLacks(place.cache, f"{choice.name} {choice.base_url or ''}")
+    return RememberedLacks(place.cache, choice.name, find_base_url(choice, place.environ))
 
 
 def get_model_options(place: Host, provider: Provider) -> ModelOptions:

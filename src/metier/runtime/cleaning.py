@@ -4,13 +4,13 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from metier.definitions.files.contained_file import is_absent
+from metier.definitions.files.contained_path import is_absent
 from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.sinks import MOST_CLEANERS, Cleaner, build_cleaner
-from metier.tools.mcp.config import (
+from metier.tools.mcp.servers import (
     McpConfig,
     add_servers,
     find_server_secrets,

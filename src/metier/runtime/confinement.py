@@ -4,20 +4,21 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from metier.errors import SandboxUnavailable
+from metier.errors import ConfigError, SandboxUnavailable
+from metier.programs.import_paths import list_ignored_imports
 from metier.runtime.host import Host
 from metier.tools.files.snapshots import find_repository
 from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.process.sandbox.ladder import Rung, find_rung
+from metier.tools.process.sandbox.levels import Rung, find_rung
 from metier.tools.process.sandbox.options import SandboxOptions
-from metier.tools.process.sandbox.protected_state import ProtectedState
+from metier.tools.process.sandbox.protected_paths import ProtectedState
 
 _MEGABYTE = 1_048_576
 
 
 async def open_confinement(place: Host) -> Confinement:
-    """Raises `SandboxUnavailable` where a sandbox is required and cannot be had."""
+    """Raises `SandboxUnavailable` where a sandbox is required and cannot be had, `ConfigError` for an import path."""
     if not wants_sandbox(place):
         if requires_sandbox(place):
             raise SandboxUnavailable(
@@ -29,7 +30,18 @@ async def open_confinement(place: Host) -> Confinement:
         if requires_sandbox(place):
             raise SandboxUnavailable(f"{_name_demand(place)} needs a sandbox: {rung.told}", hint=_say(rung.hint))
         return limit_only(place.settings.sandbox)
+    _check_import_paths()
     return build_confinement(place, rung)
+
+
+def _check_import_paths() -> None:
+    """Raise `ConfigError` if the next `agent` command would import modules that a program of this run can write."""
+    if ignored := list_ignored_imports():
+        raise ConfigError(
+            f"PYTHONPATH names {ignored[0]!r}, where programs of a run write: "
+            "Python would run a `sitecustomize.py` from there with the next `agent` command, outside of the sandbox",
+            hint="Run `unset PYTHONPATH`, then start the run again",
+        )
 
 
 def wants_sandbox(place: Host) -> bool:
@@ -70,8 +82,8 @@ def build_confinement(place: Host, rung: Rung) -> Confinement:
         workspace=workspace,
         records=place.runs.resolve(),
         own=(skills.resolve(), *((workspace / place.settings.skills.dir,) if place.worktree else ())),
-        readable=(*(_locate(text, place) for text in options.readable), *_find_repository(place)),
-        writable=_list_opened(place),
+        readable=(*(place.locate(text) for text in options.readable), *_find_repository(place)),
+        writable=place.opened,
         network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
         resources=limits.resources,
         processes=limits.processes,
@@ -79,11 +91,16 @@ def build_confinement(place: Host, rung: Rung) -> Confinement:
 
 
 def build_protected_state(confinement: Confinement) -> ProtectedState | None:
-    """Looks at what the sandbox closes; None where there is none."""
-    if confinement.level == "none":
+    """Checks what the sandbox closes; None if there is none, or no run."""
+    if confinement.level == "none" or confinement.quarantine is None:
         return None
     return ProtectedState(
-        confinement.workspace, own=confinement.own, records=confinement.records, writable=confinement.writable
+        confinement.workspace,
+        protected=confinement.protected,
+        own=confinement.own,
+        records=confinement.records,
+        writable=confinement.writable,
+        quarantine=confinement.quarantine,
     )
 
 
@@ -100,27 +117,18 @@ def limit_only(options: SandboxOptions) -> Confinement:
 
 
 def _find_bubblewrap(place: Host) -> str:
-    return find_bubblewrap(place.environ, place.root, _list_opened(place))
+    return find_bubblewrap(place.environ, place.root, place.opened)
 
 
 def list_writable(place: Host) -> tuple[Path, ...]:
     """Where programs in the sandbox write, the workspace first."""
-    return (place.root.resolve(), *_list_opened(place))
+    return (place.root.resolve(), *place.opened)
 
 
 def _find_repository(place: Host) -> tuple[Path, ...]:
     """What git needs in a worktree: the repository that it belongs to, to read."""
     found = find_repository(place.root) if place.worktree is not None else None
     return (found[1],) if found is not None else ()
-
-
-def _list_opened(place: Host) -> tuple[Path, ...]:
-    return tuple(_locate(text, place) for text in place.settings.sandbox.writable)
-
-
-def _locate(text: str, place: Host) -> Path:
-    rest = text.removeprefix("~/") if text.startswith("~/") else "" if text == "~" else None
-    return (place.workspace / text if rest is None else place.home / rest).resolve()
 
 
 def _name_demand(place: Host) -> str:

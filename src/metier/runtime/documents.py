@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.task import TaskDefinition
 from metier.engine.delegation.partners import read_inputs
-from metier.runtime.questions.approvals import ApprovalQuestion
+from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.store.base import ApprovalAttempt
 
 

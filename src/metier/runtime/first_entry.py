@@ -1,17 +1,59 @@
-"""The first entry of a run: what it was started with."""
+"""The first entry of a run: its input, and a description of the machine and folder it works in."""
+
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
 
 from metier.engine import entries as e
 from metier.engine.model.media import keep_media
 from metier.engine.services import Services
 from metier.errors import UsageError
+from metier.providers.model_names import ModelName
 from metier.providers.options import OFFLINE
-from metier.runtime.children.child_runs import build_limits
+from metier.runtime.child_runs import build_limits
 from metier.runtime.requests import RunRequest
-from metier.runtime.workspace.agents import AgentInForce
-from metier.runtime.workspace.hook_choice import choose_hooks
-from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.surroundings import describe_surroundings
+from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.telemetry.otel.trace_context import TraceParent, build_trace_id
+
+_SYSTEMS = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
+_GIT_BRANCH = re.compile(r"ref: refs/heads/([\w./@+#=-]{1,120})\s*")
+_GIT_COMMIT = re.compile(r"[0-9a-f]{40,64}\s*")
+_GIT_FOLDER = re.compile(r"gitdir: ([^\n]{1,1000})\s*")
+MAX_GIT_FILE_BYTES = 2_000
+
+
+def describe_surroundings(workspace: Path, now: datetime) -> str:
+    """A few lines that stay the same for the whole run, and in its replay."""
+    lines = [
+        f"- Date at the start of the run: {now:%Y-%m-%d} ({now:%A}, UTC)",
+        f"- System: {_SYSTEMS.get(sys.platform, sys.platform)}",
+        f"- Workspace folder: {workspace}",
+        f"- Git: {_describe_git(workspace)}",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_git(workspace: Path) -> str:
+    """Read, not asked for: a repository may name programs that git would run."""
+    folder = workspace / ".git"
+    if linked := _GIT_FOLDER.fullmatch(_read(folder)):
+        folder = workspace / linked[1]
+    head = _read(folder / "HEAD")
+    if branch := _GIT_BRANCH.fullmatch(head):
+        return f"branch {branch[1]}"
+    return "no branch, a commit is checked out" if _GIT_COMMIT.fullmatch(head) else "not a repository"
+
+
+def _read(file: Path) -> str:
+    try:
+        if not file.is_file():  # a pipe would be waited for
+            return ""
+        with file.open("rb") as stream:
+            return stream.read(MAX_GIT_FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 async def build_start(
@@ -22,6 +64,7 @@ async def build_start(
     if request.attachments:
         _check_sight(agent, services)
     runtime = agent.place.settings.runtime
+    model = _find_model(run, services)
     run_id = services.run_folder.name
     commission = request.commission
     above = TraceParent.parse(commission.trace_parent if commission else "") or TraceParent.parse(request.trace_parent)
@@ -29,8 +72,8 @@ async def build_start(
         task=request.task,
         mode=request.mode,
         agent=agent.id,
-        provider=services.provider.name,
-        model=agent.model.name if services.provider.name != "offline" else "offline",
+        provider=model.provider,
+        model=model.model,
         profile=agent.profile,
         sandbox=services.sandbox,
         context_id=request.context_id or run_id,
@@ -47,7 +90,18 @@ async def build_start(
         hooks=choose_hooks(run),
         environment=describe_surroundings(agent.place.root, services.clock.now()),
         started_at=services.clock.now().isoformat(),
+        flags=agent.place.flags,
+        call_rules=e.CALL_RULES,
     )
+
+
+def _find_model(run: PreparedRun, services: Services) -> ModelName:
+    """The provider and model that answer; those of a task are its agent's, because it asks no model itself."""
+    agent, order, provider = run.agent, run.order, services.provider.name
+    if run.is_planned and order is not None and order.agent and agent.place.provider is None:
+        agent = resolve_agent(agent.place, order.agent, model=order.model)
+        provider = agent.model.provider
+    return ModelName(provider, OFFLINE if provider == OFFLINE else agent.model.name)
 
 
 def _check_sight(agent: AgentInForce, services: Services) -> None:
@@ -62,7 +116,7 @@ def _check_sight(agent: AgentInForce, services: Services) -> None:
 
 
 def _order_result(request: RunRequest, agent: AgentInForce) -> e.ChildRequest | None:
-    """A person wants a result of a certain form: it is held against it like that of a task."""
+    """A user wants a result of a certain form: it is held against it like that of a task."""
     if request.output_schema is None:
         return None
     limits = build_limits(agent.place.settings.runtime)

@@ -5,12 +5,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
+
 from metier.definitions.skills.catalog_cache import find_cache_folder
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.providers.seams import Seams
@@ -61,14 +62,15 @@ def _join(folder: Path, name: str) -> Path:
     return folder / name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     settings: Settings
     workspace: Path
     home: Path
     environ: Mapping[str, str]
     trust: WorkspaceTrust
     """Whose word the files of the workspace are."""
+    flags: tuple[str, ...] = ()
+    """Settings that the command line chose, by their names."""
     worktree: "RunWorktree | None" = None
     """Where the tools of a run work, if that is not the workspace; definitions and runs are those of the workspace."""
     clock: Clock = field(default_factory=SystemClock)
@@ -87,7 +89,7 @@ class Host:
     report: Callable[[str], None] = _ignore
     """Told when a plugin is left out."""
     clients: "SharedClients | None" = None
-    """The clients that runs ask models with; `open_runtime` brings them and closes them."""
+    """The clients that notifications use; `open_runtime` creates and closes them."""
     traces: "SpanExporter | None" = None
     """Gets the spans of every run, where traces are exported; `open_runtime` brings it and closes it."""
     sweeps: SweepTimes = field(default_factory=SweepTimes)
@@ -105,6 +107,16 @@ class Host:
     @property
     def runs(self) -> Path:
         return _join(self.workspace, self.settings.logging.jsonl_dir)
+
+    def locate(self, text: str) -> Path:
+        """Return the folder that a setting names: from the workspace, or from the home folder after `~`."""
+        rest = text.removeprefix("~/") if text.startswith("~/") else "" if text == "~" else None
+        return (self.workspace / text if rest is None else self.home / rest).resolve()
+
+    @property
+    def opened(self) -> tuple[Path, ...]:
+        """Folders outside the workspace that confined programs can write to."""
+        return tuple(self.locate(text) for text in self.settings.sandbox.writable)
 
     @property
     def cache(self) -> Path:

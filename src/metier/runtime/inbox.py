@@ -1,31 +1,33 @@
-"""Everything that waits for a person, over all runs of a workspace: approvals, questions, doubts, failures, limits."""
+"""Everything that waits for a user, over all runs of a workspace: approvals, questions, doubts, failures, limits."""
 
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.engine.state import RunState
 from metier.ids import CHILD
-from metier.runtime.children.causes import get_cause
-from metier.runtime.questions.approvals import ApprovalQuestion
-from metier.runtime.questions.reopening import Limit, can_reopen, find_limit, suggest_limit
+from metier.runtime.child_runs import get_cause
+from metier.runtime.questions.approval_questions import ApprovalQuestion
+from metier.runtime.questions.resumption import Limit, can_reopen, find_limit, suggest_limit
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged
 from metier.task_state import TaskState
 
 LOOK_BACK = timedelta(days=7)
-"""How long a run that reached a limit is shown as waiting: it has ended, and may never go on."""
+"""How long a run that reached a limit is shown as waiting: it has ended, and may never continue."""
 MOST_RUNS = 200
 """Of each kind."""
+
+_WAITING: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout", "escalated")
 
 type WaitKind = Literal["input", "in_doubt", "step_failed", "changed_code", "stopped", "limit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingRun:
-    """A run that goes on when a person says something, beside those that wait for an approval."""
+class WaitingRun(Struct, frozen=True, kw_only=True):
+    """A run that continues when a user says something, beside those that wait for an approval."""
 
     row: RunRow
     state: RunState
@@ -38,8 +40,7 @@ class WaitingRun:
     """What the limit would be raised to: twice what was allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inbox:
+class Inbox(Struct, frozen=True, kw_only=True):
     approvals: tuple[ApprovalQuestion, ...]
     """Oldest first."""
     runs: tuple[WaitingRun, ...]
@@ -65,10 +66,16 @@ async def count_waiting(runtime: Runtime) -> int:
     return len(rows) + len(asking) + len({row.run_id for row in paused} - {row.run_id for row in rows})
 
 
+async def find_waiting_run(runtime: Runtime, row: RunRow) -> WaitingRun | None:
+    """Return what this run waits for; None if it waits for an approval or for nothing."""
+    if row.status not in _WAITING or await runtime.store.list_approvals(run_id=row.run_id, status="open", limit=1):
+        return None
+    return await _look(runtime, row, since=runtime.place.clock.now() - LOOK_BACK)
+
+
 async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[WaitingRun]:
     since = runtime.place.clock.now() - LOOK_BACK
-    wanted: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout", "escalated")
-    for status in wanted:
+    for status in _WAITING:
         for row in await runtime.store.list_runs(status=status, limit=MOST_RUNS):
             found = None if row.run_id in asking else await _look(runtime, row, since=since)
             if found is not None:
@@ -76,9 +83,9 @@ async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenera
 
 
 async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun | None:
-    """Nothing where the run waits for a child run, is about to go on, or has ended for good."""
+    """Nothing where the run waits for a child run, is about to continue, or has ended for good."""
     is_ended = row.status in ENDED
-    # A child run that a limit ended is gone on with through the run above it.
+    # A child run that a limit ended is continued with through the run above it.
     if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):
         return None
     try:
@@ -92,7 +99,7 @@ async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun
             return None
         reason, suggested = state.failure.message, suggest_limit(state, limit)
         return WaitingRun(row=row, state=state, kind="limit", reason=reason, limit=limit, suggested=suggested)
-    # One of a queue whose approval is decided goes on by itself; another one needs a person who says so.
+    # One of a queue whose approval is decided continues by itself; another one needs a user who says so.
     is_decided = state.pause is not None and state.pause.pause == "approval" and bool(row.queue)
     if state.pause is None or state.pause.pause == "delegation" or is_decided or row.driver:
         return None

@@ -1,29 +1,34 @@
 """A worker's time with a run: how it begins, and how often one is tried before it counts as poison.
 
-Tries are counted where they survive the worker: in the journal, before anything is built or called.
+Tries are counted where they survive the worker: in the journal, before anything is built or called. A run whose drivers
+die (it hangs the process, or uses up its memory) takes other runs of the process with it, so it has fewer tries.
 """
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.loop import LEASE_SECONDS
 from metier.engine.phases import FINAL
+from metier.engine.state import RunState
 from metier.store.base import Lease, Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTerms:
+class LeaseTerms(Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
     """The one that came with claiming the run; else one is taken."""
     lease_seconds: float = LEASE_SECONDS
     max_attempts: int | None = None
-    """How many workers in a row may take the run without getting any further; None for a person, who may try on."""
+    """How many workers in a row may take the run without getting any further; None for a user, who may try on."""
+    max_deaths: int = 2
+    """How many drivers may die at the same point of a run before it waits for a user; only counted for workers."""
+    is_pooled: bool = False
+    """The process that drives the run delivers notifications for all of its runs."""
     queue: str = ""
     """The queue that the run is left to when it is handed back; empty where it keeps the one it has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseHolder:
+class LeaseHolder(Struct, frozen=True, kw_only=True):
     """A process that writes into a run without driving it."""
 
     store: Store
@@ -35,15 +40,30 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
 
     A run that waits or has ended is left as it is.
     """
-    state = log.state
+    state, left_by = log.state, log.lease.left_by
     if shift.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
         return False
-    if state.attempts >= shift.max_attempts:
+    if state.deaths + bool(left_by) >= shift.max_deaths:
+        await log.record(e.RunPaused(pause="explicit", reason=_describe_deaths(log)), durable=True)
+    elif state.attempts >= shift.max_attempts:
         message = f"{state.attempts} workers in a row took the run and got no further"
         await log.record(e.RunFailed(reason="too_many_attempts", message=message), durable=True)
     else:
-        await log.record(e.RunResumed(reason="taken by a worker", driver=log.lease.owner))
+        resumed = e.RunResumed(reason="taken by a worker", driver=log.lease.owner, left_by=left_by)
+        await log.record(resumed)
     return True
+
+
+def is_left_alone(state: RunState, shift: LeaseTerms) -> bool:
+    """Whether the run waits for a user to resume it, and a worker has it."""
+    return shift.max_attempts is not None and state.pause is not None and state.pause.pause == "explicit"
+
+
+def _describe_deaths(log: RunLog) -> str:
+    started, count = log.state.started, log.state.deaths + bool(log.lease.left_by)
+    owner = (started.parent_run_id if started else "") or log.state.run_id
+    died = f"{count} processes in a row died" if count > 1 else "A process died"
+    return f"{died} driving the run at this point. Workers leave it alone; continue it with `agent resume {owner}`"
 
 
 async def keep_claimable(log: RunLog, store: Store, *, queue: str = "") -> None:

@@ -2,18 +2,19 @@
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import Struct
+from msgspec.structs import replace
 
-from metier.dataclass import dataclass
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ConfigError, ToolFailed, UsageError
 from metier.events import McpServerReported
+from metier.programs.code import ProgramCode
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
@@ -22,19 +23,17 @@ from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
-from metier.tools.mcp.acceptance import AcceptedServers
-from metier.tools.mcp.config import (
+from metier.tools.mcp.offered_tools import Listing, believe, find_server
+from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection, Target, check_sdk
+from metier.tools.mcp.server_tools import KnownTool, McpTool, ServerPlace, build_target, find_server_code
+from metier.tools.mcp.servers import (
+    AcceptedServers,
     ServerDefinition,
     choose_servers,
     expand_server,
 )
-from metier.tools.mcp.connection import ConnectionLimits, ServerConnection, check_sdk
-from metier.tools.mcp.conversation import Target
-from metier.tools.mcp.listing import Listing, believe, find_server
-from metier.tools.mcp.server_code import ServerCode, find_server_code
-from metier.tools.mcp.tools import KnownTool, McpTool, ServerPlace, build_target
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.web.server_search import add_search
+from metier.tools.web.web_search import add_search
 
 LOG_FOLDER = "mcp"
 """In the folder of a run: what its servers write on their error streams."""
@@ -43,8 +42,7 @@ LOG_FOLDER = "mcp"
 type Enclosure = Literal["http", "outside", "full", "kernel", "none"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
+class Servers(Struct, frozen=True, kw_only=True):
     """What the servers of a run bring."""
 
     tools: tuple[Tool, ...] = ()
@@ -52,8 +50,7 @@ class Servers:
     not_listed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """What came of starting a server: its tools, or why there are none."""
 
     listing: Listing | None = None
@@ -237,7 +234,7 @@ def _find_frame(place: Host, server: ServerDefinition, confinement: Confinement)
     return None if is_free or not find_code(place, server).is_open else confinement
 
 
-def find_code(place: Host, server: ServerDefinition) -> ServerCode:
+def find_code(place: Host, server: ServerDefinition) -> ProgramCode:
     """The files of the workspace that it is started from. Raises `ConfigError` where a variable is missing."""
     expanded = expand_server(server, place.environ)
     return find_server_code(expanded, place.environ, writable=list_writable(place))
@@ -322,7 +319,7 @@ def _connect(
     )
 
     def describe() -> Target:
-        """Looked up for each start: the person may have accepted it anew."""
+        """Looked up for each start: the person may have accepted it again."""
         acceptance = open_acceptances(place).find(server) if is_checked else None
         code = acceptance.code if acceptance is not None else ""
         return build_target(server, replace(spot, accepted_code=code if is_checked else None))

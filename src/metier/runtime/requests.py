@@ -1,20 +1,25 @@
-"""What is wanted of a new run."""
+"""A request for a new run, and the schema that its result must have."""
 
-from dataclasses import replace
-from typing import Literal
+import json
+from pathlib import Path
+from typing import Literal, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
-from metier.runtime.children.child_runs import ChildRunStart
+from metier.errors import UsageError
+from metier.runtime.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import Said
 from metier.telemetry.otel.trace_context import VARIABLE
 from metier.tools.base import Media
+from metier.tools.schemas import SchemaCheck
+
+MAX_SCHEMA_BYTES = 256_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True, kw_only=True):
     """Everything that a run is started with, beside the settings. Its first entry holds what came of it."""
 
     task: str
@@ -51,3 +56,42 @@ def order_run(commission: ChildRunStart) -> RunRequest:
 def take_trace(request: RunRequest, place: Host) -> RunRequest:
     """The same as part of the trace that a command was started in, where its environment names one."""
     return replace(request, trace_parent=place.environ.get(VARIABLE, ""))
+
+
+type Schema = dict[str, JsonValue]
+
+
+def read_output_schema(given: str) -> Schema:
+    """A JSON schema written out, or the file that holds one. Raises `UsageError`."""
+    text = given if given.lstrip().startswith("{") else _read_file(Path(given))
+    try:
+        found = cast("object", json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The output schema is not JSON: {error}", hint="Give a JSON schema, or its file") from error
+    return check_output_schema(found)
+
+
+def check_output_schema(schema: object) -> Schema:
+    """The same, where it is a JSON schema that a value can be held against. Raises `UsageError`."""
+    if not isinstance(schema, dict):
+        raise UsageError("The output schema is not a JSON object", hint='Such as {"type": "object", "properties": …}')
+    found = cast("Schema", schema)  # the caller parsed it from JSON
+    try:
+        SchemaCheck("output_schema", found)
+    except (UsageError, TypeError) as error:
+        reason = error.message.partition("invalid schema: ")[2] if isinstance(error, UsageError) else str(error)
+        raise UsageError(f"The output schema is not a JSON schema: {reason}") from error
+    return found
+
+
+def _read_file(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_SCHEMA_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"The output schema {str(file)!r} cannot be read: {error.strerror}", hint="Give a JSON schema, or its file"
+        ) from error
+    if len(data) > MAX_SCHEMA_BYTES:
+        raise UsageError(f"The output schema {str(file)!r} is larger than {MAX_SCHEMA_BYTES} bytes")
+    return data.decode("utf-8", "replace")

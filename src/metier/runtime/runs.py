@@ -1,64 +1,89 @@
 """The door to runs: start, resume, answer, cancel, find. Every interface comes through here; it delegates."""
 
+import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec import Struct, field
+from msgspec.structs import replace
+from pydantic import ValidationError
 
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
+from metier.engine.entries import RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
+from metier.engine.model.planning import report_skill_problems
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
-from metier.errors import ConfigError, UsageError
+from metier.errors import ConfigError, StoreError, UsageError
 from metier.events import PinnedDefinitionUsed
 from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
 from metier.runtime.adoption import adopt_run, build_adoption, check_commission
-from metier.runtime.bounds import ask_to_end, bounded, build_cancellation, build_timeout, find_wanted_end
 from metier.runtime.build import build_services, check_budget
-from metier.runtime.checks.edited_calls import look_at_call, refuse_edited
-from metier.runtime.children.child_runs import ChildRunStart, prepare_run, restore_run, use_settings
-from metier.runtime.children.children import find_all_waiting, find_waiting, follow_children, lend
+from metier.runtime.checks.present_policy import look_at_call, refuse_edited
+from metier.runtime.child_runs import (
+    ChildRunStart,
+    find_all_waiting,
+    find_waiting,
+    follow_children,
+    lend,
+    prepare_run,
+    restore_run,
+    use_settings,
+)
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import open_confinement
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.first_entry import build_start
 from metier.runtime.host import Host
-from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, keep_claimable
-from metier.runtime.notify.announcing import Announcer, check_notify
+from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, is_left_alone, keep_claimable
+from metier.runtime.notify.announcements import Announcer, check_notify
 from metier.runtime.notify.delivery import delivering
-from metier.runtime.output_schema import check_output_schema
-from metier.runtime.questions.addressing import Addressed, address, one_at_a_time
-from metier.runtime.questions.answers import Answer, take_answer
-from metier.runtime.questions.approvals import Approvals
-from metier.runtime.questions.asking import Asker, ask_person, can_ask
-from metier.runtime.questions.changed_code import CodeAsker, settle_code
-from metier.runtime.questions.reopening import build_entries, can_reopen, check_raise, find_chain
-from metier.runtime.reading import open_runs
-from metier.runtime.records.journal_events import tell_of_cuts
-from metier.runtime.records.losses import describe_lost_run, find_lost_run
+from metier.runtime.questions.answers import (
+    Addressed,
+    Answer,
+    ChangedCode,
+    CodeAsker,
+    address,
+    list_answers,
+    one_at_a_time,
+    record_pause,
+    settle_code,
+    take_answer,
+)
+from metier.runtime.questions.approval_questions import Approvals, Asker, ask_person, can_ask
+from metier.runtime.questions.resumption import (
+    build_entries,
+    build_model_change,
+    can_change_model,
+    can_reopen,
+    check_model_change,
+    check_raise,
+    find_chain,
+    find_retried,
+)
 from metier.runtime.records.pins import pin
-from metier.runtime.records.record import is_current, write_record
-from metier.runtime.records.rows import build_row
+from metier.runtime.records.record import build_row, is_current, write_record
 from metier.runtime.records.run_folders import find_folder
-from metier.runtime.records.run_log import LogOpening, open_run_log
-from metier.runtime.records.seals import is_started_here, seal
-from metier.runtime.requests import RunRequest, order_run
-from metier.runtime.tracing.opening import open_live_exporter
+from metier.runtime.records.run_log import LogOpening, describe_lost_run, find_lost_run, open_run_log, tell_of_cuts
+from metier.runtime.records.signatures import is_started_here, seal
+from metier.runtime.records.usage import record_usage
+from metier.runtime.requests import RunRequest, check_output_schema, order_run
+from metier.runtime.run_store import open_runs
+from metier.runtime.traces import open_live_exporter
 from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agent
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
 from metier.store.base import Lease, RunRow, Store
@@ -67,11 +92,83 @@ from metier.task_state import TaskState
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
 
+LOOK_SECONDS = 0.5
+"""How often a driver looks for a request to end the run: one row by its key."""
+MOST_LOOKS = 400
+"""That a process takes in a second for all its runs; 2,000 runs that wait would else keep half a core busy."""
+_driven: set[object] = set()
+"""One mark for each run that this process drives now."""
+
 _BY_HAND = LeaseTerms()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+# A request to cancel may come from another machine, so it goes through the store.
+@asynccontextmanager
+async def bounded(
+    stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None, parks: bool = False
+) -> AsyncGenerator[None]:
+    """Inside this block the stopper is told of a requested end, or that time ran out; then the run fails or `parks`."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(_obey, stopper, store, run_id)
+        if timeout_seconds is not None:
+            group.start_soon(_end_in_time, stopper, timeout_seconds, parks)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def ask_to_end(store: Store, run_id: str, failure: RunFailed) -> None:
+    """Ask the present or next driver of the run to end it with this failure."""
+    await store.ask_to_end(run_id, failure.model_dump_json())
+
+
+async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
+    row = await store.find_run(run_id)
+    if row is None or not row.ending:
+        return None
+    try:
+        return RunFailed.model_validate_json(row.ending)
+    except ValidationError:  # a request of another version: that the run should end is certain
+        return build_cancellation("")
+
+
+def build_cancellation(by: str) -> RunFailed:
+    return RunFailed(reason="canceled", message=f"Canceled by {by}" if by else "Canceled", status="canceled")
+
+
+def build_timeout(seconds: float) -> RunFailed:
+    return RunFailed(reason="run_timeout", message=f"The run took longer than {seconds:g} s", status="timeout")
+
+
+def find_pause(runs: int) -> float:
+    """Seconds between two looks for one run, where a process drives so many."""
+    return max(LOOK_SECONDS, runs / MOST_LOOKS)
+
+
+async def _obey(stopper: Stopper, store: Store, run_id: str) -> None:
+    mark = object()
+    _driven.add(mark)
+    try:
+        while True:
+            # Where the store is away, the run itself finds out, and is told once.
+            with suppress(StoreError):
+                if (failure := await find_wanted_end(store, run_id)) is not None:
+                    stopper.fail(failure)
+                    return
+            await anyio.sleep(find_pause(len(_driven)))
+    finally:
+        _driven.discard(mark)
+
+
+async def _end_in_time(stopper: Stopper, seconds: float, parks: bool) -> None:  # noqa: FBT001 - a task has no names
+    await anyio.sleep(seconds)
+    failure = build_timeout(seconds)
+    if parks:
+        stopper.park(RunPaused(pause="limit", limit="timeout_seconds", reason=failure.message))
+    else:
+        stopper.fail(failure)
+
+
+class Watch(Struct, frozen=True, kw_only=True):
     """Who looks on: sinks get every event, `observe` the text of a reply while it grows, `stopper` can end it."""
 
     sinks: Sequence[Sink] = ()
@@ -82,15 +179,15 @@ class Watch:
     timeout_seconds: float | None = None
     """How long the run may be driven, all in all."""
     report: Callable[[str], None] = lambda _problem: None
-    """Told when a sink breaks; the run goes on without it."""
+    """Told when a sink breaks; the run continues without it."""
     shift: LeaseTerms = _BY_HAND
     """On what terms the run is held."""
     ask_about_code: CodeAsker | None = None
     """Whom to ask when files of skills changed since the run began; without it the run parks."""
     code: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The code that the run above goes on with."""
+    """The code that the run above continues with."""
     accepts_loss: bool = False
-    """Go on with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
+    """Continue with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
     known: Sequence[e.Entry] = ()
     """The beginning of the journal of the run itself, where it was read already."""
 
@@ -109,7 +206,7 @@ class Runtime:
         return find_folder(self.place.runs, run_id, shard=self.place.settings.logging.shard)
 
     async def start(self, request: RunRequest, watch: Watch | None = None, *, queue: str = "") -> RunState:
-        """Begin a run and drive it until it ends or waits for a person. Raises `UsageError` before it begins.
+        """Begin a run and drive it until it ends or waits for a user. Raises `UsageError` before it begins.
 
         With a `queue`, workers may claim it when it is handed back.
         """
@@ -123,7 +220,7 @@ class Runtime:
         """The same for an agent that was resolved before."""
         check_notify(self.place)
         if request.output_schema is not None:
-            check_output_schema(request.output_schema)
+            await run_sync(check_output_schema, request.output_schema)
         if request.mode == "live":
             await open_confinement(agent.place)
         run_id = request.run_id or self.place.ids.run_id(self.place.clock.now())
@@ -133,13 +230,14 @@ class Runtime:
     async def start_ordered(self, run_id: str, request: RunRequest, watch: Watch | None = None) -> RunState:
         """Begin a run whose id follows from what orders it, with the settings that the order names.
 
-        Raises `RunExists` where it has begun.
+        Raises `RunExists` where it has started.
         """
         await self.drop_unbegun(run_id)
         parent = request.commission.parent_run_id if request.commission else ""
         above = find_authority(await read_entries(self.store, parent)) if parent else None
         request = replace(request, commission=check_commission(request.commission, above))
         host = await use_settings(self.place, request.commission, self.store)
+        host = host if above is None else replace(host, flags=above.flags or ())
         if (given := request.commission) is not None:
             has_own = given.order.worktree and given.mode == "live"
             host = await enter_worktree(host, run_id, has_own=has_own, above=given.worktree)
@@ -162,14 +260,15 @@ class Runtime:
         return replace(run, said=request.said, hooks=hooks)
 
     async def resume(self, run_id: str, answer: Answer | None = None, watch: Watch | None = None) -> RunState:
-        """Go on with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
+        """Continue with a run: after an answer, an approval, a signal or a crash. An ended run is left as it is."""
         entries = await read_entries(self.store, run_id)
         if not entries:
             await self._refuse_unbegun(await self.find(run_id))
+        if answer is not None and (answer.reopens or answer.raised.is_any):
+            is_written = await self._reopen(fold(run_id, entries), answer)
+            entries = await read_entries(self.store, run_id) if is_written else entries
         started = find_authority(entries)
         assert started is not None, "a journal begins with the start of its run"
-        if answer is not None and (answer.reopens or answer.raised.is_any):
-            await self._reopen(fold(run_id, entries), answer)
         open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
         restore = partial(open_run, self.place, self.store, folder=self.folder(run_id), started=started)
         watch = replace(watch or Watch(), known=entries)
@@ -181,21 +280,45 @@ class Runtime:
                 return state
             raise
 
-    async def _reopen(self, state: RunState, answer: Answer) -> None:
-        """From below, so that a kill in between leaves a run that can be reopened again. Raises `UsageError`."""
+    async def _reopen(self, state: RunState, answer: Answer) -> bool:
+        """From below, so that a kill in between leaves a run that can be reopened again; False without a change.
+
+        Raises `UsageError`.
+        """
+        is_written = False
         chain = await find_chain(self.store, state)
-        if state.phase in FINAL and not can_reopen(chain[-1]):
-            return
         if not can_reopen(chain[-1]):
-            chain = [state]
+            chain = await find_retried(self.store, state) or [state]
+        check_model_change(chain[-1], answer.model)
+        if chain[-1].phase in FINAL and not can_reopen(chain[-1]):
+            return False
         check_raise(chain[-1], answer.raised, run_id=state.run_id)
-        for below in reversed(chain):
-            if not (entries := build_entries(chain, below, answer.raised, by=answer.by)):
+        changes = [await self._find_model_change(below, answer, lowest=chain[-1]) for below in chain]
+        for below, change in reversed(list(zip(chain, changes, strict=True))):
+            raised = build_entries(chain, below, answer.raised, by=answer.by)
+            if not (entries := [*([change] if change is not None else []), *raised]):
                 continue
             async with self.writing(below.run_id, Watch()) as log:
                 await self.store.update_run(log.lease, {"ending": ""})
                 await log.record(*entries, durable=True)
                 await log.update_index()
+            is_written = True
+        return is_written
+
+    async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> e.ModelChanged | None:
+        """The change of the model settings of a run that failed by its provider, or waits for one that did."""
+        entries = await read_entries(self.store, state.run_id)
+        if not can_change_model(lowest) or not is_started_here(self.place, state.run_id, entries):
+            return None
+        is_meant = state is lowest or is_planned(state)
+        return await build_model_change(
+            self.place,
+            self.store,
+            state,
+            folder=self.folder(state.run_id),
+            model=answer.model if is_meant else "",
+            by=answer.by,
+        )
 
     async def _refuse_unbegun(self, row: RunRow) -> NoReturn:
         await self._close_unbegun(row, "canceled" if row.ending else "failed")
@@ -239,7 +362,7 @@ class Runtime:
         if state.started is None:
             if (row := await self.store.find_run(run_id)) is not None:
                 await self._close_unbegun(row, failure.status)
-            return replace(state, phase="ERROR", status=failure.status, failure=failure)
+            return dataclasses.replace(state, phase="ERROR", status=failure.status, failure=failure)
         # From below: where this is cut short, the run itself is still there to be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
@@ -326,9 +449,10 @@ class Runtime:
         async with self.writing(run_id, watch) as log:
             await self._apply_requested_end(log)
             is_told = await begin_attempt(log, watch.shift)
-            if log.state.phase not in FINAL:
+            if log.state.phase not in FINAL and not is_left_alone(log.state, watch.shift):
                 run = replace(await prepare(), max_turns=log.state.limits.max_turns)
-                code = await settle_code(log, run, answer, ask=watch.ask_about_code, above=watch.code)
+                park = partial(self._park_for_code, log, answer)
+                code = await settle_code(log, run, answer, ask=watch.ask_about_code, above=watch.code, park=park)
                 if code is None:
                     return await self._come_to_rest(log, watch)
                 watch = replace(watch, code=code)
@@ -339,6 +463,15 @@ class Runtime:
                         await log.update_index()
                         await self._go_on(log, services, watch, answer=answer)
             return await self._come_to_rest(log, watch)
+
+    async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
+        """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""
+        waiting = await find_waiting(self.store, log.state)
+        if waiting.run_id != log.state.run_id and answer.is_any:
+            stopper = Stopper()
+            stopper.hand_back("the run above")
+            await self.resume(waiting.run_id, replace(answer, reopens=False), Watch(stopper=stopper))
+        await record_pause(log, changed, await list_answers(log.state, answer, self.approvals))
 
     @asynccontextmanager
     async def writing(self, run_id: str, watch: Watch) -> AsyncGenerator[RunLog]:
@@ -381,7 +514,7 @@ class Runtime:
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=shift.lease_seconds)
         run_id, seconds, parks = log.state.run_id, watch.timeout_seconds, log.state.limits.on_limit == "park"
         async with (
-            delivering(self.place, self.store, is_pooled=shift.max_attempts is not None),
+            delivering(self.place, self.store, is_pooled=shift.is_pooled),
             bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
         ):
             with stopper.holding(keeper):
@@ -390,7 +523,7 @@ class Runtime:
     async def _work(
         self, log: RunLog, services: Services, watch: Watch, *, stopper: Stopper, answer: Answer | None
     ) -> None:
-        """Drive the run, put approvals to the user, see its children through, until a person must be waited for."""
+        """Drive the run, put approvals to the user, see its children through, until a user must be waited for."""
         until = None if watch.timeout_seconds is None else anyio.current_time() + watch.timeout_seconds
         addressed, ask = await address(answer, log.state, self.store), one_at_a_time(watch.ask)
 
@@ -415,6 +548,9 @@ class Runtime:
         """A key that is missing ends the run before anything is sent."""
         if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL and not is_planned(log.state):
             failure = services.provider.failure
+            if log.state.phase == "LOAD_SKILL_CATALOG":
+                # The catalog will not be loaded: report a misspelled skill together with the missing key.
+                report_skill_problems(log, services)
             await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
     async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
@@ -464,11 +600,13 @@ class Runtime:
             await remove_ended(self.place, self.store, log.state, folder=folder)
 
     async def _write_summary(self, log: RunLog, folder: Path) -> None:
+        # Before the index: a run that is shown as ended is in the totals.
+        await record_usage(self.store, log.state)
         await log.update_index()
         if log.state.started is None or is_current(folder, log.state):
             return
         entries = await read_entries(self.store, log.state.run_id)
-        # The journal is the run: where there is no room for its record, that is written when it next comes to rest.
+        # The journal is the run: where there is no room for its record, that is written when it next pauses or ends.
         with suppress(OSError, ConfigError):
             clean = build_place_cleaner(self.place).value
             write_record(folder, entries, log.state, now=self.place.clock.now(), clean=clean)

@@ -6,7 +6,6 @@ Nothing is fetched before the user asks for the skill, and nothing that the mani
 import base64
 import binascii
 import hashlib
-from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
@@ -15,17 +14,16 @@ from metier.approval.matchers import read_value
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.text.front_matter import read_front_matter
 from metier.errors import SkillError, SkillNotFound, SkillRejected, ToolFailed
-from metier.lazy_regex import lazy_regex
 from metier.runtime.host import Host
 from metier.runtime.mcp import open_server
 from metier.skills.install.operations import ServedSkill
+from metier.skills.layout import check_paths
 from metier.skills.source import McpSource
-from metier.tools.mcp.connection import ServerConnection
+from metier.tools.mcp.server_connection import ServerConnection
 
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
 _MOST_PAGES = 100
-_PART = lazy_regex(r"[^\\/\x00-\x1f\x7f]{1,255}")
 
 
 class ServedFile(BaseModel):
@@ -38,7 +36,7 @@ class SkillEntry(BaseModel):
     uri: str = Field(max_length=2_000)
     frontmatter: dict[str, JsonValue]
     resources: list[ServedFile] = Field(min_length=1, max_length=MOST_FILES)
-    """A skill that is generated anew for each reader has no list, and cannot be pinned."""
+    """A skill that is generated again for each reader has no list, and cannot be pinned."""
 
     @property
     def root(self) -> str:
@@ -106,13 +104,12 @@ def _check_manifest(entry: SkillEntry) -> dict[str, ServedFile]:
     paths: dict[str, ServedFile] = {}
     for file in entry.resources:
         path = unquote(file.uri.removeprefix(f"{entry.root}/"))
-        parts = path.split("/")
-        is_inside = file.uri.startswith(f"{entry.root}/") and all(_PART.fullmatch(part) for part in parts)
-        if not is_inside or ".." in parts or "." in parts or PurePosixPath(path).is_absolute():
+        if not file.uri.startswith(f"{entry.root}/"):
             raise SkillRejected(f"The manifest lists {file.uri!r}, which is not in the folder of the skill")
         if path in paths:
             raise SkillRejected(f"The manifest lists {path!r} twice")
         paths[path] = file
+    check_paths(paths)
     if FILE_NAME not in paths or sum(file.size for file in entry.resources) > MOST_BYTES:
         raise SkillRejected(f"The manifest lacks {FILE_NAME}, or lists more than {MOST_BYTES} bytes")
     return paths

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from anyio.abc import TaskGroup
 
-from metier.tools.mcp.config import ServerDefinition
-from metier.tools.mcp.connection import ServerConnection
+from metier.tools.mcp.server_connection import ServerConnection
+from metier.tools.mcp.servers import ServerDefinition
 from metier.tools.process.sandbox.confinement import Confinement
 
 type Connect = Callable[[TaskGroup], ServerConnection]

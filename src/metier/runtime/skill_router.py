@@ -9,29 +9,29 @@ Settings, rules, approvals and limits are those of the workspace.
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest
-from metier.dataclass import dataclass
 from metier.decisions import CalledRun
 from metier.engine.entries import ChildRequest
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
-from metier.runtime.children.child_runs import ChildRunStart, build_limits
-from metier.runtime.delegation.skill_runs import build_waiting, find_stored, name_work, read_response
+from metier.runtime.child_runs import ChildRunStart, build_limits
+from metier.runtime.delegation.skill_calls import build_waiting, find_stored, name_work, read_response
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.requests import RunRequest, order_run
 from metier.runtime.runs import Answer, Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.failures import RunExists
 
 
-@dataclass(frozen=True, slots=True)
-class RunRouter:
-    """Begins the run or goes on with it, and drives it until it ends or waits."""
+class RunRouter(Struct, frozen=True):
+    """Begins the run or continues with it, and drives it until it ends or waits."""
 
     place: Host
 

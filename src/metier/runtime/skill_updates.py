@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import read_contained
 from metier.definitions.names import canonical_name
 from metier.errors import SkillRejected, UsageError
 from metier.runtime.host import Host
 from metier.runtime.served_skills import fetch_served
-from metier.runtime.workspace.catalog import find_all_skills
+from metier.runtime.workspace.skill_catalog import find_all_skills
 from metier.skills.activation import USER_FOLDERS
 from metier.skills.install.operations import Answer, Installer, Outcome, Proposal
 from metier.skills.install.placement import read_registry
@@ -21,8 +22,7 @@ _MOST_FILES = 60
 _MOST_BYTES = 200_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillUpdate:
+class SkillUpdate(Struct, frozen=True, kw_only=True):
     """What an update would change. Nothing of it is installed."""
 
     outcome: Outcome

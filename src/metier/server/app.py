@@ -3,12 +3,13 @@
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import anyio
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -16,14 +17,16 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError, StoreError
 from metier.event_record import EventRecord
 from metier.runtime.cleaning import find_place_secrets
+from metier.runtime.history.spending import record_old_runs
 from metier.runtime.host import Host
-from metier.runtime.queue.job import Job
-from metier.runtime.queue.pool import RunPool
+from metier.runtime.queue.pool import Job, RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
+from metier.server.api.routes import describe_security
 from metier.server.console.rendering import render_error
 from metier.server.feed import Feed
 from metier.server.idempotency import forget_old_keys
+from metier.server.metrics import MetricsMiddleware, ServerMetrics
 from metier.server.mounts import Lifespan, mount_all
 from metier.server.plain_page import is_for_person, render_problem_page
 from metier.server.problems import HttpProblem, describe_problem, render_problem
@@ -55,7 +58,10 @@ def create_app(recipe: Recipe) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
+        # The name of the function, not its path: generated clients keep their method names when a path changes.
+        generate_unique_id_function=lambda route: route.name,
     )
+    describe_security(app, cookie=state.access.cookie)
     app.state.server = state
     lifespans = mount_all(app, state)
     app.router.lifespan_context = lambda _app: _serving(state, lifespans)
@@ -64,6 +70,7 @@ def create_app(recipe: Recipe) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(Exception, _answer_unexpected)
     app.add_middleware(Guard, access=state.access)
+    app.add_middleware(MetricsMiddleware, metrics=state.metrics)
     return app
 
 
@@ -90,8 +97,8 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
 
 @asynccontextmanager
 async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGenerator[None]:
-    """Open the runtime and drive runs until the server stops; then hand them back, for another process to go on."""
-    ears = _Ears()
+    """Open the runtime and drive runs until the server stops; then hand them back, for another process to continue."""
+    ears = _Ears(state.metrics)
     with unwrapped(), using_plugins(state.host, report=logger.warning) as extended:
         place = replace(extended, sinks=(*extended.sinks, ears))
         async with open_runtime(place) as runtime, anyio.create_task_group() as followers:
@@ -100,6 +107,7 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
             ears.feed = feed = Feed(runtime, followers, most=state.options.max_watchers)
             state.begin(runtime, pool, feed)
             followers.start_soon(_keep_tidy, state)
+            followers.start_soon(_count_old_runs, state)
             async with AsyncExitStack() as stack:
                 for lifespan in lifespans:
                     await stack.enter_async_context(lifespan())
@@ -120,13 +128,21 @@ async def _keep_tidy(state: ServerState) -> None:
         await anyio.sleep(3600)
 
 
+async def _count_old_runs(state: ServerState) -> None:
+    """Runs of earlier versions join the totals of the cost page while the server already serves."""
+    with suppress(StoreError):
+        await record_old_runs(state.runtime)
+
+
 @dataclass(slots=True)
 class _Ears:
     """Hears the events of runs that this process drives; made before the feed, because the runtime needs it first."""
 
+    metrics: ServerMetrics
     feed: Feed | None = None
 
     def write(self, record: EventRecord) -> None:
+        self.metrics.count_event(record)
         if self.feed is not None:
             self.feed.write(record)
 
@@ -166,12 +182,13 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
     if not is_for_person(request.url.path, request.headers.get("accept", "")):
         return render_problem(document)
     # This is answered around the guard, which would have added its own policy.
-    closed = {"content-security-policy": "default-src 'none'; form-action 'none'; frame-ancestors 'none'"}
+    policy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; frame-ancestors 'none'"
+    closed = {"content-security-policy": policy}
     return render_problem_page(document, nonce="", base=get_state(request).base_path, headers=closed)
 
 
 async def _answer(request: Request, error: MetierError, *, headers: dict[str, str] | None = None) -> Response:
-    """A page for a person who is signed in, a problem document for a program."""
+    """A page for a user who is signed in, a problem document for a program."""
     state = get_state(request)
     problem = describe_problem(error, state.redactor)
     has_page = request.state.user is not None and is_for_person(request.url.path, request.headers.get("accept", ""))

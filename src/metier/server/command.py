@@ -15,14 +15,21 @@ import typer
 
 from metier.errors import UsageError
 from metier.extras import hint_extra
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.server.recipe import Recipe
 from metier.server.security.hosts import is_loopback
 from metier.server.security.login_codes import LoginCodes
-from metier.server.security.users import User, build_entry, make_token
-from metier.settings.served import remove_served, write_served
-from metier.settings.server_options import ServerOptions
-from metier.settings.server_token import TOKEN_VARIABLE, find_private_folder, remove_token, write_token
+from metier.server.security.users import GRANTS_BY_ROLE, Grant, Role, User, build_entry, make_token
+from metier.settings.discovery import find_workspace
+from metier.settings.running_server import (
+    TOKEN_VARIABLE,
+    find_private_folder,
+    remove_served,
+    remove_token,
+    write_served,
+    write_token,
+)
+from metier.settings.sections import ServerOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -45,6 +52,10 @@ def serve(
     role: Annotated[
         Literal["peer", "viewer", "approver", "operator"], typer.Option("--role", help="The role of the new user.")
     ] = "viewer",
+    grants: Annotated[
+        list[str] | None,
+        typer.Option("--grant", help="Permission beyond the role: edit, limits, code or read (repeatable)."),
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
 ) -> int:
     """Serve the HTTP API and the web console of this workspace, until you stop it.
@@ -52,11 +63,13 @@ def serve(
     Only this machine can reach it unless you say otherwise, and every request needs a token.
     """
     if new_user:
-        return _print_user(new_user, role, as_json=as_json)
+        return _print_user(new_user, role, grants or [], as_json=as_json)
     flags = {"server.host": host, "server.port": port}
     given = {key: str(value) for key, value in flags.items() if value is not None}
     home = Path.home()
-    opened = open_host(Path.cwd(), environ=os.environ, home=home, flags=given, config=config)
+    folder = find_workspace(Path.cwd(), home=home)
+    config = config.absolute() if config is not None and folder != Path.cwd() else config
+    opened = open_host(folder, environ=os.environ, home=home, flags=given, config=config)
     for problem in opened.warnings:
         sys.stderr.write(f"{problem.render()}\n")
     options = opened.host.settings.server
@@ -69,7 +82,7 @@ def serve(
     private = find_private_folder(home, host=options.host, port=bound)
     token_file = write_token(private, token)
     recipe = Recipe(
-        folder=Path.cwd(), home=home, environ=dict(os.environ), token=token, key=key, private=private,
+        folder=folder, home=home, environ=dict(os.environ), token=token, key=key, private=private,
         port=bound, config=config, flags=given,
     )  # fmt: skip
     codes = LoginCodes(private)
@@ -92,7 +105,7 @@ def _build_url(options: ServerOptions, port: int) -> str:
 
 
 def _build_announcement(recipe: Recipe, url: str, token_file: Path, *, as_json: bool) -> Callable[[], None]:
-    """Said when the server listens. The link is for a person: it signs a browser in, once."""
+    """Said when the server listens. The link is for a user: it signs a browser in, once."""
 
     def announce() -> None:
         if as_json:
@@ -157,11 +170,17 @@ def _find_key() -> bytes:
     return given.encode() or secrets.token_bytes(32)
 
 
-def _print_user(name: str, role: Literal["peer", "viewer", "approver", "operator"], *, as_json: bool) -> int:
+def _print_user(name: str, role: Role, grants: list[str], *, as_json: bool) -> int:
     if not name.strip() or len(name) > 64 or any(mark.isspace() or mark == ":" for mark in name):
         raise UsageError(f"{name!r} is no name of a user", hint="Use up to 64 characters without blanks and colons")
+    if unfit := set(grants).difference(GRANTS_BY_ROLE[role]):
+        raise UsageError(
+            f"A user with the role {role!r} cannot have the grant {min(unfit)!r}",
+            hint="Approvers can have edit, limits and code; peers can have read; operators need no grant",
+        )
+    granted: list[Grant] = [grant for grant in GRANTS_BY_ROLE[role] if grant in grants]
     token = make_token()
-    entry = build_entry(name, role, token)
+    entry = build_entry(name, role, token, grants=granted)
     if as_json:
         sys.stdout.write(f"{json.dumps({'name': name, 'role': role, 'token': token, 'entry': entry})}\n")
     else:

@@ -1,12 +1,41 @@
-"""A decision about an approval, the same by the API, on a page and by a link: what refuses it, how the run goes on."""
+"""Decide an approval, in the same way for the API, pages and links: check the decision, then resume the run."""
 
 from contextlib import suppress
 
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
+from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.queue.detached import find_owner, wake
 from metier.server.problems import HttpProblem
+from metier.server.security.users import Grant, User
 from metier.server.state import ServerState
 from metier.store.failures import LeaseHeld
+
+_GRANTED_ACTIONS: dict[Grant, str] = {
+    "edit": "edit a call before approving it",
+    "limits": "raise the limits of a run",
+    "code": "accept changed files of skills",
+    "read": "read runs of other users",
+}
+
+
+def check_grant(user: User, grant: Grant) -> None:
+    """Raises `HttpProblem` if neither the user's role nor a grant permits it."""
+    if not user.has(grant):
+        raise HttpProblem(
+            403,
+            "grant_missing",
+            f"User {user.name!r} is not permitted to {_GRANTED_ACTIONS[grant]}",
+            hint=f"Ask an operator to do it, or to add the grant {grant!r} to your entry in server.users",
+        )
+
+
+def check_answer_grants(user: User, given: Answer) -> None:
+    """Raises `HttpProblem` for a field of the answer that the user is not permitted to set."""
+    if given.raised != RaisedLimits():
+        check_grant(user, "limits")
+    if given.accepts_changed_skills:
+        check_grant(user, "code")
 
 
 async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *, seen: str) -> ApprovalQuestion:
@@ -18,7 +47,7 @@ async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *
             409,
             "file_changed",
             "The file changed since this diff was made, so the diff is not what would happen",
-            hint="Deny it: the model reads the file again and asks anew",
+            hint="Deny it; the model then reads the file again and asks again",
         )
     decided = await state.runtime.approvals.decide(question, reply)
     await go_on(state, question.row.run_id)
@@ -26,7 +55,7 @@ async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *
 
 
 async def go_on(state: ServerState, run_id: str) -> None:
-    """Have the run go on that a user started, this one or one above it, whichever process drove it before."""
+    """Have the run continue that a user started, this one or one above it, whichever process drove it before."""
     owner = await find_owner(state.runtime, run_id)
     with suppress(LeaseHeld):  # its driver is about to let go of it, and takes the decision in or leaves it to a sweep
         await wake(state.runtime, owner.run_id, queue=owner.queue or state.queue)

@@ -18,7 +18,7 @@ from sse_starlette import ServerSentEvent
 
 from metier.errors import MetierError
 from metier.event_record import EventRecord
-from metier.runtime.history.following import POLL_SECONDS, Follower
+from metier.runtime.history.follower import POLL_SECONDS, Follower
 from metier.runtime.runs import Runtime
 from metier.server.problems import HttpProblem
 
@@ -29,7 +29,7 @@ REST_SECONDS = 1.0
 
 
 class Place(NamedTuple):
-    """Where an event stands in its run; places of one run have an order."""
+    """Where an event is in its run; places of one run have an order."""
 
     entry: int = 0
     nth: int = 0
@@ -147,7 +147,7 @@ class Feed:
             channel.nudged.set()
 
     def close(self) -> None:
-        """The log of a run was closed; the feed goes on."""
+        """The log of a run was closed; the feed continues."""
 
     def stop(self) -> None:
         """The server stops: watchers get what is queued, and then the end."""

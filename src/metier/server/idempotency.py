@@ -7,16 +7,16 @@ repetition finds it.
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Annotated, cast
 
 from fastapi import Header, Request
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.ids import format_run_id
-from metier.lazy_regex import lazy_regex
 from metier.server.problems import HttpProblem
 from metier.server.state import ServerState, get_state, get_user
 from metier.store.contexts import Completion, ContextChange, NewFact
@@ -26,7 +26,7 @@ CLAIM_SECONDS = 60.0
 KEPT_SECONDS = 24 * 3600.0
 _BUCKET = "request"
 _PREFIX = "http-"
-_OWN = lazy_regex(r"http-[0-9a-f]{64}")
+_OWN = re.compile(r"http-[0-9a-f]{64}")
 """What `_describe` makes; a conversation may have a name that begins alike."""
 _MOST_KEYS = 100_000
 
@@ -40,8 +40,7 @@ Key = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Once:
+class Once(Struct, frozen=True, kw_only=True):
     """What a key stands for."""
 
     context_id: str

@@ -14,10 +14,10 @@ from metier.server.state import ServerState, State, get_nonce
 router = APIRouter(include_in_schema=False)
 
 _FORM = """{wrong}<form method="post" action="{base}/login"><input type="hidden" name="next" value="{next}">
-<label for="token">Token</label>
-<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
-<button>Sign in</button></form>
-<p>The token is in the file that <code>agent serve</code> named when it started.</p>"""
+<div class="field"><label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" required autofocus></div>
+<button class="primary">Sign in</button></form>
+<p class="hint">The token is in the file that <code>agent serve</code> printed when it started.</p>"""
 
 
 def mount(app: FastAPI, state: ServerState) -> None:
@@ -93,6 +93,8 @@ def _render(request: Request, state: ServerState, *, following: str, wrong: str 
     form = _FORM.format(
         base=escape(state.base_path),
         next=escape(_check_path(following)),
-        wrong=f'<p class="wrong" role="alert">{wrong}</p>\n' if wrong else "",
+        wrong=f'<p class="notice bad" role="alert">{wrong}</p>\n' if wrong else "",
     )
-    return render_plain_page("Sign in", form, nonce=get_nonce(request), status=401 if wrong else 200)
+    return render_plain_page(
+        "Sign in", form, nonce=get_nonce(request), base=state.base_path, status=401 if wrong else 200
+    )

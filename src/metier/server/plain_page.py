@@ -9,16 +9,16 @@ from metier.server.problems import ProblemDocument
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title} · Metier</title>
-<style nonce="{nonce}">
-:root {{ color-scheme: light dark }}
-body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 26rem; margin: 15vh auto; padding: 0 1rem }}
-h1 {{ font-size: 1.4rem }}
-label, input, button {{ display: block; width: 100%; box-sizing: border-box; font: inherit }}
-input, button {{ margin: .5rem 0 1rem; padding: .6rem; min-height: 2.75rem }}
-.wrong {{ color: #b00020 }} @media (prefers-color-scheme: dark) {{ .wrong {{ color: #ff8a80 }} }}
-</style></head><body><main><h1>{title}</h1>
+<link rel="icon" href="{base}/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="{base}/static/style.css">
+<script nonce="{nonce}" src="{base}/static/theme.js"></script>
+</head><body class="bare"><p class="brand">{logo}Metier</p><main class="card{kind}"><h1>{title}</h1>
 {content}</main></body></html>
 """
+_LOGO = (
+    '<svg width="22" height="22" viewBox="0 0 22 22" aria-hidden="true" fill="none" stroke="currentColor"'
+    ' stroke-width="2" stroke-linecap="round" stroke-linejoin="round"><path d="M3 18V6l8 7 8-7v12"/></svg>'
+)
 _MACHINES = ("/api/", "/mcp", "/a2a", "/static/", "/.well-known/")
 
 
@@ -27,16 +27,26 @@ def is_for_person(path: str, accept: str) -> bool:
     return "text/html" in accept and not path.startswith(_MACHINES)
 
 
-def render_plain_page(title: str, content: str, *, nonce: str, status: int = 200) -> Response:
-    """`content` is HTML of ours."""
-    return HTMLResponse(_PAGE.format(title=escape(title), content=content, nonce=nonce), status_code=status)
+def render_plain_page(
+    title: str, content: str, *, nonce: str, base: str, status: int = 200, is_wide: bool = False
+) -> Response:
+    """`content` is HTML of ours; `base` is the root path of the server."""
+    page = _PAGE.format(
+        title=escape(title),
+        content=content,
+        nonce=nonce,
+        base=escape(base),
+        logo=_LOGO,
+        kind=" wide" if is_wide else "",
+    )
+    return HTMLResponse(page, status_code=status)
 
 
 def render_problem_page(problem: ProblemDocument, *, nonce: str, base: str, headers: dict[str, str]) -> Response:
-    """For a person whose request reached no page."""
+    """For a user whose request reached no page."""
     hint = f"<p>{escape(problem.hint)}</p>\n" if problem.hint else ""
     link = f'<p><a href="{escape(base)}/">Go to the console</a></p>\n'
     small = f"<p><small>{problem.status}, {escape(problem.code)}</small></p>"
-    answer = render_plain_page(problem.detail, f"{hint}{link}{small}", nonce=nonce, status=problem.status)
+    answer = render_plain_page(problem.detail, f"{hint}{link}{small}", nonce=nonce, base=base, status=problem.status)
     answer.headers.update(headers)
     return answer

@@ -65,7 +65,7 @@ _STATUS: tuple[tuple[type[MetierError], int], ...] = (
     (StoreError, 503),
     (LogError, 500),
 )
-"""The first that fits; what a person can act on otherwise is 422."""
+"""The first that fits; what a user can act on otherwise is 422."""
 
 
 class HttpProblem(MetierError):

@@ -1,7 +1,6 @@
 """The processes of a server: one that serves, or one that keeps several others serving on the same socket."""
 
 import logging
-import multiprocessing
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from typing import Protocol, override
 
 import uvicorn
 
+from metier.programs.launcher import SERVER_PROCESS, open_own_processes
 from metier.server.app import create_app
 from metier.server.recipe import Recipe
 
@@ -101,7 +101,7 @@ class _Family:
     recipe: Recipe
     listening: socket.socket
     size: int
-    context: SpawnContext = field(default_factory=lambda: multiprocessing.get_context("spawn"))
+    context: SpawnContext = field(default_factory=lambda: open_own_processes(SERVER_PROCESS))
     stopping: threading.Event = field(default_factory=threading.Event)
     children: list[_Child] = field(default_factory=list[_Child])
 

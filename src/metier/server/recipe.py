@@ -1,12 +1,11 @@
 """Everything that a server process is started with. Plain values: the process of every worker gets the same."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from metier.dataclass import dataclass
 from metier.ids import find_user
-from metier.runtime.opening import OpenedHost, open_host
+from metier.runtime.opened_host import OpenedHost, open_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

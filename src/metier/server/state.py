@@ -1,20 +1,22 @@
 """What the routes of one server process share. Typed, made once, found by `get_state`."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
+from msgspec.structs import replace
 
 from metier.runtime.host import Host
 from metier.runtime.queue.pool import RunPool
 from metier.runtime.runs import Runtime
 from metier.server.feed import Feed
+from metier.server.metrics import ServerMetrics
 from metier.server.problems import HttpProblem
 from metier.server.recipe import Recipe
 from metier.server.security.guard import Access
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import User
-from metier.settings.server_options import ServerOptions
+from metier.settings.sections import ServerOptions
 from metier.telemetry.redaction import Redactor
 
 
@@ -26,6 +28,7 @@ class ServerState:
     codes: LoginCodes
     redactor: Redactor
     """Takes the secrets of the host out of what is sent."""
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
     _runtime: Runtime | None = field(default=None, repr=False)
     _pool: RunPool | None = field(default=None, repr=False)
     _feed: Feed | None = field(default=None, repr=False)
@@ -66,7 +69,7 @@ class ServerState:
         self.host = replace(self.host, clients=runtime.place.clients)
 
     def nudge(self) -> None:
-        """A run was put into the queue, or can go on."""
+        """A run was put into the queue, or can continue."""
         if self._pool is not None:
             self._pool.nudge()
 

@@ -1,15 +1,15 @@
 """Give the text of a layer its types, and say in words what cannot be: who set it, what it must be, what it is."""
 
+import re
+
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.lazy_regex import lazy_regex
 from metier.settings.fields import Leaf, all_leaves, find_section
 from metier.settings.model import Settings
-from metier.settings.origin import Given, Layer
-from metier.settings.secrecy import quote
+from metier.settings.values import Given, Layer, quote
 
 type Tree = dict[str, object]
 
@@ -18,7 +18,7 @@ _SWITCH_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": Fa
 _TOGETHER = "together"
 """The type of an error that concerns two settings; only the merged layers can tell."""
 
-_WHOLE_NUMBER = lazy_regex(r"[-+]?\d+")
+_WHOLE_NUMBER = re.compile(r"[-+]?\d+")
 
 _PHRASES = {
     "int_parsing": "must be a whole number",
@@ -94,6 +94,9 @@ def _refuse_text(leaf: Leaf, given: Given) -> str:
         return "must be true or false"
     if int in leaf.kinds and not _WHOLE_NUMBER.fullmatch(given.value.replace("_", "").strip()):
         return "must be a whole number"
+    # Not a constraint of the type: runs that were started with such a name must still load their settings.
+    if leaf.key == "model.name" and given.value and not any(character.isalpha() for character in given.value):
+        return "must be the name of a model"
     return ""
 
 

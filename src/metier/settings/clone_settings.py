@@ -1,7 +1,7 @@
-"""What the `agent.yaml` of a cloned folder may say before a person trusted it: less, and only what does no harm.
+"""What the `agent.yaml` of a cloned folder may say before a user trusted it: less, and only what does no harm.
 
 Every setting is one of three: free (it says how to work), ordered (it may be made stricter, not looser), or the
-person's own. A setting that stands in neither list is the person's own.
+person's own. A setting that is in neither list is the person's own.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.settings.fields import all_leaves
-from metier.settings.origin import Given, Layer, Origin
+from metier.settings.values import Given, Layer, Origin
 
 PROFILE = "runtime.profile"
 ENABLED_SKILLS = "skills.enabled"
@@ -43,6 +43,7 @@ FREE = frozenset(
         "runtime.max_delegation_depth",
         "runtime.max_parallel_children",
         "runtime.delegation_share",
+        "runtime.approval_expiry_hours",
         "runtime.signal_grace_seconds",
         "skills.prefilter_top_k",
         "skills.prefilter_min_score",
@@ -68,6 +69,7 @@ FREE = frozenset(
         "worker.turns_per_task",
         "worker.timeout_seconds",
         "worker.max_attempts",
+        "worker.max_deaths",
         "worker.autostart",
         "worker.idle_seconds",
         "worker.sweep_seconds",
@@ -114,7 +116,7 @@ class Narrowed(NamedTuple):
 
 
 def digest_words(carried: Layer) -> str:
-    """Names what a person trusts of a settings file: what is not free. Free keys may change without a question."""
+    """Names what a user trusts of a settings file: what is not free. Free keys may change without a question."""
     words = {key: given.value for key, given in carried.items() if key not in FREE}
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 

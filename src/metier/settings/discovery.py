@@ -1,25 +1,58 @@
 """Find the one settings file that counts, and read its text. The first file found wins; files are never merged."""
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import read_contained
+from metier.definitions.files.quarantine import is_unsettled
 from metier.definitions.problems import Problem
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import MAX_BYTES
-from metier.lazy_regex import lazy_regex
 
 FILE_NAME = "agent.yaml"
-HOLDER = stat.S_IFDIR | 0o1555
-"""The mode of a folder that holds a place; see `tools/process/supervisor.py`."""
 
-_NOT_TEXT = lazy_regex(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Compiled at the first use: a class of that many characters takes 5 ms.
+_NOT_TEXT = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsFile:
+_MARKS = (FILE_NAME, *WORKSPACE_FOLDERS)
+"""What makes a folder a workspace: settings, or definitions."""
+
+
+def find_workspace(cwd: Path, *, home: Path) -> Path:
+    """The nearest folder from `cwd` upward that is a workspace; `cwd` if there is none.
+
+    It does not look above the top of a repository, into the home folder, whose `.agent` holds the user's own skills, or
+    into folders and files of other users, who could plant a workspace above yours.
+    """
+    if any(_stands_there(cwd / name) for name in _MARKS):
+        return cwd
+    for folder in (cwd, *cwd.parents):
+        is_end = folder in (home, folder.parent) or not _is_users(folder)
+        if is_end:
+            break
+        if any(_stands_there(folder / name) and _is_users(folder / name) for name in _MARKS):
+            return folder
+        if os.path.lexists(folder / ".git"):
+            break
+    return cwd
+
+
+def _is_users(path: Path) -> bool:
+    """Whether the user of this process owns it. Windows has no such number, and shared folders are rare there."""
+    get_user = getattr(os, "geteuid", None)
+    try:
+        return get_user is None or os.lstat(path).st_uid == get_user()
+    except OSError:
+        return False
+
+
+class SettingsFile(Struct, frozen=True, kw_only=True):
     """A file that should be read."""
 
     path: Path
@@ -31,8 +64,7 @@ class SettingsFile:
     """It lies in the folder itself: the author of the folder wrote it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileText:
+class FileText(Struct, frozen=True):
     text: str
     problems: tuple[Problem, ...] = ()
 
@@ -57,6 +89,7 @@ def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> Setti
 
 def user_folder(environ: Mapping[str, str], home: Path) -> Path:
     """`$XDG_CONFIG_HOME/agent`, or `~/.config/agent` where that is unset or relative."""
+    # Not platformdirs; see `find_cache_folder`.
     configured = Path(environ.get("XDG_CONFIG_HOME", ""))
     return (configured if configured.is_absolute() else home / ".config") / "agent"
 
@@ -89,7 +122,7 @@ def _decode(file: SettingsFile, raw: bytes) -> FileText:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         return _refuse(file, "not_utf8", "The file is not UTF-8 text", line=line, hint="Save it as UTF-8")
-    wrong = _NOT_TEXT.search(text)
+    wrong = re.search(_NOT_TEXT, text)
     if wrong:
         line = text.count("\n", 0, wrong.start()) + 1
         message = f"The file has the character U+{ord(wrong[0]):04X}, which no text file should have"
@@ -113,13 +146,13 @@ def _hint_for(file: SettingsFile, error: Exception) -> str:
 def _stands_there(path: Path) -> bool:
     """Whether something has that name, even a link to nowhere: skipping what is broken would hide it."""
     try:
-        # A program in a sandbox must not make this file: meanwhile an empty folder of this mode holds its place.
-        return os.lstat(path).st_mode != HOLDER
+        os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         # No permission to look into the folder is usual for a service that runs with another user's home.
         return False
     except OSError:
         return True
+    return not is_unsettled(str(path))
 
 
 def _short_name(path: Path, *, cwd: Path, home: Path) -> str:

@@ -1,13 +1,15 @@
 """Settings from environment variables: `AGENT_<SECTION>_<KEY>` for each, and the older names some have."""
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from pydantic import JsonValue
+
 from metier.definitions.nearest import find_nearest, suggest
 from metier.definitions.problems import Problem
 from metier.settings.fields import Leaf, all_leaves
-from metier.settings.origin import Given, Layer, Origin
-from metier.settings.secrecy import quote
+from metier.settings.values import Given, Layer, Origin, quote
 
 OLDER_NAMES: Mapping[str, str] = {
     "skills.enabled": "AGENT_SKILLS",
@@ -27,8 +29,7 @@ NOT_SETTINGS = frozenset(
 """Variables that begin like settings and mean something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentLayer:
+class EnvironmentLayer(Struct, frozen=True):
     values: Layer
     warnings: tuple[Problem, ...]
 
@@ -55,10 +56,27 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentLayer:
 
 
 def split_text(leaf: Leaf, text: str) -> str | tuple[str, ...]:
-    """A list is written with commas where there is only one line to write it on."""
+    """A list on one line: a JSON list of texts, else items separated by commas."""
     if not leaf.takes_list or text.strip() in leaf.words:
         return text.strip()
+    items = _read_json_list(text)
+    if items is not None:
+        return items
     return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _read_json_list(text: str) -> tuple[str, ...] | None:
+    """None for a text that is no JSON list of texts."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        items: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(items, list):
+        return None
+    texts = tuple(item for item in items if isinstance(item, str))
+    return texts if len(texts) == len(items) else None
 
 
 def find_unknown_variables(environ: Mapping[str, str], *, used: Collection[str]) -> Iterator[Problem]:

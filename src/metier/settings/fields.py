@@ -1,15 +1,16 @@
 """Every setting that exists, read from the models: its key, its shape, its words and bounds. Knows no values."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Literal, TypeAliasType, Union, get_args, get_origin
 
 import annotated_types
+from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from metier.dataclass import dataclass
+from metier.definitions.nearest import find_nearest, list_nearest
 from metier.settings.model import STRUCTURED, Settings
 
 PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir", "model.facts_file", "routing.embeddings.folder"})
@@ -36,8 +37,7 @@ _BOUNDS: tuple[tuple[type[object], str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class Leaf(Struct, frozen=True, kw_only=True):
     """One setting."""
 
     key: str
@@ -126,3 +126,17 @@ def _bounds_of(field: FieldInfo) -> Iterator[str]:
         for kind, attribute, phrase in _BOUNDS:
             if isinstance(constraint, kind):
                 yield f"{phrase} {getattr(constraint, attribute)}"
+
+
+def find_nearest_key(key: str, siblings: Iterable[str], keys: Iterable[str]) -> str | None:
+    """The setting that was probably meant by `key`: one that is in another section, or one of its siblings."""
+    name = key.rpartition(".")[2]
+    known = list(keys)
+    moved = [other for other in known if other.rpartition(".")[2] == name]
+    if moved:
+        return list_nearest(key, moved, most=1)[0]
+    sibling = find_nearest(name, siblings)
+    if sibling:
+        return sibling
+    alike = find_nearest(name, {other.rpartition(".")[2] for other in known})
+    return list_nearest(key, [other for other in known if other.endswith(f".{alike}")], most=1)[0] if alike else None

@@ -2,27 +2,24 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
+from msgspec import Struct
 from pydantic import BaseModel
 
-from metier.dataclass import dataclass
 from metier.definitions.nearest import suggest
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, plain_value, read_yaml
 from metier.settings.discovery import SettingsFile, read_text
 from metier.settings.environment import variables_of
-from metier.settings.fields import Leaf, all_leaves, find_section
+from metier.settings.fields import Leaf, all_leaves, find_nearest_key, find_section
 from metier.settings.model import Settings
-from metier.settings.nearest import find_nearest_key
-from metier.settings.origin import Given, Layer, Origin
-from metier.settings.secrecy import has_password, is_secret_name, looks_secret, quote
+from metier.settings.values import Given, Layer, Origin, has_password, is_secret_name, looks_secret, quote
 
 _ONLY_VARIABLES = "Remove it here, replace the key if others could read the file, and set {} in the environment"
 
 
-@dataclass(frozen=True, slots=True)
-class FileLayer:
+class FileLayer(Struct, frozen=True):
     values: Layer
     problems: tuple[Problem, ...]
 

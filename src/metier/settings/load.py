@@ -1,33 +1,35 @@
 """Load the settings: flag > environment > file > default. All problems of all sources are reported at once."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.definitions.nearest import suggest
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
+from metier.providers.model_names import DEFAULT_MODELS, parse_model_name, qualify_model_name
+from metier.providers.options import ModelOptions
 from metier.settings.check import build_settings, check_alone, check_together
 from metier.settings.clone_settings import FREE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.discovery import SettingsFile, find_file, find_own_file
 from metier.settings.environment import find_unknown_variables, read_environment, split_text
-from metier.settings.fields import PATH_KEYS, all_leaves
+from metier.settings.fields import PATH_KEYS, all_leaves, find_nearest_key
 from metier.settings.file import FileLayer, read_file
 from metier.settings.model import Settings
-from metier.settings.nearest import find_nearest_key
-from metier.settings.origin import Given, Layer, Origin
 from metier.settings.state_folder import KEY as RUNS_KEY
 from metier.settings.state_folder import find_default_runs
+from metier.settings.values import Given, Layer, Origin
 from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, find_trust
 
 HOOKS_KEY = "hooks"
+_NAME, _PROVIDER = "model.name", "model.provider"
 _BY_USER = ("flag", "environment")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSettings:
+class LoadedSettings(Struct, frozen=True, kw_only=True):
     settings: Settings
     origins: Mapping[str, Origin]
     """Who set each value, by dotted key; every setting is in it."""
@@ -56,7 +58,7 @@ def load_settings(
     from_file = _read_counting(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
     from_environment = read_environment(environ)
     from_flags = _read_flags(flags)
-    merged = _expand_home(from_file.values | from_environment.values | from_flags.values, home)
+    merged = _expand_home(_merge(from_file.values, from_environment.values, from_flags.values), home)
     elsewhere = find_default_runs(cwd=cwd, home=home, environ=environ)
     if elsewhere is not None:
         merged.setdefault(RUNS_KEY, Given(str(elsewhere), Origin(kind="default")))
@@ -86,8 +88,7 @@ def load_settings(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counting:
+class _Counting(Struct, frozen=True, kw_only=True):
     """What a settings file says, as far as it counts."""
 
     values: Layer
@@ -171,6 +172,35 @@ def _note_origins(trust: WorkspaceTrust, merged: Layer, *, carried_hooks: Given 
         settings_hooks=text,
         are_hooks_own=hooks is None or hooks is not carried_hooks,
     )
+
+
+def _merge(*layers: Layer) -> Layer:
+    """Merge the layers, lowest first. `model.name` may name its provider, and belongs to the provider set with it."""
+    merged: Layer = {}
+    for layer in layers:
+        before, merged = merged, merged | layer
+        name, provider = layer.get(_NAME), layer.get(_PROVIDER)
+        if name is not None:
+            merged |= _route(name, provider, before.get(_PROVIDER))
+        elif provider is not None and _PROVIDER in before and before[_PROVIDER].value != provider.value:
+            merged.pop(_NAME, None)
+    provider = merged.get(_PROVIDER)
+    default = DEFAULT_MODELS.get(str(provider.value)) if provider else None
+    return merged if default is None else {_NAME: Given(default, Origin(kind="default"))} | merged
+
+
+def _route(name: Given, provider: Given | None, before: Given | None) -> Layer:
+    """The provider and the model that a name in one layer leads to."""
+    if not isinstance(name.value, str):
+        return {}
+    if provider is not None:
+        stated = str(provider.value)
+        parsed = parse_model_name(qualify_model_name(name.value, provider=stated), provider=stated)
+        return {_NAME: replace(name, value=parsed.model)}
+    current = str(before.value) if before else ModelOptions().provider
+    parsed = parse_model_name(name.value, provider=current)
+    chosen: Layer = {_NAME: replace(name, value=parsed.model)}
+    return chosen if parsed.provider == current else {**chosen, _PROVIDER: Given(parsed.provider, name.origin)}
 
 
 def _refusal(problems: list[Problem]) -> ConfigError:

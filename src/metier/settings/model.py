@@ -10,14 +10,11 @@ from metier.engine.options import RuntimeOptions
 from metier.messages import Value
 from metier.providers.options import ModelOptions
 from metier.routing.embeddings_options import EmbeddingsOptions, RoutingOptions
-from metier.settings.notify_options import NotifyOptions
-from metier.settings.plugin_options import PluginsOptions
-from metier.settings.server_options import ServerOptions
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import NotifyOptions, PluginsOptions, ServerOptions, WorkerOptions
 from metier.skills.options import SkillsOptions
-from metier.store.options import StoreOptions
+from metier.store.backend import StoreOptions
 from metier.telemetry.options import LoggingOptions
-from metier.tools.hooks.reading import read_hooks_text
+from metier.tools.hooks.definition import read_hooks_text
 from metier.tools.mcp.options import McpOptions
 from metier.tools.process.sandbox.options import SandboxOptions
 from metier.tools.shell.options import ShellOptions

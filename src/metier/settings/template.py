@@ -1,16 +1,17 @@
-"""The text of a new `agent.yaml`: every setting with its default, explained. Made from the models."""
+"""The text of a new `agent.yaml`, rows for reference pages, and the JSON Schema, all from the models."""
 
 import textwrap
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from metier.settings.fields import find_section
+from metier.settings.environment import variables_of
+from metier.settings.fields import all_leaves, find_section
 from metier.settings.model import Settings
-from metier.settings.rows import SettingRow, setting_rows
+from metier.settings.values import render_value
 
 _WIDTH = 110
-
 _HEAD = """\
 # Settings of `agent`. Every line shows the default: change what you need, delete what you do not.
 #
@@ -22,6 +23,35 @@ _HEAD = """\
 #   # yaml-language-server: $schema=agent.schema.json
 # without the first `#   ` at the top of this file.
 """
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class SettingRow(NamedTuple):
+    key: str
+    """Dotted, such as `model.providers.anthropic.base_url`."""
+    type: str
+    default: str
+    """As `agent.yaml` would have it."""
+    allowed: tuple[str, ...]
+    """The allowed words, or the bounds; empty where anything of the type goes."""
+    variables: tuple[str, ...]
+    """The environment variables; the first wins."""
+    description: str
+
+
+def setting_rows() -> list[SettingRow]:
+    """Every setting, in the order of the file."""
+    return [
+        SettingRow(
+            key=leaf.key,
+            type=leaf.type,
+            default=render_value(leaf.default),
+            allowed=leaf.allowed,
+            variables=variables_of(leaf.key),
+            description=leaf.description,
+        )
+        for leaf in all_leaves().values()
+    ]
 
 
 def render_template() -> str:
@@ -64,3 +94,9 @@ def _comment(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ", break_on_hyphens=False
     )
+
+
+def build_schema() -> dict[str, object]:
+    """JSON Schema 2020-12: every section and key with its description, default, words and bounds."""
+    schema: dict[str, object] = Settings.model_json_schema(mode="validation")
+    return {"$schema": DIALECT, **schema, "title": "agent.yaml"}

@@ -1,10 +1,68 @@
-"""Values of settings by dotted key, and as the text that a file or a person reads."""
+"""Values of settings: by dotted key, with their origin, as text, and without secrets."""
 
+import functools
 import json
-from typing import cast
+import re
+from typing import Literal, cast
+
+from msgspec import Struct
 
 from metier.settings.model import Settings
-from metier.settings.secrecy import mask
+from metier.telemetry.excerpt import cut_end
+from metier.telemetry.redaction import Redactor, build_redactor
+from metier.telemetry.values import MARK
+
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(api[_-]?key|access[_-]?key|private[_-]?key|key|token|secret|password|passwd|passphrase|credentials?"
+    r"|auth|authorization|dsn|database[_-]?url|connection[_-]?string)$",
+    re.IGNORECASE,
+)
+
+# Stricter than the redaction of logs, which must leave ordinary text alone: no setting begins like this.
+_CUT_SHORT = re.compile(r"(?<![A-Za-z0-9])(?:sk-|AIza|gh[pousr]_|xox[a-z]-)[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY")
+
+_IN_QUERY = re.compile(
+    r"(?P<start>[?&](?:api[_-]?key|key|token|access_token|secret|password|sig|signature)=)[^&\s#]+", re.IGNORECASE
+)
+
+_NOT_A_SECRET = re.compile(r"\s*([-+]?[\d._]+|true|false|yes|no|on|off|null|~)?\s*", re.IGNORECASE)
+
+_PASSWORD = "url-password"  # noqa: S105 - how the redactor calls such a finding
+_LONGEST_SHOWN = 80
+
+_MEANT_OTHERWISE = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+
+
+def is_secret_name(name: str, value: str) -> bool:
+    """Whether a key of that name with that value is a secret. A number or a switch is not."""
+    return bool(_SECRET_NAME.search(name)) and not _NOT_A_SECRET.fullmatch(value)
+
+
+def looks_secret(value: str) -> bool:
+    """Whether the value itself has the form of a key that some vendor gives out."""
+    found = any(finding.kind != _PASSWORD for finding in _redactor().find(value))
+    return found or bool(_CUT_SHORT.search(value))
+
+
+def has_password(value: str) -> bool:
+    """Whether the value is an address with a password in it."""
+    return any(finding.kind == _PASSWORD for finding in _redactor().find(value))
+
+
+def mask(value: str) -> str:
+    """The value as it may be shown: a mark stands for keys and for the passwords of addresses."""
+    return _CUT_SHORT.sub(MARK, _IN_QUERY.sub(rf"\g<start>{MARK}", _redactor().redact(value)))
+
+
+def quote(value: str) -> str:
+    """The value for a message: masked, short, control characters escaped, in quotes."""
+    return repr(cut_end(mask(value), _LONGEST_SHOWN))
+
+
+@functools.cache
+def _redactor() -> Redactor:
+    return build_redactor(generic_names=False)
+
 
 type Shown = str | int | float | bool | list[str] | None
 
@@ -56,4 +114,32 @@ def _scalar(text: str, *, in_list: bool) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_MEANT_OTHERWISE = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+type OriginKind = Literal["flag", "environment", "file", "default"]
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Who set a value. `file` and `line` are there for the kind `file`."""
+
+    kind: OriginKind
+    variable: str = ""
+    file: str = ""
+    line: int | None = None
+
+    @property
+    def detail(self) -> str:
+        """The variable, or the file and line; nothing for flags and defaults."""
+        return self.variable or (f"{self.file}:{self.line}" if self.line else self.file)
+
+    def render(self) -> str:
+        return f"{self.kind} {self.detail}".rstrip()
+
+
+class Given(Struct, frozen=True):
+    """A value as the user wrote it, before it gets its type."""
+
+    value: str | tuple[str, ...] | None
+    origin: Origin
+
+
+type Layer = dict[str, Given]
+"""What one source says, by dotted key."""

@@ -3,25 +3,27 @@
 Finding looks at disk; choosing is pure but for the trust check, which reads the bytes.
 """
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import is_absent
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.definitions.files.contained_path import is_absent
 from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.naming import find_called, find_shared_names, hint_skill, is_called
 from metier.definitions.skills.skill import SkillReading, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
-from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind
-from metier.definitions.skills.versions import find_version_fault
+from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind, is_own_folder
+from metier.definitions.skills.versions import find_version_problem
 from metier.errors import UsageError
-from metier.skills.install.placement import read_registry
+from metier.skills.install.placement import find_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome
 from metier.skills.package import PackageSource, SkillPackage
 from metier.skills.trust.judgement import is_trusted
@@ -41,8 +43,7 @@ OPT_IN: tuple[PackageSource, ...] = ("bundled", "installed", "user")
 """Packages: active only when the user or an agent names them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillRoots:
+class SkillRoots(Struct, frozen=True, kw_only=True):
     """Where skills lie. A folder that does not exist holds none."""
 
     home: SkillHome
@@ -56,6 +57,8 @@ class SkillRoots:
     """The workspace: no link of its skills leads out of it. Those of other places do not lead out of their root."""
     withheld: frozenset[Path] = frozenset()
     """Those of them that came with an untrusted clone."""
+    is_home_unusable: bool = False
+    """The registry of installed skills cannot be used, so none of them is loaded."""
 
 
 def build_roots(
@@ -66,7 +69,7 @@ def build_roots(
     directories: Sequence[Path] = (),
     trust: WorkspaceTrust = MADE_HERE,
 ) -> SkillRoots:
-    """The places of a person (`home` is their home folder) and of a workspace, under their usual names."""
+    """The places of a user (`home` is their home folder) and of a workspace, under their usual names."""
     own, (first, *others) = _join(workspace, SKILL_FOLDERS), _join(home, USER_FOLDERS)
     return SkillRoots(
         home=SkillHome(first),
@@ -95,8 +98,7 @@ def _list_carried(directories: Sequence[Path], workspace: Path, trust: Workspace
             yield directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenSkill:
+class BrokenSkill(Struct, frozen=True, kw_only=True):
     """A folder with a `SKILL.md` that cannot be loaded."""
 
     name: str
@@ -106,8 +108,7 @@ class BrokenSkill:
     reason: Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSkills:
+class FoundSkills(Struct, frozen=True, kw_only=True):
     """Every skill on this machine that this workspace could use, active or not."""
 
     packages: tuple[SkillPackage, ...] = ()
@@ -115,6 +116,8 @@ class FoundSkills:
     broken: tuple[BrokenSkill, ...] = ()
     passed_over: tuple[Problem, ...] = ()
     """Folders that could not be looked into."""
+    damage: Problem | None = None
+    """Why no installed skill is among them."""
 
     def find(self, name: str) -> SkillPackage | None:
         """The one that wins of those with this name or ID, active or not."""
@@ -127,15 +130,13 @@ class FoundSkills:
         return next((skill for skill in self.broken if wanted in (skill.name, skill.name.rpartition("/")[2])), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activation:
+class Activation(Struct, frozen=True, kw_only=True):
     packages: tuple[SkillPackage, ...]
     """One per name, sorted by canonical name."""
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
+class _Loaded(Struct, frozen=True, kw_only=True):
     id: str
     reading: SkillReading
     folder: Path
@@ -172,7 +173,10 @@ def find_package(packages: Iterable[SkillPackage], name: str) -> SkillPackage | 
 
 def find_packages(roots: SkillRoots) -> FoundSkills:
     """Load every skill in the roots. Never stops at a broken one."""
-    registry = read_registry(roots.home)
+    registry, damage = find_registry(roots.home)
+    if damage is not None:
+        # Only the registry tells which of these were installed, and which bytes the user trusted.
+        roots = replace(roots, is_home_unusable=True)
     packages: list[SkillPackage] = []
     problems: list[Problem] = []
     broken: list[BrokenSkill] = []
@@ -189,7 +193,11 @@ def find_packages(roots: SkillRoots) -> FoundSkills:
         else:
             packages.append(package)
     return FoundSkills(
-        packages=_name_apart(packages), problems=tuple(problems), broken=tuple(broken), passed_over=tuple(passed_over)
+        packages=_name_apart(packages),
+        problems=tuple(problems),
+        broken=tuple(broken),
+        passed_over=tuple(passed_over),
+        damage=damage,
     )
 
 
@@ -201,7 +209,7 @@ def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
         for place in places
     }
     return tuple(
-        replace(package, definition=replace(package.definition, name=package.definition.id))
+        replace(package, definition=dataclasses.replace(package.definition, name=package.definition.id))
         # What was installed is called as the registry calls it.
         if _name(package) in shared[_place(package)] and package.source != "installed"
         else package
@@ -218,7 +226,7 @@ def activate(found: FoundSkills, selection: Selection) -> Activation:
     """Choose by selection, then by precedence. Names match in any case, with `_` for `-`."""
     packages = [package for package in found.packages if package.source in OPT_IN]
     own = [package for package in found.packages if package.source not in OPT_IN]
-    problems: list[Problem] = []
+    problems: list[Problem] = [found.damage] if found.damage is not None else []
     match selection:
         case "none":
             chosen = []
@@ -268,6 +276,7 @@ def _resolve(packages: Sequence[SkillPackage], problems: list[Problem]) -> tuple
                     message=message,
                     file=str(package.folder),
                     hint=f"Used is {winner.folder}; rename one of them to have both",
+                    subject=package.definition.name,
                 )
             )
     return tuple(winners[name] for name in sorted(winners))
@@ -302,7 +311,8 @@ def _missing(name: str, found: FoundSkills) -> Problem:
     if broken:
         return describe_broken(name, broken)
     hint = hint_skill(name, map(_name, found.packages)) or "`agent skill list` shows what is there"
-    return Problem(severity="error", code="unknown_skill", message=f"No skill is called {name!r}", hint=hint)
+    message = f"No skill is called {name!r}"
+    return Problem(severity="error", code="unknown_skill", message=message, hint=hint, subject=name)
 
 
 def describe_broken(name: str, broken: BrokenSkill) -> Problem:
@@ -322,6 +332,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
             continue
         is_inside = roots.within is not None and source in ("workspace", "directory")
         within = roots.within if is_inside and root.is_relative_to(roots.within or root) else None
+        is_own = within is not None and is_own_folder(root, within)
         walk = Walk(root, FILE_NAME, within=within)
         for found in walk:
             folder = Path(found.path).parent
@@ -329,7 +340,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
             kind: PackageSource = "installed" if entry and entry.is_installed else source
             yield _Loaded(
                 id=found.id,
-                reading=load_skill(folder, id=found.id, within=found.within),
+                reading=load_skill(folder, own=is_own, id=found.id, within=found.within),
                 folder=folder,
                 source=kind,
                 entry=entry,
@@ -362,7 +373,7 @@ def _load_bundled(root: Path) -> tuple[tuple[_Loaded, ...], tuple[Problem, ...]]
 
 
 def _list_places(roots: SkillRoots) -> Iterator[tuple[Path, PackageSource]]:
-    for root in (roots.home.root, *roots.user):
+    for root in roots.user if roots.is_home_unusable else (roots.home.root, *roots.user):
         yield root, "user"
     for root in roots.workspace:
         yield root, "workspace"
@@ -373,10 +384,9 @@ def _list_places(roots: SkillRoots) -> Iterator[tuple[Path, PackageSource]]:
 def _refuse_version(loaded: _Loaded) -> _Loaded:
     """A skill that asks for another version of Metier is broken here, wherever it lies."""
     skill = loaded.reading.skill
-    fault = find_version_fault(skill) if skill is not None else ""
-    if skill is None or not fault:
+    problem = find_version_problem(skill) if skill is not None else None
+    if problem is None:
         return loaded
-    problem = Problem(severity="error", code="needs_version", message=fault, file=str(skill.file), line=1)
     return replace(loaded, reading=SkillReading(None, (problem,)))
 
 
@@ -385,7 +395,7 @@ def _package(loaded: _Loaded) -> SkillPackage | None:
     if definition is None:
         return None
     if entry is not None:
-        definition = replace(definition, name=entry.name)
+        definition = dataclasses.replace(definition, name=entry.name)
     return SkillPackage(
         definition=definition,
         folder=loaded.folder,

@@ -1,20 +1,159 @@
-"""What a skill can do once it is trusted: shown to the user before trusting it. Reads every file, runs none."""
+"""Capabilities of a skill, shown to the user before trusting it: files, hints in code, hidden characters."""
 
+import ast
+import re
+import tomllib
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition
 from metier.messages import Value
-from metier.skills.code_hints import CodeHints, find_hints, find_hosts
-from metier.skills.hidden_text import find_hidden
-from metier.skills.trust.digest import TreeDigest
+from metier.skills.trust.judgement import TreeDigest
 
+_NETWORK_MODULES = frozenset(
+    {
+        *("aiohttp", "asyncssh", "boto3", "botocore", "ftplib", "grpc", "httplib2", "httpx", "httpx2", "imaplib"),
+        *("paramiko", "poplib", "pycurl", "requests", "smtplib", "socket", "socketserver", "telnetlib", "urllib3"),
+        *("websocket", "websockets", "xmlrpc", "http.client", "http.server", "urllib.request"),
+    }
+)
+_NETWORK_WORDS = re.compile(
+    r"\b(?:curl|wget|ssh|scp|nc|ncat|rsync|Invoke-WebRequest|XMLHttpRequest)\b(?=\s|\()|\bfetch\(|require\(['\"](?:https?|net)['\"]\)"
+)
+_URL = re.compile(r"\b(?:https?|wss?|ftp)://(?:[^\s/'\"<>@]*@)?(?P<host>[\w.-]+\.[^\W\d_]{2,}|localhost)")
+_SHELL_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Z][A-Z0-9_]{2,})\b")
+_NODE_VARIABLE = re.compile(r"process\.env(?:\.|\[['\"])(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_INLINE_METADATA = re.compile(r"(?m)^# /// script\r?$\n(?P<content>(?:^#(?:| .*)\r?$\n)+?)^# ///\r?$")
+_SHELL_COMMON = frozenset({"HOME", "PATH", "PWD", "SHELL", "USER", "BASH_SOURCE", "LANG", "TMPDIR"})
+
+_JOINERS = "\u200c\u200d"
+_BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters and symbols that look like nothing."""
 _CODE = frozenset({".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".ps1", ".php", ".lua"})
 _MACHINE_CODE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm")
 _LARGE_FILE_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_SCANNED_BYTES = 2 * 1024 * 1024
+
+
+class CodeHints(Struct, frozen=True, kw_only=True):
+    network: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    environment: frozenset[str] = frozenset()
+    dependencies: frozenset[str] = frozenset()
+
+
+def find_hints(text: str, *, suffix: str) -> CodeHints:
+    """Hints in one code file; `suffix` is that of its name, e.g. `.py`."""
+    hosts = frozenset(match["host"].lower() for match in _URL.finditer(text))
+    if suffix == ".py":
+        return _python_hints(text, hosts)
+    network = frozenset(match.group().strip("(") for match in _NETWORK_WORDS.finditer(text))
+    names = {match["name"] for match in _NODE_VARIABLE.finditer(text)}
+    if suffix in (".sh", ".bash", ".zsh", ""):
+        names |= {match["name"] for match in _SHELL_VARIABLE.finditer(text)} - _SHELL_COMMON
+    return CodeHints(network=network, hosts=hosts, environment=frozenset(names))
+
+
+def find_hosts(text: str) -> frozenset[str]:
+    """As a resolver sees them: letters that only look like Latin ones are told apart."""
+    return frozenset(_show_plainly(match["host"].lower()) for match in _URL.finditer(text))
+
+
+def _show_plainly(host: str) -> str:
+    try:
+        return host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return host
+
+
+def _python_hints(text: str, hosts: frozenset[str]) -> CodeHints:
+    dependencies = _inline_dependencies(text)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return CodeHints(hosts=hosts, dependencies=dependencies)
+    modules: set[str] = set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                modules.update(alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                modules.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+            case ast.Call() | ast.Subscript():
+                names.update(_environment_name(node))
+            case _:
+                pass
+    network = {known for module in modules for known in _NETWORK_MODULES if f"{module}.".startswith(f"{known}.")}
+    return CodeHints(network=frozenset(network), hosts=hosts, environment=frozenset(names), dependencies=dependencies)
+
+
+def _environment_name(node: ast.Call | ast.Subscript) -> list[str]:
+    """`os.environ["X"]`, `environ.get("X")`, `os.getenv("X")`."""
+    if isinstance(node, ast.Subscript):
+        is_environment, name = ast.unparse(node.value).endswith("environ"), node.slice
+    elif node.args:
+        called = ast.unparse(node.func)
+        is_environment = called.endswith(("getenv", "environ.get", "environ.pop", "environ.setdefault"))
+        name = node.args[0]
+    else:
+        return []
+    return [name.value] if is_environment and isinstance(name, ast.Constant) and isinstance(name.value, str) else []
+
+
+def _inline_dependencies(text: str) -> frozenset[str]:
+    block = _INLINE_METADATA.search(text)
+    if block is None:
+        return frozenset()
+    lines = [line[2:] if line.startswith("# ") else line[1:] for line in block["content"].splitlines()]
+    try:
+        content: dict[str, object] = tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError:
+        return frozenset()
+    found = content.get("dependencies", [])
+    return frozenset(item for item in found if isinstance(item, str)) if isinstance(found, list) else frozenset()  # pyright: ignore[reportUnknownVariableType]
+
+
+class HiddenCharacter(Struct, frozen=True, kw_only=True):
+    line: int
+    code_point: str
+    """`U+200B`"""
+    name: str
+
+
+def find_hidden(text: str, *, limit: int = 20) -> tuple[HiddenCharacter, ...]:
+    """The first hidden characters, in order. A byte order mark at the start and the joiners inside words and emoji of
+    scripts that need them are not hidden."""
+    found: list[HiddenCharacter] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        if line.isascii() and line.replace("\t", "").rstrip("\r").isprintable():
+            continue
+        for position, char in enumerate(line):
+            if _is_hidden(char) and not _is_joined(line, position):
+                name = unicodedata.name(char, "control character")
+                found.append(HiddenCharacter(line=number, code_point=f"U+{ord(char):04X}", name=name))
+                if len(found) >= limit:
+                    return tuple(found)
+    return tuple(found)
+
+
+def _is_hidden(char: str) -> bool:
+    if char.isascii():
+        return not char.isprintable() and char not in "\t\r\f"
+    if 0xE0100 <= ord(char) <= 0xE01EF or char in _BLANKS:
+        return True
+    return unicodedata.category(char) in ("Cf", "Cc", "Co", "Zl", "Zp")
+
+
+def _is_joined(line: str, position: int) -> bool:
+    if line[position] not in _JOINERS or position == 0 or position + 1 >= len(line):
+        return False
+    before, after = line[position - 1], line[position + 1]
+    return not before.isascii() and not after.isascii() and not _is_hidden(before) and not _is_hidden(after)
 
 
 class CapabilityReport(Value):
@@ -56,8 +195,7 @@ class CapabilityDiff(Value):
     files_removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(Struct, frozen=True):
     """One file of the package, read once."""
 
     name: str

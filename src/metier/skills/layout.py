@@ -8,14 +8,18 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from metier.errors import SkillRejected
-from metier.lazy_regex import lazy_regex
 
 _MAX_COMPONENT_BYTES = 255
 _MAX_PATH_BYTES = 1_024
-_FORBIDDEN = lazy_regex(r'[<>:"|?*\\\x00-\x1f\x7f]')
-_RESERVED = lazy_regex(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?:\..*)?", re.IGNORECASE)
+_FORBIDDEN = re.compile(r'[<>:"|?*\\\x00-\x1f\x7f]')
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?:\..*)?", re.IGNORECASE)
 _COMPILED = (".pyc", ".pyo")
+
+MEGABYTE = 1024 * 1024
+MORE_FILES = "Name the folder of one skill with #folder, or allow more with --max-files"
 
 
 def check_paths(paths: Iterable[str]) -> None:
@@ -95,3 +99,19 @@ def _is_invisible(char: str) -> bool:
 def _is_git_folder(part: str) -> bool:
     # `git~1` is the short name that Windows gives to `.git`.
     return unicodedata.normalize("NFKC", part).casefold() in (".git", "git~1")
+
+
+class InstallLimits(Struct, frozen=True, kw_only=True):
+    max_files: int = 2_000
+    max_bytes: int = 50 * MEGABYTE
+    """All files of the skill together."""
+    max_file_bytes: int = 20 * MEGABYTE
+    max_repository_bytes: int = 1024 * MEGABYTE
+    """What git may download to get at the skill."""
+    warn_free_bytes: int = 100 * MEGABYTE
+    """Less free disk than this is worth a warning."""
+    min_free_bytes: int = 20 * MEGABYTE
+    """An installation that would leave less than this is refused."""
+    timeout_seconds: float = 300.0
+    """One git command."""
+    attempts: int = 3

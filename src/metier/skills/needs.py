@@ -1,4 +1,4 @@
-"""What a skill needs of other skills, and what stands in the way: one answer for checks, for adding and for runs."""
+"""What a skill needs of other skills, and what is in the way: one answer for checks, for adding and for runs."""
 
 from collections.abc import Callable, Iterable
 from functools import cached_property

@@ -1,24 +1,77 @@
-"""A skill package on this machine: what its SKILL.md says, where it lies, and which bytes the user trusted."""
+"""A skill package: its definition, its source and the files of its folder."""
 
-from pathlib import Path
+import os
+import stat
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.skills.skill import SkillDefinition
+from metier.errors import SkillError
 
 type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]
 """Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; in the workspace; in a folder
 named by `--skills-dir`."""
 
+MAX_LISTED = 500
+MAX_READ_BYTES = 2_000_000
+_PASSED_OVER = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillPackage:
+
+class SkillPackage(Struct, frozen=True, kw_only=True):
     definition: SkillDefinition
     folder: Path
     source: PackageSource
     trusted_digest: str | None = None
-    """The tree hash that a person said yes to; only bytes with this hash may run."""
+    """The tree hash that a user said yes to; only bytes with this hash may run."""
     commit: str | None = None
     """The full commit it was fetched from."""
     is_withheld: bool = False
     """It came with an untrusted clone: it can be read, and nothing of it runs."""
+
+
+class SkillFile(Struct, frozen=True):
+    path: str
+    """Relative to the skill's folder, with `/`."""
+    bytes: int
+
+
+def list_files(folder: Path) -> tuple[SkillFile, ...]:
+    """The regular files of a skill, sorted by path; links and caches are passed over."""
+    found: list[SkillFile] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
+        for name in sorted(names):
+            path = Path(parent) / name
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found.append(SkillFile(path.relative_to(folder).as_posix(), status.st_size))
+        if len(found) >= MAX_LISTED:
+            break
+    return tuple(sorted(found[:MAX_LISTED], key=lambda file: file.path))
+
+
+def read_file(folder: Path, relative: str) -> bytes:
+    """The bytes of one file, at most `MAX_READ_BYTES` of them.
+
+    Raises `SkillError` for a path that is absolute, climbs, passes a link, or names no regular file.
+    """
+    parts = PurePosixPath(relative).parts
+    if not parts or relative.startswith("/") or ".." in parts or "\\" in relative or "\0" in relative:
+        raise SkillError(f"Path {relative!r} does not lie inside the skill", hint="Use a path relative to the skill")
+    try:
+        with ExitStack() as opened:
+            at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, at)
+            for part in parts:
+                # One component below an open folder: a link at any place is refused by the system itself.
+                at = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+                opened.callback(os.close, at)
+            if not stat.S_ISREG(os.fstat(at).st_mode):
+                raise SkillError(f"{relative!r} is not a file of the skill")
+            with os.fdopen(os.dup(at), "rb") as file:
+                return file.read(MAX_READ_BYTES)
+    except OSError as error:
+        raise SkillError(f"{relative!r} is not a file of the skill") from error

@@ -5,20 +5,20 @@ A secret in an address is taken out here. It is used for one fetch, and is in no
 
 import re
 import unicodedata
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.errors import UsageError
-from metier.lazy_regex import lazy_regex
 
 _SCHEMES = ("https", "http", "ssh", "file")
-_SCP = lazy_regex(r"(?P<host>(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9._-]{2,}|\[[0-9a-fA-F:]+\]):(?P<path>[^:].*)", re.DOTALL)
-_HELPER = lazy_regex(r"[A-Za-z0-9+.-]+::")
-_WINDOWS_PATH = lazy_regex(r"[A-Za-z]:[\\/]")
-_REF_FORBIDDEN = lazy_regex(r"[ ~^:?*\[\\\x00-\x1f\x7f]|\.\.|@\{|//|\.lock(?:/|$)|(?:^|/)\.|[/.]$|^/")
+_SCP = re.compile(r"(?P<host>(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9._-]{2,}|\[[0-9a-fA-F:]+\]):(?P<path>[^:].*)", re.DOTALL)
+_HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
+_REF_FORBIDDEN = re.compile(r"[ ~^:?*\[\\\x00-\x1f\x7f]|\.\.|@\{|//|\.lock(?:/|$)|(?:^|/)\.|[/.]$|^/")
 MCP = "mcp:"
 """What the source of a skill begins with that an MCP server serves: `mcp:SERVER/SKILL`."""
 _EXAMPLE = "For example https://example.org/team/skills.git@v1.2.0#skills/notes, or ./my-skill"
@@ -40,16 +40,14 @@ class GitSource:
         return self.url + ref + (f"#{self.subdir}" if self.subdir else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSource:
+class FolderSource(Struct, frozen=True, kw_only=True):
     path: Path
 
     def describe(self) -> str:
         return str(self.path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpSource:
+class McpSource(Struct, frozen=True, kw_only=True):
     """A skill that an MCP server serves (SEP-2640)."""
 
     server: str

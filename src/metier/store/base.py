@@ -1,28 +1,67 @@
-"""Where runs live: the seam between the engine and a database. Bytes and numbers only; what they mean is the engine's.
+"""The seam between the engine and a database.
 
-Every implementation passes `metier.testing.store_contract`. Promises that the engine leans on:
-
-- `append` puts entries at exactly the sequence numbers it is told, all or none; of two writers one gets `SeqTaken`.
-- a lease has one holder; `append` with the token of a lease that was lost is refused with `LeaseLost`, in the same
-  transaction, so a driver that was thought dead can do no harm.
-- with `durable` the entries survive a power cut once `append` has returned; without, they survive `kill -9`.
+It holds the values and methods of a run store, and the rules that every store applies to an entry.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
+from metier.errors import StoreError
 from metier.store.contexts import ContextStore
+from metier.store.failures import SeqTaken, StoreDamaged
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
-from metier.store.search import RunSearch
+from metier.store.usage import UsageStore
 from metier.task_state import TaskState
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
+class RunSearch(Struct, frozen=True, kw_only=True):
+    """Everything that is given must hold; of several values of one field, one must. Empty means no condition."""
+
+    statuses: tuple[TaskState, ...] = ()
+    not_statuses: tuple[TaskState, ...] = ()
+    agents: tuple[str, ...] = ()
+    not_agents: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    not_skills: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    """IDs of task definitions."""
+    not_tasks: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Each must are in the text of the task or in the id, in whatever case."""
+    not_words: tuple[str, ...] = ()
+    least_cost: float | None = None
+    most_cost: float | None = None
+    begun_since: datetime | None = None
+    begun_before: datetime | None = None
+    without_children: bool = False
+    """Leave out runs that another run ordered."""
+
+
+FIELDS: tuple[tuple[str, str], ...] = (
+    ("status", "statuses"),
+    ("agent", "agents"),
+    ("model", "models"),
+    ("skill", "skills"),
+    ("task_id", "tasks"),
+)
+"""Columns that are compared whole, and the attributes that name what is wanted of them."""
+
+
+def quote_like(word: str) -> str:
+    """A pattern for `LIKE … ESCAPE '!'` that finds the word wherever it stands."""
+    escaped = word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    return f"%{escaped}%"
+
+
+class StoredEntry(Struct, frozen=True):
     """One line of a journal, as it was written."""
 
     seq: int
@@ -38,6 +77,8 @@ class Lease:
     owner: str
     token: int
     """Fencing: grows with every new holder, and every write must carry the current one."""
+    left_by: str = field(default="", compare=False)
+    """The holder before, if it never released the lease: its process died or was stopped for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +117,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRow:
-    """A question to a person, and its one answer."""
+    """A question to a user, and its one answer."""
 
     approval_id: str
     run_id: str
@@ -93,8 +134,7 @@ class ApprovalRow:
     """The place of the approval in the order of creation, given by the store: the cursor of `list_approvals`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalAttempt:
+class ApprovalAttempt(Struct, frozen=True, kw_only=True):
     """One decision on an approval, whether it came in time or not."""
 
     approval_id: str
@@ -110,7 +150,7 @@ CHANGEABLE = frozenset({"status", "turns", "cost_usd", "tokens", "reason", "mode
 """The columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
-"""A run in one of these that no process drives can continue at once; others wait for a person or have ended."""
+"""A run in one of these that no process drives can continue at once; others wait for a user or have ended."""
 
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "escalated", "canceled")
 """A run in one of these never changes again."""
@@ -127,6 +167,9 @@ class Store(Protocol):
 
     @property
     def outbox(self) -> OutboxStore: ...
+
+    @property
+    def usage(self) -> UsageStore: ...
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         """Put a new run into the index together with the beginning of its journal, all or nothing. Raises `RunExists`.
@@ -271,3 +314,63 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+_HEX_MASK = bytes(49 if chr(value) in "0123456789abcdef" else 32 for value in range(256))
+_NOT_HEX = bytes(value if chr(value) in "0123456789abcdef" else 32 for value in range(256))
+_DIGEST_LENGTH = 64
+_ENOUGH_DIGITS = b"1" * _DIGEST_LENGTH
+
+
+def checksum_of(run_id: str, entry: StoredEntry) -> int:
+    return zlib.crc32(entry.data, zlib.crc32(f"{run_id}/{entry.seq}/{entry.kind}".encode()))
+
+
+def find_digests(data: bytes) -> set[str]:
+    """Every run of exactly 64 hexadecimal digits: what may be the digest of a blob."""
+    if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):  # most entries name none, and this is cheap
+        return set()
+    return {word.decode("ascii") for word in data.translate(_NOT_HEX).split() if len(word) == _DIGEST_LENGTH}
+
+
+def build_misplaced(run_id: str, first_seq: int, *, last: int) -> StoreError:
+    """Why an entry cannot stand at `first_seq` of a journal that ends at `last`."""
+    if first_seq <= last:
+        return SeqTaken(
+            f"Run {run_id!r} already has an entry {first_seq}; its journal ends at {last}, and nothing was written",
+            hint="Read the journal again: another process continued this run",
+        )
+    return build_damaged(run_id, last + 1, f"is missing, so entry {first_seq} was not written")
+
+
+def build_damaged(run_id: str, seq: int, what: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"Entry {seq} of run {run_id!r} {what}",
+        hint="Restore the run store from a backup; this run cannot go on from here",
+    )
+
+
+def make_printable(text: str) -> str:
+    """Text for people; what is not valid Unicode (an odd command line) cannot be stored and is shown as `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def check_order(entries: Sequence[StoredEntry], first_seq: int) -> None:
+    """Raises `ValueError` where entries do not follow each other from a place on: a mistake of the caller."""
+    if first_seq < 1 or [entry.seq for entry in entries] != list(range(first_seq, first_seq + len(entries))):
+        raise ValueError(f"Entries do not follow each other from {first_seq} on")
+
+
+def check_terms(owner: str, seconds: float) -> None:
+    """Raises `ValueError` for a lease that names no owner or no time: a mistake of the caller."""
+    if not owner or seconds <= 0:
+        raise ValueError("A lease needs the name of its owner and a time")
+
+
+class ServerHealth(Struct, frozen=True, kw_only=True):
+    seconds_ahead: float
+    """By how much the clock of the server is ahead of the one of this machine; negative where it is behind."""
+    doubt_seconds: float
+    """Half of the time that the question took: the difference may be off by this."""
+    known: frozenset[str] = frozenset()
+    """The runs that it knows of those that were asked about."""

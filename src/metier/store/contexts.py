@@ -10,23 +10,23 @@ Every change is one `ContextChange`, written in one transaction or not at all. P
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError
-from metier.task_state import TaskState
+from metier.task_state import TASK_STATES, TaskState
 
 MAX_EVENTS_PER_CONTEXT = 100
 MAX_POCKET_FACTS_PER_BUCKET = 50
 MAX_SUMMARY_SIZE_CHARS = 10_000
 
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "canceled")
-"""A context in one of these has nothing to go on with: a token for it is refused."""
+"""A context in one of these has nothing to continue with: a token for it is refused."""
 RESUMABLE: frozenset[TaskState] = frozenset({"input_required", "delegating", "paused"})
 """A context in one of these waits for an answer or a child; the facts of its next turn are kept beyond the bounds."""
 
@@ -44,8 +44,7 @@ _LONGEST: Mapping[str, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextState:
+class ContextState(Struct, frozen=True, kw_only=True):
     """Where a conversation stands."""
 
     context_id: str
@@ -57,6 +56,7 @@ class ContextState:
     input_request: JsonValue = None
     """What was asked, while the conversation waits for an answer."""
     summary: str = ""
+    """Replaced by a change of the state, unless a summary of newer events was made since that state was read."""
     summarized_to: int = 0
     """The number of the last event that the summary covers."""
     created_at: datetime = NEVER
@@ -71,8 +71,7 @@ class ContextState:
         return self.task_state in RESUMABLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
+class NewEvent(Struct, frozen=True, kw_only=True):
     event_type: str
     payload: JsonValue
     turn_number: int = 1
@@ -81,8 +80,7 @@ class NewEvent:
     """An event of a message that has one already changes nothing, so that a turn can be repeated after a crash."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextEvent:
+class ContextEvent(Struct, frozen=True, kw_only=True):
     number: int
     """Counts within the context, without gaps, in the order of commits."""
     event_type: str
@@ -93,16 +91,14 @@ class ContextEvent:
     timestamp: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFact:
+class NewFact(Struct, frozen=True, kw_only=True):
     bucket: str
     key: str
     value: JsonValue
     ttl_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     bucket: str
     key: str
     value: JsonValue
@@ -110,8 +106,7 @@ class Fact:
     expires_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """The right to work on one message, for a while."""
 
     context_id: str
@@ -121,14 +116,12 @@ class Claim:
     """Grows with every claim; only the holder of the last one may complete the message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(Struct, frozen=True, kw_only=True):
     claim: Claim
     result: JsonValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True, kw_only=True):
     message_id: str
     is_done: bool
     result: JsonValue = None
@@ -136,15 +129,13 @@ class StoredMessage:
     """The worker that has claimed it; empty when there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSummary:
+class NewSummary(Struct, frozen=True, kw_only=True):
     text: str
     upto: int
     """The number of the last event it covers. An older summary never replaces a newer one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextChange:
+class ContextChange(Struct, frozen=True, kw_only=True):
     """What to write, all of it or nothing. A change of a context that is not stored creates it."""
 
     state: ContextState | None = None
@@ -176,7 +167,7 @@ class Redemption:
     version: int
     turn: int
     digest: str = field(repr=False)
-    """Of the token and of the message that brought it, which may bring it again after a crash. Empty: none may."""
+    """Of the token and of the message that redeemed it, which may bring it again after a crash. Empty: none may."""
 
 
 class ContextStore(Protocol):
@@ -217,6 +208,9 @@ class ContextStore(Protocol):
     async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
         """Use up a resume token: the version moves on, so it works once. None when it does not fit the state, or the
         context has ended.
+
+        The message that redeemed it may redeem it again until a message of the context is completed with a new state:
+        a worker that died after its turn was recorded must not lock the conversation.
         """
         ...
 
@@ -232,6 +226,8 @@ class ContextStore(Protocol):
 def check_names(**names: str) -> None:
     """Raises `UsageError` for a name that is longer than every store can keep, or empty where it must not be."""
     for name, value in names.items():
+        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
+            raise UsageError(f"A {name} must be text, not {value!r}", hint="Give it a short name")
         if not value:
             raise UsageError(f"A {name} must not be empty", hint="Give it a short name")
         _check_length(name, value)
@@ -249,16 +245,27 @@ def check_change(context_id: str, change: ContextChange) -> None:
         if fact.ttl_seconds is not None and fact.ttl_seconds <= 0:
             raise UsageError(f"Fact {fact.key!r} would be over at once", hint="Give it a positive ttl_seconds")
     if change.state is not None:
-        _check_length("agent_state_detail", change.state.agent_state_detail)
-        if change.state.context_id != context_id:
-            raise UsageError(
-                f"The state of context {change.state.context_id!r} cannot be put into {context_id!r}",
-                hint="Begin with `get_state` of the same store",
-            )
-    if change.summary is not None and len(change.summary.text) > MAX_SUMMARY_SIZE_CHARS:
+        _check_state(context_id, change.state)
+    if change.summary is not None:
+        _check_summary(change.summary.text)
+
+
+def _check_state(context_id: str, state: ContextState) -> None:
+    if state.task_state not in TASK_STATES:
+        raise UsageError(f"Unknown task state {state.task_state!r}", hint=f"Use one of {', '.join(TASK_STATES)}")
+    _check_length("agent_state_detail", state.agent_state_detail)
+    _check_summary(state.summary)
+    if state.context_id != context_id:
         raise UsageError(
-            f"A summary of {len(change.summary.text)} characters is too long",
-            hint=f"Keep it within {MAX_SUMMARY_SIZE_CHARS}",
+            f"The state of context {state.context_id!r} cannot be put into {context_id!r}",
+            hint="Begin with `get_state` of the same store",
+        )
+
+
+def _check_summary(text: str) -> None:
+    if len(text) > MAX_SUMMARY_SIZE_CHARS:
+        raise UsageError(
+            f"A summary of {len(text)} characters is too long", hint=f"Keep it within {MAX_SUMMARY_SIZE_CHARS}"
         )
 
 

@@ -13,14 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from metier.dataclass import dataclass
+from msgspec import Struct
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineIdentity:
+class MachineIdentity(Struct, frozen=True, kw_only=True):
     """Tells one machine, and one boot of it, from another."""
 
     machine: str
@@ -87,7 +86,7 @@ class SystemMachine:
 
 
 def read_uptime() -> float:
-    """Seconds that go on while this process is stopped and while the machine is asleep."""
+    """Seconds that continue while this process is stopped and while the machine is asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 

@@ -1,15 +1,13 @@
 """Messages that are to leave this program: kept in the store until they were taken, each under a key of its own.
 
-A message is put before the journal entry that it tells of, and names the place of that entry. A deliverer looks whether
-the entry is there: a kill between the two loses no message and sends none about what never happened.
+A message is written before the journal entry that it is about, and names the place of that entry. The deliverer checks
+that the entry is there: a kill between the two loses no message and sends none about what never happened.
 """
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
-
-from metier.dataclass import dataclass
 
 type OutboxState = Literal["open", "sent", "failed", "dropped"]
 """`failed`: given up after many attempts; `dropped`: what it tells of did not happen."""

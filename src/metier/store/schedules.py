@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
-from metier.dataclass import dataclass
+from msgspec import Struct
 
 type FiringOutcome = Literal["due", "started", "skipped", "missed", "failed"]
 """`due`: decided and still to be started, by any process; `started`: its run exists."""
@@ -17,8 +17,7 @@ MOST_FIRINGS = 500
 """Of one schedule, what is kept of its history beside what is still open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRow:
+class ScheduleRow(Struct, frozen=True, kw_only=True):
     """A schedule that was added to the store, or what is known of one that a file defines."""
 
     queue: str
@@ -30,8 +29,7 @@ class ScheduleRow:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleMark:
+class ScheduleMark(Struct, frozen=True, kw_only=True):
     """Up to which due time a schedule was decided, for one timing of it."""
 
     queue: str
@@ -42,8 +40,7 @@ class ScheduleMark:
     decided_to: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Firing:
+class Firing(Struct, frozen=True, kw_only=True):
     """What became of one due time."""
 
     queue: str
@@ -73,7 +70,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def pause_schedule(self, row: ScheduleRow, *, now: datetime) -> None:
-        """Write down whether it is paused. Due times until `now` count as decided when it goes on."""
+        """Write down whether it is paused. Due times until `now` count as decided when it continues."""
         ...
 
     async def open_mark(self, mark: ScheduleMark) -> ScheduleMark:

@@ -8,24 +8,28 @@ What is written passes redaction first. A store belongs to the thread that uses 
 """
 
 import asyncio
+import logging
 import os
 import random
 import secrets
 import socket
+import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
-from metier.errors import MetierError, UsageError
+from metier.errors import UsageError
 from metier.ids import Clock, SystemClock
+from metier.store.backend import StoreOptions, open_store
 from metier.store.base import Store
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,
@@ -41,11 +45,12 @@ from metier.store.contexts import (
     check_names,
 )
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
-from metier.store.opening import open_store
-from metier.store.options import StoreOptions
 from metier.store.summaries import SUMMARY_EVENT_THRESHOLD, Summarizer, summarize_by_extraction
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
 from metier.telemetry.redaction import Json, Redactor, build_redactor
+from metier.telemetry.values import MARK
+
+logger = logging.getLogger("metier.store")
 
 _LOOK_SECONDS = 0.02
 _FIRST_PAUSE_SECONDS = 0.002
@@ -63,7 +68,7 @@ class StateOptions:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     clock: Clock = field(default_factory=SystemClock)
     summarize: Summarizer = summarize_by_extraction
-    """Asked for a summary when enough has happened; where it fails, the conversation's own words are used."""
+    """Asked for a summary when enough has happened; if it fails in any way, the conversation's own words are used."""
 
 
 def open_state_store(context_id: str, options: StateOptions) -> "StateStore":
@@ -90,6 +95,7 @@ class StateStore:
         self._redactor = options.redactor
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._keys: ResumeKeys | None = None
+        self._finalizer = weakref.finalize(self, _close_unclosed, store, runner, os.getpid())
 
     def get_state(self) -> ContextState:
         """A context that is not stored yet is pending, with version 0."""
@@ -99,7 +105,8 @@ class StateStore:
     def put_state(self, state: ContextState, *, expected_version: int | None = None) -> ContextState:
         """Replace the state that was read. Raises `VersionConflictError` when it is no longer that one.
 
-        Without `expected_version` it is the version that `state` carries: nothing is ever overwritten unseen.
+        Without `expected_version` it is the version that `state` carries: nothing is ever overwritten unseen. A changed
+        `summary` is stored too, unless newer events were summarized since. Raises `UsageError` for an unknown state.
         """
         return self.commit(ContextChange(state=state, expected_version=expected_version))
 
@@ -218,7 +225,7 @@ class StateStore:
         return self._summarize(self.get_state()).summary
 
     def generate_resume_token(self, *, lifetime_seconds: float = LIFETIME_SECONDS, bound_to: str = "") -> str:
-        """A token for going on from the state as it is now, good once."""
+        """A token for continuing from the state as it is now, good once."""
         state = self.get_state()
         wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
         expires_at = self._options.clock.now() + timedelta(seconds=lifetime_seconds)
@@ -227,9 +234,9 @@ class StateStore:
         )
 
     def redeem_resume_token(self, token: str, *, message_id: str = "", bound_to: str = "") -> ContextState:
-        """Use up a token; returns the state to go on from. Raises `ResumeTokenRefused`.
+        """Use up a token; returns the state to continue from. Raises `ResumeTokenRefused`.
 
-        The message that brought it may bring it again after a crash, as long as nothing else has happened.
+        The message that redeemed it may redeem it again after a crash, until a message is completed with a new state.
         """
         wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
         now = self._options.clock.now()
@@ -246,6 +253,7 @@ class StateStore:
     def close(self) -> None:
         _run(self._runner, self._store.close())
         self._runner.close()
+        self._finalizer.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -276,9 +284,12 @@ class StateStore:
         events = _run(self._runner, self._contexts.list_events(self.context_id, after=state.summarized_to))
         if not events:
             return state
-        text = ""
-        with suppress(MetierError):
+        try:
             text = self._options.summarize(state.summary, events).strip()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a caller's function; the events are stored already
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            logger.warning("The summarizer failed (%s); the summary is an extract of the events", reason)
+            text = ""
         text = self._redactor.redact(text or summarize_by_extraction(state.summary, events))
         summary = NewSummary(text=text[:MAX_SUMMARY_SIZE_CHARS], upto=events[-1].number)
         return _run(self._runner, self._contexts.commit(self.context_id, ContextChange(summary=summary)))
@@ -305,16 +316,33 @@ def redact_sensitive(value: JsonValue) -> JsonValue:
     return _redact(value, build_redactor())
 
 
+def is_redacted(value: JsonValue) -> bool:
+    """Whether a secret was removed from a stored value, at any depth."""
+    match value:
+        case str():
+            return MARK in value
+        case list():
+            return any(map(is_redacted, value))
+        case dict():
+            return any(is_redacted(inner) for inner in value.values())
+        case _:
+            return False
+
+
 def redact_change(change: ContextChange, redactor: Redactor) -> ContextChange:
     """Everything of a change that is text of others, without secrets."""
     return replace(
         change,
-        state=change.state and replace(change.state, input_request=_redact(change.state.input_request, redactor)),
+        state=change.state and _redact_state(change.state, redactor),
         events=tuple(replace(event, payload=_redact(event.payload, redactor)) for event in change.events),
         facts=tuple(replace(fact, value=_redact_fact(fact, redactor)) for fact in change.facts),
         summary=change.summary and replace(change.summary, text=redactor.redact(change.summary.text)),
         completion=change.completion and replace(change.completion, result=_redact(change.completion.result, redactor)),
     )
+
+
+def _redact_state(state: ContextState, redactor: Redactor) -> ContextState:
+    return replace(state, input_request=_redact(state.input_request, redactor), summary=redactor.redact(state.summary))
 
 
 def _redact_fact(fact: NewFact, redactor: Redactor) -> JsonValue:
@@ -326,6 +354,25 @@ def _redact_fact(fact: NewFact, redactor: Redactor) -> JsonValue:
 def _redact(value: JsonValue, redactor: Redactor) -> JsonValue:
     # Two spellings of the same type: pydantic's and the redactor's.
     return cast(JsonValue, redactor.redact_value(cast(Json, value)))
+
+
+def _close_unclosed(store: Store, runner: asyncio.Runner, process: int) -> None:
+    """Close a store that its program dropped or left open at its end: an open pool would complain on standard error."""
+    if os.getpid() != process:
+        # A forked child must not end the sessions of its parent.
+        return
+    if not _is_in_event_loop():
+        _close_all(store, runner)
+        return
+    thread = threading.Thread(target=_close_all, args=(store, runner))
+    thread.start()
+    thread.join()
+
+
+def _close_all(store: Store, runner: asyncio.Runner) -> None:
+    # At the end of the interpreter no thread can be started, which some stores need for closing.
+    with suppress(Exception), runner:
+        runner.run(store.close())
 
 
 def _run[T](runner: asyncio.Runner, work: Coroutine[None, None, T]) -> T:

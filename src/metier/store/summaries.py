@@ -1,21 +1,22 @@
 """A short text of what happened in a conversation, made from its own words. Pure; a model may do it better.
 
-One line an event; where they do not all fit, those go first that share the fewest words with the rest.
+One line an event. If they don't all fit, half of the room is for the newest events, the rest for those that share the
+most words with the others.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import JsonValue
 
-from metier.lazy_regex import lazy_regex
 from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextEvent
 from metier.telemetry.excerpt import cut_end
 
 SUMMARY_EVENT_THRESHOLD = 50
 """A summary is made when so many events are not in it; half of what is kept, so that none goes unsummarised."""
 _LONGEST_LINE = 240
-_WORD = lazy_regex(r"\w{3,}")
+_WORD = re.compile(r"\w{3,}")
 
 type Summarizer = Callable[[str, Sequence[ContextEvent]], str]
 """From the summary so far and the events since, oldest first, the new summary."""
@@ -51,18 +52,31 @@ def _texts(value: JsonValue) -> list[str]:
 
 
 def _keep_best(lines: list[str], most_characters: int) -> list[str]:
-    """As many lines as fit, in their order: by how common their words are, newer before older."""
-    counts = Counter(word for line in lines for word in set(_WORD.findall(line.lower())))
+    """As many lines as fit, in their order."""
+    words = [_find_words(line) for line in lines]
+    counts = Counter(word for found in words for word in found)
 
     def weight(number: int) -> tuple[float, int]:
-        words = set(_WORD.findall(lines[number].lower()))
-        return (sum(counts[word] for word in words) / max(1, len(words)), number)
+        found = words[number]
+        return (sum(counts[word] for word in found) / max(1, len(found)), number)
 
+    newest = _fill(lines, range(len(lines) - 1, -1, -1), most_characters // 2)
+    room = most_characters - sum(len(lines[number]) + 1 for number in newest)
+    others = sorted(set(range(len(lines))) - newest, key=weight, reverse=True)
+    kept = newest | _fill(lines, others, room)
+    return [line for number, line in enumerate(lines) if number in kept]
+
+
+def _find_words(line: str) -> set[str]:
+    """Without numbers and ids: they differ in events that otherwise resemble each other, and say nothing about them."""
+    return {word for word in _WORD.findall(line.lower()) if not any(map(str.isdigit, word))}
+
+
+def _fill(lines: list[str], numbers: Iterable[int], room: int) -> set[int]:
     kept: set[int] = set()
-    room = most_characters
-    for number in sorted(range(len(lines)), key=weight, reverse=True):
+    for number in numbers:
         room -= len(lines[number]) + 1
         if room < 0:
             break
         kept.add(number)
-    return [line for number, line in enumerate(lines) if number in kept]
+    return kept

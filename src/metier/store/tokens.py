@@ -8,17 +8,17 @@ import hmac
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct
+
 from metier.store.contexts import Redemption
 from metier.store.local_secret import load_local_secret, read_given_secrets
 
 LIFETIME_SECONDS = 7 * 24 * 3600.0
-_PARTS = lazy_regex(
+_PARTS = re.compile(
     r"(?P<context>.+):(?P<version>0|[1-9]\d{0,17}):(?P<turn>0|[1-9]\d{0,17}):(?P<expiry>[1-9]\d{0,17})",
     re.ASCII | re.DOTALL,
 )
@@ -33,13 +33,12 @@ class ResumeKeys:
     secrets: tuple[bytes, ...] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What a token must be for."""
 
     context_id: str
     bound_to: str = ""
-    """Whatever the token was bound to: a request, a person, a hash of arguments."""
+    """Whatever the token was bound to: a request, a user, a hash of arguments."""
 
 
 def load_resume_keys(runs: Path, environ: Mapping[str, str], *, home: Path | None = None) -> ResumeKeys:

@@ -1,7 +1,7 @@
 """Calls in the event log without their bodies: a long value is its beginning, its size and its hash. Pure.
 
-The journal has what a run needs to go on. The event log is read by people and shipped to collectors, so a file that
-is written, or a reply of many pages, does not stand in it again.
+The journal has what a run needs to continue. The event log is read by people and shipped to collectors, so a file that
+is written, or a reply of many pages, does not are in it again.
 """
 
 import hashlib

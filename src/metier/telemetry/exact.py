@@ -1,4 +1,4 @@
-"""Secret values that are known exactly, in every form in which text may carry them. Pure."""
+"""Secret values that are known exactly, in the encodings in which text carries them. Pure."""
 
 import base64
 import html
@@ -19,6 +19,9 @@ _TRIVIAL = word_set(
     string number redacted ***redacted*** anonymous nobody postgres 127.0.0.1 0.0.0.0 unknown optional required
     """
 )
+ESCAPES = ("\\u", "\\x", "&#")
+"""Begin the forms that number each character."""
+_HEX_NUMBER = re.compile(r"(?<=[ux])[0-9a-f]+")
 _MIN_LINE = 20
 _MIN_ENCODED = 8
 
@@ -29,7 +32,7 @@ def is_trivial(value: str) -> bool:
 
 
 def build_needles(values: Iterable[str]) -> tuple[str, ...]:
-    """What to look for: each value plain, URL-, base64-, hex-, HTML- and JSON-encoded. Longest first."""
+    """What to look for: each value plain and in the encodings of `_forms`. Longest first."""
     needles: set[str] = set()
     for value in values:
         text = value.strip()
@@ -52,7 +55,36 @@ def _forms(text: str) -> set[str]:
     }
     for encoded in (quote(raw, safe=""), quote(raw, safe="/"), quote_plus(raw), quote(quote(raw, safe=""), safe="")):
         forms |= {encoded, re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)}
-    forms |= {form for form in _base64_forms(raw) if len(form) >= _MIN_ENCODED}
+    encoded = {*_base64_forms(raw), *_base32_forms(raw)}
+    forms |= {form for form in encoded if len(form) >= _MIN_ENCODED}
+    return forms | _character_forms(text, raw)
+
+
+def _character_forms(text: str, raw: bytes) -> set[str]:
+    """Each character or byte by its number: escapes of source code and entities of HTML.
+
+    Base85 and dumps with blanks are left out: each would cost every text a search for each value.
+    """
+    units = [int.from_bytes(pair) for pair in _pairs(text.encode("utf-16-be", "surrogatepass"))]
+    forms = {
+        "".join(f"\\u{unit:04x}" for unit in units),
+        "".join(f"\\x{byte:02x}" for byte in raw),
+        "".join(f"&#x{ord(letter):x};" for letter in text),
+    }
+    forms |= {_HEX_NUMBER.sub(lambda match: match[0].upper(), form) for form in forms}
+    return forms | {"".join(f"&#{ord(letter)};" for letter in text)}
+
+
+def _pairs(data: bytes) -> list[bytes]:
+    return [data[at : at + 2] for at in range(0, len(data), 2)]
+
+
+def _base32_forms(raw: bytes) -> set[str]:
+    """As `_base64_forms`, for each of the five places in a group."""
+    forms: set[str] = set()
+    for shift in range(5):
+        bits = 8 * (shift + len(raw))
+        forms.add(base64.b32encode(b"\0" * shift + raw).decode()[(8 * shift + 4) // 5 : bits // 5])
     return forms
 
 

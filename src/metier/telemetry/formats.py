@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from metier.lazy_regex import lazy_regex
 from metier.telemetry.patterns import LONG_WORD, KeyFormat, build_key_formats
-from metier.telemetry.signs import Gate
 from metier.telemetry.values import is_code_or_placeholder
 
 
@@ -22,16 +20,16 @@ class Span(NamedTuple):
     kind: str
 
 
-PEM_BEGIN = lazy_regex(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-PEM_BODY = lazy_regex(r"[A-Za-z0-9+/=:,. \t\r\n\\-]*+")
+PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+PEM_BODY = re.compile(r"[A-Za-z0-9+/=:,. \t\r\n\\-]*+")
 
 _RUN = b"a" * LONG_WORD
 _WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~\\"
 _SHAPE = bytes(0x61 if byte in _WORD_BYTES else 0x20 for byte in range(256))
 _WORDS = bytes(byte if byte in _WORD_BYTES else 0x20 for byte in range(256))
-_SEGMENT = lazy_regex(rb"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_.-]{3}")
+_SEGMENT = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_.-]{3}")
 _MIN_PEM = 16
-_REST = lazy_regex(r"[A-Za-z0-9_-]+")
+_REST = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_long_words(text: bytes) -> bytes:
@@ -47,15 +45,15 @@ class FormatFinder:
     def __init__(self) -> None:
         self._formats = build_key_formats()
 
-    def find(self, text: str, *, words: bytes, gates: frozenset[Gate]) -> Iterator[Span]:
-        """Keys in the text. `words` are its long words, `gates` what its signs allow."""
-        for key_format in self._candidates(words, gates):
+    def find(self, text: str, *, words: bytes) -> Iterator[Span]:
+        """Keys in the text. `words` are its long words."""
+        for key_format in self._candidates(text, words):
             yield from find_keys(key_format, text)
         if "-----BEGIN" in text:
             yield from _find_private_keys(text)
 
-    def _candidates(self, words: bytes, gates: frozenset[Gate]) -> list[KeyFormat]:
-        formats = [key_format for gate in gates for key_format in self._formats.by_gate.get(gate, ())]
+    def _candidates(self, text: str, words: bytes) -> list[KeyFormat]:
+        formats = [each for each in self._formats.in_context for literal in each.literals if literal in text]
         if not words:
             return formats
         if b"\\" in words:  # the `n` of a line feed in a string would look like the first letter of the next word

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NotRequired, Self, TypedDict, TypeGuard, cast
 
+from filelock import BaseFileLock, FileLock, Timeout
+from msgspec import Struct
 from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
-from metier.dataclass import dataclass
 from metier.errors import LogDamaged, LogError, LogLocked
 from metier.event_record import EventRecord
 from metier.events import LogRepaired
-from metier.file_lock import FileLock, LockHeld
 from metier.ids import Clock
 
 FILE_NAME = "events.jsonl"
@@ -25,12 +25,11 @@ _LOCK_NAME = "events.lock"
 _BLOCK = 65_536
 _FEEDS = 2
 """The last whole record stands between two of them."""
-_REBUILD = "`agent runs rebuild <run>` writes the log anew from the journal"
+_REBUILD = "`agent runs rebuild <run>` rebuilds the log from the journal"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tail:
+class _Tail(Struct, frozen=True, kw_only=True):
     """How a log ends."""
 
     good_bytes: int = 0
@@ -73,7 +72,7 @@ class LogPool:
 class JsonlSink:
     """Appends records to `events.jsonl`. Holds a kernel lock, which goes away with the process."""
 
-    def __init__(self, path: Path, *, descriptor: int, lock: FileLock, fsync: bool, pool: LogPool) -> None:
+    def __init__(self, path: Path, *, descriptor: int, lock: BaseFileLock, fsync: bool, pool: LogPool) -> None:
         self._path = path
         self._descriptor = descriptor
         self._lock = lock
@@ -271,12 +270,13 @@ def _is_frame(record: object) -> TypeGuard[_Frame]:
     return texts and numbers and isinstance(get("payload"), dict)
 
 
-def _take_lock(path: Path) -> FileLock:
+def _take_lock(path: Path) -> BaseFileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = FileLock(path.with_name(_LOCK_NAME), mode=0o600)
+        # A run may be closed by another thread than the one that opened it.
+        lock = FileLock(path.with_name(_LOCK_NAME), timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False)
         lock.acquire()
-    except LockHeld as error:
+    except Timeout as error:
         raise LogLocked(
             f"The event log '{path}' is being written by another process",
             hint="Wait for it to end, or watch the run with `agent runs watch`",
@@ -286,7 +286,7 @@ def _take_lock(path: Path) -> FileLock:
     return lock
 
 
-def _take_over_lock(path: Path) -> FileLock:
+def _take_over_lock(path: Path) -> BaseFileLock:
     try:
         return _take_lock(path)
     except LogLocked:

@@ -1,4 +1,4 @@
-"""Text that a person reads while it arrives: sanitised and without secrets, as early as nothing can change that.
+"""Text that a user reads while it arrives: sanitised and without secrets, as early as nothing can change that.
 
 Held back is what later text could still turn into part of a secret: the word that is not complete, the value behind a
 secret name, a random word until its surroundings are known, the beginning of a known value, an unfinished private key.
@@ -7,7 +7,6 @@ The rest is shown at once. What was shown stays as context, so the result is wha
 
 import re
 
-from metier.lazy_regex import lazy_regex
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, Span
 from metier.telemetry.patterns import list_literals
 from metier.telemetry.redaction import Redactor, is_open_key
@@ -20,14 +19,14 @@ LIMIT = 16_384
 """Characters that are held back at most; the rest of a secret that is longer is dropped."""
 
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-_LONG_WORD = lazy_regex(r"[!-~]{15,}")
+_LONG_WORD = re.compile(r"[!-~]{15,}")
 _REACH = 40
 """How far behind a random word its surroundings count, and a little more."""
-_WORD_REST = lazy_regex(r"""[^\s"'`<>]*""")
-_PROSE = lazy_regex(r"""["'(*_`\[]{0,3}[A-Za-z]?[a-z]{0,13}(?:'[a-z]{0,2})?[,.;:!?)*_`"]{0,3}""")
+_WORD_REST = re.compile(r"""[^\s"'`<>]*""")
+_PROSE = re.compile(r"""["'(*_`\[]{0,3}[A-Za-z]?[a-z]{0,13}(?:'[a-z]{0,2})?[,.;:!?)*_`"]{0,3}""")
 _SIGNS = "\"'(*_`["
-_UNFINISHED = lazy_regex("(?:\x1b|[\x90\x98\x9b\x9d\x9e\x9f])[^\x07\x1b\x9c]{0,4096}\\Z")
-_FINISHED = lazy_regex("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b[()*+][0-9A-Za-z]|\x1b[=>78cDEHM]")
+_UNFINISHED = re.compile("(?:\x1b|[\x90\x98\x9b\x9d\x9e\x9f])[^\x07\x1b\x9c]{0,4096}\\Z")
+_FINISHED = re.compile("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b[()*+][0-9A-Za-z]|\x1b[=>78cDEHM]")
 
 
 class LiveText:

@@ -5,9 +5,15 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from metier.lazy_regex import lazy_regex
-from metier.telemetry.signs import NamePlace, lower_ascii
 from metier.telemetry.values import is_code_or_placeholder, is_ordinary_word, looks_random, word_set
+
+
+class NamePlace(NamedTuple):
+    """A position inside a name, the end of the name, and whether a blank alone leads to its value."""
+
+    inside: int
+    end: int
+    spaced: bool = False
 
 
 class NamedSecret(NamedTuple):
@@ -40,13 +46,39 @@ _QUALIFIERS = word_set(
     "prod production dev development staging stage test live old new backup base primary value "
     "data b64 base64 hex plain plaintext raw"
 )
-_WORDS = lazy_regex(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_BACKWARDS = lazy_regex(r"[\w.-]*", re.ASCII)
-_AFTER = lazy_regex(r"[\w-]{0,40}", re.ASCII)
-_SPACED_KEY = lazy_regex(r"(?:^|[^\w])(\w{2,12}) \Z", re.ASCII)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_BACKWARDS = re.compile(r"[\w.-]*", re.ASCII)
+_AFTER = re.compile(r"[\w-]{0,40}", re.ASCII)
+_SPACED_KEY = re.compile(r"(?:^|[^\w])(\w{2,12}) \Z", re.ASCII)
 _MAX_NAME = 64
 
-_SEPARATOR = lazy_regex(
+# Each alternative starts with a letter, lookbehinds come after it: the engine then skips to one of these letters.
+_NAME_PLACE = re.compile(
+    r"""
+    (?: key(?:(?<=[\w.-]key)|(?<=\w[ ]key))
+      | token(?!s) | cookie | pass(?![aeit]) | pwd | psk | credential | secret | authorization
+    )
+    [\w-]{0,40}+
+    (?=  # what may lead to a value
+        \\*["'`]?\]?[ \t]{0,8}(?:[=:,]|%3)
+      | [ \t](?:is|was)[: \t]
+      | [ \t]{1,4}["'\\rbuf]
+      | >
+    )
+    """,
+    re.ASCII | re.VERBOSE,
+)
+_SPACED_PLACE = re.compile(
+    r"""
+    (?: -(?<![\w.-]-)(?<!sshpass[ ]-)[\w.-]{4,64}+(?=[ \t])  # the option of a command
+      | env[ ][\w.-]{1,64}+(?=[ \t])
+      | login\s{1,8}\S{1,64}\s{1,8}passw(?:or)?d(?=[ \t])
+      | (?P<bearer>bearer[ \t])
+    )
+    """,
+    re.ASCII | re.VERBOSE,
+)
+_SEPARATOR = re.compile(
     r"""\\*["'`]?\]?[ \t]{0,8}
     (?: (?P<typed>:[ ]?[A-Za-z_][\w\[\]|.]{0,40}[ ]?=(?!=))
       | (?P<sep>=>|:=|={1,3}|(?<![ ]):(?!:|//)|:(?![:']|//)|%3[DdAa])
@@ -54,22 +86,22 @@ _SEPARATOR = lazy_regex(
     )[ \t]{0,8}""",
     re.VERBOSE,
 )
-_CALL = lazy_regex(r"""\w\(["']\Z""")
-_SPACE = lazy_regex(r"[ \t]{1,4}")
-_IS = lazy_regex(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
-_SCHEME = lazy_regex(
+_CALL = re.compile(r"""\w\(["']\Z""")
+_SPACE = re.compile(r"[ \t]{1,4}")
+_IS = re.compile(r"[ \t](?:is|was)(?::|[ \t])[ \t]?")
+_SCHEME = re.compile(
     r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey|AWS4-HMAC-SHA256|Bot|key|SSWS|OAuth|Splunk|FlyV1)[ \t]{1,4}",
     re.IGNORECASE,
 )
-_BEARER = lazy_regex(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
-_QUOTED = lazy_regex(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
-_BARE = lazy_regex(r"""[^\s"'`<>&\\]+""")
-_TO_LINE_END = lazy_regex(r"[^\r\n\"'\\]+")
-_NEXT_PAIR = lazy_regex(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
+_BEARER = re.compile(r"bearer[ \t]{1,4}(?P<v>[A-Za-z0-9._~+/-]{8,}=*)", re.IGNORECASE)
+_QUOTED = re.compile(r"""(?P<open>[rbuf]{0,2}\\*(?P<mark>["'`]))""")
+_BARE = re.compile(r"""[^\s"'`<>&\\]+""")
+_TO_LINE_END = re.compile(r"[^\r\n\"'\\]+")
+_NEXT_PAIR = re.compile(r"[,;](?=[ \t]*[\w.-]{1,40}[ \t]?[=:]|[ \t]|$)", re.ASCII)
 _MAX_QUOTED = 8192
 _REACH = 96
 """Characters behind a name within which its value begins, and of an unquoted one can be judged."""
-_OPENED = lazy_regex(r"""[^\n"'`]{0,80}(["'`])""")
+_OPENED = re.compile(r"""[^\n"'`]{0,80}(["'`])""")
 _MAX_JUDGED = 64
 """How much of an unquoted value is judged. All of it is hidden."""
 
@@ -95,6 +127,20 @@ def is_secret_name(name: str) -> bool:
     if words[-1] == "pass":
         return before in _PASS_OWNERS
     return words[-1] in _LAST_WORDS or words[-1].endswith(("password", "passwd", "apikey", "authtoken", "accesstoken"))
+
+
+def lower_ascii(text: str) -> str:
+    """Lower only A to Z, so that every character keeps its position."""
+    if text.isascii():
+        return text.lower()
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
+def find_name_places(lowered: str) -> list[NamePlace]:
+    """List the words of `lower_ascii(text)` that may be secret names and may have a value behind them, in order."""
+    places = [NamePlace(*match.span()) for match in _NAME_PLACE.finditer(lowered)]
+    places += [NamePlace(*match.span(), spaced=match["bearer"] is None) for match in _SPACED_PLACE.finditer(lowered)]
+    return sorted(places)
 
 
 class NameRules:

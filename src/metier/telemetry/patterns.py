@@ -7,9 +7,6 @@ import functools
 import re
 from typing import NamedTuple
 
-from metier.lazy_regex import lazy_regex
-from metier.telemetry.signs import Gate
-
 LONG_WORD = 15
 """Every format that is one word has at least as many characters."""
 
@@ -40,6 +37,7 @@ _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 """Where a word starts, also after the `\\n` of a string inside a string."""
 _LONE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _END = r"(?![A-Za-z0-9])"
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("anthropic", ("sk-ant-",), r"[A-Za-z0-9_-]{16,}"),
@@ -47,7 +45,11 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("openrouter", ("sk-or-v1-",), r"[A-Za-z0-9]{32,}"),
     ("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{30,}"),
     ("github", ("github_pat_",), r"[A-Za-z0-9_]{22,}"),
-    ("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glft-", "glptt-", "glagent-", "gloas-"), r"[A-Za-z0-9_.-]{20,}"),
+    (
+        "gitlab",
+        ("glpat-", "gldt-", "glrt-", "glcbt-", "glft-", "glptt-", "glagent-", "gloas-", "glwt-"),
+        r"[A-Za-z0-9_.-]{20,}",
+    ),
     ("gitlab", ("glsoat-", "glimt-", "glffct-", "GR1348941"), r"[A-Za-z0-9_-]{20,}"),
     (
         "slack",
@@ -55,7 +57,7 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"[A-Za-z0-9%.-]{10,}",
     ),
     ("slack", ("xoxe.xoxp-", "xoxe.xoxb-", "xapp-"), r"[A-Za-z0-9-]{10,}"),
-    ("stripe", ("sk_live_", "rk_live_", "sk_test_", "rk_test_"), r"[A-Za-z0-9]{16,}"),
+    ("stripe", ("sk_live_", "rk_live_", "sk_test_", "rk_test_", "sk_prod_", "rk_prod_"), r"[A-Za-z0-9]{16,}"),
     ("google", ("AIza",), r"[A-Za-z0-9_-]{35}"),
     ("google", ("GOCSPX-",), r"[A-Za-z0-9_-]{20,}"),
     ("google", ("ya29.",), r"[A-Za-z0-9_.-]{20,}"),
@@ -170,6 +172,19 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("elevenlabs", ("sk_",), r"[a-f0-9]{48}" + _END),
     ("authress", ("authress_", "scauth_"), r"[A-Za-z0-9]{5,30}\.[A-Za-z0-9]{4,6}\.acc[_-][A-Za-z0-9.+/_=-]{40,}"),
     ("discord", ("mfa.",), r"[A-Za-z0-9_-]{20,}"),
+    ("gocardless", ("live_",), r"(?=[A-Za-z_-]{0,38}\d)[A-Za-z0-9_-]{40}" + _END),
+    ("launchdarkly", ("api-", "sdk-", "mob-"), _UUID + _END),
+    ("axiom", ("xaat-", "xapt-", "xait-"), _UUID + _END),
+    ("razorpay", ("rzp_live_", "rzp_test_"), r"[A-Za-z0-9]{14,}"),
+    ("scaleway", ("SCW",), r"(?=[A-Z]{0,16}\d)[A-Z0-9]{17}" + _END),
+    ("aws", ("FwoGZXIvYXdz", "FQoGZXIvYXdz", "IQoJb3JpZ2lu"), r"[A-Za-z0-9+/]{80,}={0,2}"),
+    ("trello", ("ATTA",), r"[a-f0-9]{64}[A-Z0-9]{8}" + _END),
+    ("yandex", ("t1.",), r"[A-Za-z0-9_-]{20,}={0,2}\.[A-Za-z0-9_-]{80,}={0,2}"),
+    ("yandex", ("y0_",), r"[A-Za-z0-9_-]{50,}"),
+    ("brave", ("BSA",), r"(?=[A-Za-z_-]{0,27}\d)[A-Za-z0-9_-]{27,28}" + _END),
+    ("google", ("AQ.A",), r"[A-Za-z0-9_-]{40,}"),
+    ("grafana", ("eyJrIjoi",), r"[A-Za-z0-9]{60,}={0,3}"),
+    ("telnyx", ("KEY",), r"[0-9A-Z]{32}_[A-Za-z0-9]{22}" + _END),
 )
 """Kind, prefixes, and what follows one of the prefixes."""
 
@@ -200,53 +215,48 @@ _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 """Kind, the literals that begin the match, and the whole expression."""
 
-_IN_ADDRESS: tuple[tuple[Gate, str, tuple[str, ...], str], ...] = (
+_IN_CONTEXT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
-        "hook",
         "slack-webhook",
         ("hooks.slack.com/",),
         r"hooks\.slack\.com/(?P<v>(?:services|workflows|triggers)/[A-Za-z0-9+/_-]{20,})",
     ),
-    ("hook", "discord-webhook", ("/api/webhooks/",), r"/api/webhooks/(?P<v>\d{15,21}/[A-Za-z0-9_-]{40,})"),
-    ("hook", "teams-webhook", ("webhook.office.com/",), r"webhook\.office\.com/webhookb2/(?P<v>[A-Za-z0-9@/-]{80,})"),
-    ("hook", "zapier-webhook", ("hooks.zapier.com/",), r"hooks\.zapier\.com/hooks/catch/(?P<v>\d+/[A-Za-z0-9]{6,})"),
-    ("key", "azure", ("SharedAccessKey=", "AccountKey="), r"\w+Key=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
-    ("sig=", "azure-sas", ("sig=",), r"sig=(?P<v>[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=){0,4})"),
+    ("discord-webhook", ("/api/webhooks/",), r"/api/webhooks/(?P<v>\d{15,21}/[A-Za-z0-9_-]{40,})"),
+    ("teams-webhook", ("webhook.office.com/",), r"webhook\.office\.com/webhookb2/(?P<v>[A-Za-z0-9@/-]{80,})"),
+    ("zapier-webhook", ("hooks.zapier.com/",), r"hooks\.zapier\.com/hooks/catch/(?P<v>\d+/[A-Za-z0-9]{6,})"),
+    ("azure", ("SharedAccessKey=", "AccountKey="), r"\w+Key=(?P<v>[A-Za-z0-9+/]{40,}={0,2})"),
+    ("azure-sas", ("sig=",), r"sig=(?P<v>[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=){0,4})"),
     (
-        "x-amz-",
         "aws-signature",
         ("X-Amz-",),
         r"X-Amz-(?:Signature|Security-Token|Credential)=(?P<v>[A-Za-z0-9%+/=_-]{16,})",
     ),
     (
-        "address",
         "url-password",
         ("://",),
         r"://[^\s/?#@:\"'<>`{}$]{0,256}+:(?P<v>[^\s/?#\"'<>`\\]{1,512})@(?=[A-Za-z0-9\[%.-])",
     ),
-    ("address", "url-token", ("://",), r"://(?P<v>(?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{20,200}+)(?::[\w-]{0,64})?@"),
-    ("auth", "docker", ('"auth',), r'"auth\\{0,8}"\s{0,8}:\s{0,8}\\{0,8}"(?P<v>[A-Za-z0-9+/=]{12,})'),
-    ("auth", "npm", ("_auth",), r"_auth(?:Token)?[ ]?=[ ]?\"?(?P<v>[A-Za-z0-9+/=_-]{12,})"),
+    ("url-token", ("://",), r"://(?P<v>(?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{20,200}+)(?::[\w-]{0,64})?@"),
+    ("docker", ('"auth',), r'"auth\\{0,8}"\s{0,8}:\s{0,8}\\{0,8}"(?P<v>[A-Za-z0-9+/=]{12,})'),
+    ("npm", ("_auth",), r"_auth(?:Token)?[ ]?=[ ]?\"?(?P<v>[A-Za-z0-9+/=_-]{12,})"),
     (
-        "curl",
         "curl-password",
         ("curl ",),
         r"curl [^\n]{0,400}?(?:-u|--user)[ =]['\"]?[^\s:'\"]{1,64}:(?P<v>[^\s'\"]{3,256})",
     ),
-    ("mysql", "mysql-password", ("mysql",), r"mysql\w{0,8} (?:[^\n]{0,200}? )?-p(?P<v>[^\s'\"-][^\s'\"]{3,256})"),
-    ("prefix", "stripe", ("whsec_",), _START + r"whsec_[A-Za-z0-9+/=]{16,}"),
-    ("prefix", "grafana", ("glc_",), _START + r"glc_[A-Za-z0-9+/=]{32,}"),
-    ("prefix", "1password", ("ops_eyJ",), _START + r"ops_eyJ[A-Za-z0-9+/_-]{60,}={0,3}"),
-    ("prefix", "fly", ("FlyV1 ",), r"FlyV1 (?P<v>fm\d[a-z]?_[A-Za-z0-9+/=_,-]{32,})"),
+    ("mysql-password", ("mysql",), r"mysql\w{0,8} (?:[^\n]{0,200}? )?-p(?P<v>[^\s'\"-][^\s'\"]{3,256})"),
+    ("stripe", ("whsec_",), _START + r"whsec_[A-Za-z0-9+/=]{16,}"),
+    ("grafana", ("glc_",), _START + r"glc_[A-Za-z0-9+/=]{32,}"),
+    ("1password", ("ops_eyJ",), _START + r"ops_eyJ[A-Za-z0-9+/_-]{60,}={0,3}"),
+    ("fly", ("FlyV1 ",), r"FlyV1 (?P<v>fm\d[a-z]?_[A-Za-z0-9+/=_,-]{32,})"),
     (
-        "prefix",
         "braintree",
         ("access_token$production$",),
         r"access_token\$production\$(?P<v>[0-9a-z]{16}\$[0-9a-f]{32})",
     ),
-    ("sshpass", "sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
+    ("sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
 )
-"""What is a secret because of the address around it: the sign that must be there, kind, literals, whole expression."""
+"""Secrets that the text around them gives away: kind, the literals that begin the match, and the whole expression."""
 
 _INSIDE: tuple[tuple[bytes, str, str], ...] = (
     (rb"\.atlasv1\.", "terraform", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),
@@ -260,6 +270,15 @@ _INSIDE: tuple[tuple[bytes, str, str], ...] = (
         r"[MNOA][A-Za-z0-9]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_-])",
     ),
     (rb"(?<![a-f0-9])[a-f0-9]{64}", "resume-token", r"(?P<v>\d{1,18}:\d{1,18}:[12]\d{9}:[a-f0-9]{64})" + _END),
+    (rb"APA91b", "firebase", r"(?P<v>[A-Za-z0-9_-]{11,22}:APA91b[A-Za-z0-9_-]{120,})"),
+    (rb"_P0A1_", "webex", r"[A-Za-z0-9_-]{40,80}_P0A1_" + _UUID),
+    (rb"-[a-f0-9]{8}-[a-f0-9]{8}", "mailgun", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}" + _END),
+    (rb"-[A-Za-z0-9]{40}", "twitter", r"\d{15,20}-(?=[a-z0-9]{0,39}[A-Z])[A-Za-z0-9]{40}" + _END),
+    (
+        rb"(?<![a-f0-9])[a-f0-9]{32}(?![a-f0-9])",
+        "asana",
+        rf"(?P<v>(?:[12]/\d{{13,19}}(?:/\d{{13,19}})?|{_UUID}):[a-f0-9]{{32}})" + _END,
+    ),
     (rb"\.[a-f0-9]{64}", "airtable", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
     (rb"\.[a-f0-9]{24}\.", "harness", r"[ps]at\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}"),
 )
@@ -277,8 +296,8 @@ class KeyFormats(NamedTuple):
 
     by_opening: dict[bytes, tuple[KeyFormat, ...]]
     """Formats that are one long word, by its first four characters."""
-    by_gate: dict[Gate, tuple[KeyFormat, ...]]
-    """Formats that an address gives away, by the sign that must be there."""
+    in_context: tuple[KeyFormat, ...]
+    """Formats that an address or a command gives away; searched for in every text."""
     among_signs: tuple[KeyFormat, ...]
     """Formats that no word begins; looked for where there are long words at all."""
     inside: tuple[tuple[re.Pattern[bytes], KeyFormat], ...]
@@ -292,15 +311,12 @@ def build_key_formats() -> KeyFormats:
     for key_format in _word_formats():
         for opening in {opening for literal in key_format.literals for opening in _openings(literal)}:
             by_opening[opening] = (*by_opening.get(opening, ()), key_format)
-    by_gate: dict[Gate, tuple[KeyFormat, ...]] = {}
-    for gate, kind, literals, expression in _IN_ADDRESS:
-        by_gate[gate] = (*by_gate.get(gate, ()), KeyFormat(kind, literals, expression))
     return KeyFormats(
         by_opening=by_opening,
-        by_gate=by_gate,
+        in_context=tuple(KeyFormat(*row) for row in _IN_CONTEXT),
         among_signs=tuple(KeyFormat(*row) for row in _AMONG_SIGNS),
         inside=tuple(
-            (lazy_regex(sign), KeyFormat(kind, (), _START + regex, anchored=False)) for sign, kind, regex in _INSIDE
+            (re.compile(sign), KeyFormat(kind, (), _START + regex, anchored=False)) for sign, kind, regex in _INSIDE
         ),
     )
 
@@ -309,8 +325,8 @@ def build_key_formats() -> KeyFormats:
 def list_literals() -> frozenset[str]:
     """What any key begins with, or what stands before one."""
     formats = build_key_formats()
-    known = [*formats.among_signs, *(each for row in formats.by_opening.values() for each in row)]
-    known += [each for row in formats.by_gate.values() for each in row]
+    in_words = (each for row in formats.by_opening.values() for each in row)
+    known = [*formats.among_signs, *in_words, *formats.in_context]
     return frozenset(literal for each in known for literal in each.literals)
 
 

@@ -9,36 +9,37 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from metier.lazy_regex import lazy_regex
 from metier.telemetry.formats import Span
 from metier.telemetry.values import word_set
 
 type Degree = Literal["mixed", "plain", "hex"]
 """`mixed` has both cases and digits, `plain` one case and digits, `hex` may be a hash."""
 
-_CORE = lazy_regex(rb"[A-Za-z0-9]{15,}")
-_HEX_BYTES = lazy_regex(rb"[0-9a-f]+|[0-9A-F]+")
-_HEX = lazy_regex(r"[0-9a-f]+|[0-9A-F]+")
-_LEFT = lazy_regex(r"[A-Za-z0-9_+/~.-]*")
-_RIGHT = lazy_regex(r"[A-Za-z0-9_+/~.-]*={0,2}")
-_SEPARATORS = lazy_regex(r"[_/+~.-]")
-_PREFIX = lazy_regex(r"(?:[A-Za-z][A-Za-z0-9]{1,11}[_-]){1,3}(?=[A-Za-z0-9_-]{20,}\Z)")
-_UUID = lazy_regex(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_RUNS = lazy_regex(r"A+|a+|0+")
-_FILE = lazy_regex(r"\.[a-z]{1,5}\Z")
+_CORE = re.compile(rb"[A-Za-z0-9]{15,}")
+_HEX_BYTES = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
+_HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_LEFT = re.compile(r"[A-Za-z0-9_+/~.-]*")
+_RIGHT = re.compile(r"[A-Za-z0-9_+/~.-]*={0,2}")
+_SEPARATORS = re.compile(r"[_/+~.-]")
+_PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9]{1,11}[_-]){1,3}(?=[A-Za-z0-9_-]{20,}\Z)")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID_BYTES = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_RUNS = re.compile(r"A+|a+|0+")
+_FILE = re.compile(r"\.[a-z]{1,5}\Z")
 _CLASSES = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", "A" * 26 + "a" * 26 + "0" * 10, "_+/=~.-"
 )
-_NAMES = lazy_regex(r"[a-z0-9]+")
+_NAMES = re.compile(r"[a-z0-9]+")
 _TELLING = word_set(
     """
-    api apikey auth bearer bot cookie cookies cred creds credential credentials jwt key keys leaked license login
-    otp pass passcode passphrase passwd password pat phpsessid jsessionid psk pw pwd rotate secret secrets sess sessid
-    session sessionid sid signin signing token tokens vault webhook
+    api apikey auth authenticate bearer bot cookie cookies cred creds credential credentials jwt key keys leaked license
+    login otp pass passcode passphrase passwd password pat phpsessid jsessionid psk pw pwd revoke rotate secret secrets
+    sess sessid session sessionid sid signin signing token tokens vault webhook
     """
 )
 _STRONG_WORDS = ("token", "secret", "key", "passw", "passp", "cookie", "sess", "sid", "credential", "bearer", "pat")
-_STRONG = lazy_regex(
+_TELLING_OF_IDS = (*_STRONG_WORDS, "rotate", "revoke", "leaked", "authenticate")
+_STRONG = re.compile(
     r"(?:tokens?|secrets?|keys?|password|passphrase|cookies?|sess(?:ion|id)?(?:[ _-]?id)?|sid|credentials?|bearer|pat)"
     r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
 )
@@ -49,9 +50,33 @@ _HARMLESS = word_set(
     example cache version build gpg recv font svg png pubkey thumbprint signature chunk anchor placeholder
     """
 )
-_IN_QUERY = lazy_regex(r"(?:token|key|secret|sig|auth|session|code)=\Z")
-_OF_CODE = lazy_regex(r"[;{}=<>\\]|\w\(")
-_IDS = lazy_regex(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
+_VENDORS = word_set(
+    """
+    adyen agora airtable alchemy algolia amplitude anthropic appcenter assemblyai auth0 axiom azure betterstack binance
+    bitrise bittrex braintree bugsnag circleci cloudflare codecov codemagic cohere coinbase coinmarketcap confluent
+    contentful coralogix customerio datadog deepgram deepseek digitalocean discord doppler droneci dropbox dynatrace
+    elevenlabs etherscan etsy exa facebook fal fastly finicity finnhub flickr freshbooks gitter heroku hetzner hubspot
+    ibm infura intercom iterable jfrog klaviyo kraken kucoin launchdarkly linode livekit logzio looker loops mailchimp
+    mailgun mailjet mandrill mapbox mattermost meilisearch meraki messagebird mistral mixpanel mux netlify okta openai
+    opsgenie optimizely ovh pagerduty paypal pinecone plaid plivo postmark privateai pubnub pusher qdrant railway
+    rapidapi rollbar scaleway segment semgrep sendbird sendgrid sentry serpapi shopify sidekiq slack snyk sonarqube
+    sparkpost spotify squarespace statuspage strava stripe sumologic telnyx todoist together travis trello twilio twitch
+    twitter typesense vercel vonage vultr weather weaviate webex zendesk zoom
+    """
+)
+"""Vendors some of whose keys are a bare hash, a UUID or a short word."""
+_OF_VENDOR = re.compile(r"([a-z0-9]{2,20})(?:[ _-](?:id|key|token|secret|api))?[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?\Z")
+_STRONG_OF_UUID = re.compile(
+    r"(?:tokens?|secrets?|(?:api|access|license|account)[ _-]?keys?|passwords?|passphrase|credentials?|bearer)"
+    r"""["'`]?\s{0,2}(?:is|was|=|:|->|=>)?\s{0,2}["'`(]?\Z"""
+)
+"""As `_STRONG`, without words that stand before ids: a session and a bare key have one."""
+_ASKING = word_set(
+    "key keys token tokens secret secrets password credential credentials rotate revoke leaked authenticate"
+)
+_IN_QUERY = re.compile(r"(?:token|key|secret|sig|auth|session|code)=\Z")
+_OF_CODE = re.compile(r"[;{}=<>\\]|\w\(")
+_IDS = re.compile(r"(?:toolu|call|msg|req|resp|run|chatcmpl|fc|rs|evt|srvtoolu|batch|file|gen)[_-]", re.IGNORECASE)
 """Ids that models and their servers give to calls, messages and requests."""
 
 _MIN_MIXED = 0.36
@@ -85,6 +110,8 @@ def find_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
         for word in _find_words(text, core.decode()):
             if _is_given_away(lowered, word):
                 yield Span(word.start, word.end, word.start, "random")
+    for uuid in dict.fromkeys(_UUID_BYTES.findall(words)):
+        yield from _find_uuid(text, lowered, uuid.decode())
 
 
 def judge_randomness(word: str) -> Degree | None:
@@ -110,7 +137,7 @@ def judge_randomness(word: str) -> Degree | None:
 
 def _may_tell_of_hex(lowered: str, words: bytes, core: bytes) -> bool:
     """A quick look: most hexadecimal words are hashes, and nothing near them speaks of a secret."""
-    return b"_" + core in words or any(word in lowered for word in _STRONG_WORDS)
+    return b"_" + core in words or any(word in lowered for word in _TELLING_OF_IDS)
 
 
 def _find_words(text: str, core: str) -> Iterator[_Word]:
@@ -139,11 +166,14 @@ def _is_given_away(lowered: str, word: _Word) -> bool:
     strong = _STRONG.search(before[-_RIGHT_BEFORE:]) is not None
     names = frozenset(_NAMES.findall(before + lowered[word.start : word.end].rpartition("_")[0]))
     if word.degree == "hex":
-        return strong and len(word.text) >= 24 and names.isdisjoint(_HARMLESS)
+        is_asked_for = strong or _is_vendors(lowered, word.start, word.end)
+        return is_asked_for and len(word.text) >= 24 and names.isdisjoint(_HARMLESS)
     if "://" in before.rpartition(" ")[2]:
         return _IN_QUERY.search(before) is not None
     if not strong and not names.isdisjoint(_HARMLESS):
         return False
+    vendor = _OF_VENDOR.search(before)
+    strong = strong or (vendor is not None and vendor[1] in _VENDORS)
     if strong or _PREFIX.match(word.text) or not names.isdisjoint(_TELLING):
         return word.degree == "mixed" or len(word.text) >= 24
     end = lowered.find("\n", word.end)
@@ -151,6 +181,32 @@ def _is_given_away(lowered: str, word: _Word) -> bool:
     if not _TELLING.isdisjoint(_NAMES.findall(behind)):
         return word.degree == "mixed" or len(word.text) >= 24
     return len(word.text) >= _ALONE[word.degree] and _is_sentence(before, behind)
+
+
+def _find_uuid(text: str, lowered: str, uuid: str) -> Iterator[Span]:
+    at = text.find(uuid)
+    while at >= 0:
+        if _is_uuid_given_away(lowered, at, at + len(uuid)):
+            yield Span(at, at + len(uuid), at, "random")
+        at = text.find(uuid, at + len(uuid))
+
+
+def _is_uuid_given_away(lowered: str, start: int, end: int) -> bool:
+    """A UUID is an id, unless the word right before it, or a vendor and a word about keys around it, say otherwise."""
+    line = lowered.rfind("\n", 0, start) + 1
+    before = lowered[max(line, start - _BEFORE) : start]
+    if "://" in before.rpartition(" ")[2] or not _HARMLESS.isdisjoint(_NAMES.findall(before)):
+        return False
+    return _STRONG_OF_UUID.search(before[-_RIGHT_BEFORE:]) is not None or _is_vendors(lowered, start, end)
+
+
+def _is_vendors(lowered: str, start: int, end: int) -> bool:
+    """A vendor and a word about keys are in the same sentence."""
+    line, last = lowered.rfind("\n", 0, start) + 1, lowered.find("\n", end)
+    around = lowered[max(line, start - _BEFORE) : start]
+    around += " " + lowered[end : min(last if last >= 0 else len(lowered), end + _BEHIND)]
+    names = frozenset(_NAMES.findall(around))
+    return not (names.isdisjoint(_VENDORS) or names.isdisjoint(_ASKING)) and names.isdisjoint(_HARMLESS)
 
 
 def _is_sentence(before: str, behind: str) -> bool:

@@ -1,4 +1,4 @@
-"""Takes secrets out of text: known values in every encoding, vendor key formats, values behind secret names.
+"""Takes secrets out of text: known values in common encodings, vendor key formats, values behind secret names.
 
 What is found is replaced by `***REDACTED***`; names in front of values stay. Text without a secret comes back as the
 same object. Nothing here remembers or shows a value.
@@ -8,13 +8,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from metier.lazy_regex import lazy_regex
-from metier.telemetry.exact import MIN_LENGTH, build_needles
+from metier.telemetry.exact import ESCAPES, MIN_LENGTH, build_needles
 from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, find_long_words
-from metier.telemetry.names import NameRules
+from metier.telemetry.names import NameRules, find_name_places, lower_ascii
 from metier.telemetry.patterns import LONG_WORD
 from metier.telemetry.random_words import find_random_words
-from metier.telemetry.signs import find_signs, lower_ascii
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
@@ -28,8 +26,8 @@ class Finding(NamedTuple):
     end: int
 
 
-_PLAIN = lazy_regex(rb"[A-Za-z0-9_.~-]+")
-_WORD_REST = lazy_regex(r"""[^\s"'`<>]*""")
+_PLAIN = re.compile(rb"[A-Za-z0-9_.~-]+")
+_WORD_REST = re.compile(r"""[^\s"'`<>]*""")
 _MIN_SECRET_NUMBER = 6
 
 
@@ -97,15 +95,13 @@ class Redactor:
             return []
         words = find_long_words(text.encode("utf-8", "surrogatepass"))
         lowered = lower_ascii(text)
-        signs = find_signs(text, lowered)
-        found = [*self._formats.find(text, words=words, gates=signs.gates)]
+        found = [*self._formats.find(text, words=words)]
         if words and self._random_words:
             found += find_random_words(text, lowered, words)
         if self._needles and self._may_hold_known(text, words):
             found += self._find_known(text)
-        if signs.names or self._names.has_configured:
-            named = self._names.find(text, lowered, signs.names)
-            found += [Span(secret.start, secret.end, secret.context, secret.kind) for secret in named]
+        named = self._names.find(text, lowered, find_name_places(lowered))
+        found += [Span(secret.start, secret.end, secret.context, secret.kind) for secret in named]
         return _merge(found) if found else found
 
     def covers(self, name: str) -> bool:
@@ -115,7 +111,7 @@ class Redactor:
     def find_open(self, text: str) -> int:
         """Where the first value begins that later text may turn into a secret; the end of the text where none does."""
         lowered = lower_ascii(text)
-        named = self._names.find_open(text, lowered, find_signs(text, lowered).names)
+        named = self._names.find_open(text, lowered, find_name_places(lowered))
         return min(named, _find_begun(text, self._spread))
 
     def may_begin_value(self, text: str) -> bool:
@@ -224,7 +220,7 @@ class RedactionStream:
         return cut
 
     def _force(self, spans: list[Span]) -> str:
-        """A line without end: cut where no word is split, or drop the rest of a secret that goes on."""
+        """A line without end: cut where no word is split, or drop the rest of a secret that continues."""
         overlap = self._limit // 4
         last = spans[-1] if spans else None
         if last and last.end == len(self._held) and last.start < len(self._held) - overlap:
@@ -320,5 +316,7 @@ def _merge(spans: list[Span]) -> list[Span]:
 
 
 def _hint(needle: str) -> bytes:
-    """The longest part of a needle that stays as it is in UTF-8 and in JSON."""
+    """The longest part of a needle that stays as it is in UTF-8 and in JSON; one for all needles that are escapes."""
+    if needle.startswith(ESCAPES):
+        return needle[:2].encode()
     return max(_PLAIN.findall(needle.encode("utf-8", "surrogatepass")), key=len, default=b"")

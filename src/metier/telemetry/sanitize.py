@@ -9,8 +9,6 @@ changes nothing.
 
 import re
 
-from metier.lazy_regex import lazy_regex
-
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -23,8 +21,8 @@ _JOINING = (
 )
 _HAN = "\u2e80-\u2fff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
-SUSPECT = lazy_regex(f"[{_UNSAFE}]")
-_PARTS = lazy_regex(
+SUSPECT = re.compile(f"[{_UNSAFE}]")
+_PARTS = re.compile(
     # Starts with one character class, which the engine finds quickly; what follows says what that character is part of.
     f"[{_UNSAFE}](?:"
     "(?P<keep>"

@@ -5,10 +5,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Literal, Protocol, TypeAliasType, cast, get_origin
 
+from msgspec import Struct
 from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
-from metier.dataclass import dataclass
 from metier.errors import LogError
 from metier.event_record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.events import Payload
@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 
 class FanOut:
-    """Hands each record to every sink. One that fails is switched off and reported once; the others go on."""
+    """Hands each record to every sink. One that fails is switched off and reported once; the others continue."""
 
     def __init__(self, sinks: Iterable[Sink], *, report: Callable[[str], None]) -> None:
         self._sinks = list(sinks)
@@ -184,8 +184,7 @@ def _is_silent(field: FieldInfo) -> bool:
     return get_origin(kind.__value__ if isinstance(kind, TypeAliasType) else kind) is Literal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunScope:
+class RunScope(Struct, frozen=True, kw_only=True):
     """What all records of one run have in common."""
 
     run_id: str

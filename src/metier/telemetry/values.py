@@ -2,8 +2,6 @@
 
 import re
 
-from metier.lazy_regex import lazy_regex
-
 MARK = "***REDACTED***"
 
 
@@ -21,12 +19,12 @@ _ORDINARY = word_set(
     unauthorized forbidden denied failed authentication authorization error encrypted plaintext disabled enabled
     """
 )
-_PLACEHOLDER = lazy_regex(
+_PLACEHOLDER = re.compile(
     r"""\A(?:\$\{[^}]*\}.*|\$\(.*|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%|%\(?\w*\)?[sdr]|\{\{.*\}\}|\{[\w.!:\[\]()'"]*\}"""
     r"""|<[^>]*>?|\[[^\]]*\]|\*{2,}|\.{2,}|…|[-_]+|@[\w.]+|&\w+|\|[+-]?|>[+-]?)\Z""",
     re.DOTALL,
 )
-_CODE = lazy_regex(
+_CODE = re.compile(
     r"""\A(?: !? (?:await\ )? [A-Za-z_][\w.]* (?:\(.*|\[.*)                # call(…), name[…]
         | (?:self|this|os|process|config|settings|env|args|options|opts|params|request|req|ctx|cfg|secrets|vars|var
            |local|data|kwargs|props|state|user|module|each|input|github|steps|st|app|context|credentials|auth)
@@ -41,12 +39,12 @@ _CODE = lazy_regex(
         )\Z""",
     re.VERBOSE | re.DOTALL,
 )
-_NAME_OF_VARIABLE = lazy_regex(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|SECRET|TOKEN|PASSWORD|ENV|NAME|ID)\Z")
-_TEMPLATE = lazy_regex(r"\{\{|%\(|\$\{[A-Za-z_]\w*\}|\{[a-z_]+\}|<%")
-_DIGIT = lazy_regex(r"\d")
-_LETTER = lazy_regex(r"[^\W\d_]")
-_ODD = lazy_regex(r"[!@#$%^*+=~?]")
-_FAKE = lazy_regex(r"(?i)\A(?:your|my|insert|enter|put|add|replace|example|dummy|sample)[-_ ]|not_long_enough")
+_NAME_OF_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|SECRET|TOKEN|PASSWORD|ENV|NAME|ID)\Z")
+_TEMPLATE = re.compile(r"\{\{|%\(|\$\{[A-Za-z_]\w*\}|\{[a-z_]+\}|<%")
+_DIGIT = re.compile(r"\d")
+_LETTER = re.compile(r"[^\W\d_]")
+_ODD = re.compile(r"[!@#$%^*+=~?]")
+_FAKE = re.compile(r"(?i)\A(?:your|my|insert|enter|put|add|replace|example|dummy|sample)[-_ ]|not_long_enough")
 
 
 def is_ordinary_word(value: str) -> bool:

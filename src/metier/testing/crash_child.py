@@ -1,9 +1,8 @@
-"""One life of a scenario in a process of its own: go on from wherever the last one was ended, to the end.
+"""One life of a scenario in a process of its own: continue from wherever the last one was ended, to the end.
 
-`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once, builds what parts build at their first
-use, and then, for each JSON line on its standard input, forks a process that lives it; a fork that nothing ran in
-before is as fresh as a new process, and costs less. It answers each line with how that process ended, when it ended:
-several may live at once.
+`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once, and then, for each JSON line on its
+standard input, forks a process that lives it; a fork that nothing ran in before is as fresh as a new process, and costs
+less. It answers each line with how that process ended, when it ended: several may live at once.
 """
 
 import gc
@@ -14,11 +13,12 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import anyio
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.engine.journal import read_entries
@@ -34,7 +34,6 @@ from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
 from metier.testing.crash_scenario import Build, Scenario
-from metier.testing.warm_process import warm_process
 
 OUTCOME = "outcome.json"
 MOST_ROUNDS = 60
@@ -114,7 +113,7 @@ def load_build(file: Path, function: str) -> Build:
 
 
 async def live(build: Build, order: Order) -> Outcome:
-    """Go on with the scenario's run, or begin it, and answer whatever it asks, until it ends."""
+    """Continue with the scenario's run, or begin it, and answer whatever it asks, until it ends."""
     began = time.monotonic()
     folder = Path(order.folder)
     points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
@@ -285,7 +284,6 @@ def serve(build: Build) -> None:
 def main() -> None:
     file, function = sys.argv[1:]
     build = load_build(Path(file), function)
-    warm_process()
     gc.collect()
     gc.freeze()
     serve(build)

@@ -1,4 +1,4 @@
-"""Kill a run with SIGKILL wherever it leaves a trace, let fresh processes go on with it, and check what must hold.
+"""Kill a run with SIGKILL wherever it leaves a trace, let fresh processes continue with it, and check what must hold.
 
     report = check_crashes(build)
     assert report.ok, report.render()
@@ -72,7 +72,7 @@ class CrashOutcome:
     lives: int = 0
     asked: tuple[str, ...] = ()
     resume_seconds: float = 0
-    """Until the run went on; how long it then took to its end is not counted."""
+    """Until the run continued; how long it then took to its end is not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class CrashKit:
         return Baseline(points=points, outcome=outcome, effects=effects, artifacts=self._artifacts(case))
 
     def check(self, point: CrashPoint, baseline: Baseline, *, again: Sequence[int] = ()) -> CrashOutcome:
-        """Kill at `point`; kill the resuming processes at these points of theirs; let one go on; look."""
+        """Kill at `point`; kill the resuming processes at these points of theirs; let one continue; look."""
         case = self.open_case()
         first = self.live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
         if first["code"] != -9:
@@ -170,7 +170,7 @@ class CrashKit:
         return CrashReport(outcomes=tuple(found for each in series for found in self.check_series(each, baseline)))
 
     def check_series(self, points: Sequence[CrashPoint], baseline: Baseline) -> tuple[CrashOutcome, ...]:
-        """Kill one run at all of these points, one after the other; let one process go on from the last; look.
+        """Kill one run at all of these points, one after the other; let one process continue from the last; look.
 
         For each point it costs a part of a run, and `check` costs a whole one. Where something is wrong, or a process
         does not come to its point, each point is checked alone as well: that says which of them it is.
@@ -225,7 +225,7 @@ class CrashKit:
         print(order.model_dump_json(), file=self._process.stdin, flush=True)
 
     def wait(self) -> dict[str, JsonValue]:
-        """How the first of those that were begun ended: `code`, `seconds`, and the `outcome` that its order named."""
+        """How the first of those that were started ended: `code`, `seconds`, and the `outcome` that its order named."""
         assert self._process is not None
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()

@@ -13,16 +13,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.event_record import EventRecord
 from metier.ids import Ids
-from metier.lazy_regex import lazy_regex
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
 from metier.runtime.host import Host
@@ -33,9 +33,9 @@ from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult
 REACHED, ARMED = "reached", "armed"
 """Files in the folder of points: names that were reached, one a line; the point at which a script ends the agent."""
 
-_NUMBER = lazy_regex(r"\d{3,}")
-_RUN_ID = lazy_regex(r"\d{8}-\d{6}-[0-9a-f]{12}")
-_HASH = lazy_regex(r"[0-9a-f]{16,}")
+_NUMBER = re.compile(r"\d{3,}")
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
+_HASH = re.compile(r"[0-9a-f]{16,}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the crash kit runs: a task with its model, tools and skills, and how a person would answer."""
+"""What the crash kit runs: a task with its model, tools and skills, and how a user would answer."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from metier.runtime.children.child_runs import ChildRunStart
+from metier.runtime.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
+from metier.store.backend import DATABASE
 from metier.store.base import Store
 from metier.store.machine import Machine
-from metier.store.opening import DATABASE
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.crash_points import PointedStore, Points, build_connection_class
 
@@ -44,11 +44,11 @@ class Scenario:
     effects: Path
     """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""
     settle: Callable[[str], DoubtAnswer]
-    """What a person would answer about the step with this idempotency key, after a look at the world."""
+    """What a user would answer about the step with this idempotency key, after a look at the world."""
     extra_context: str = ""
     """What was piped in beside the task."""
     answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
-    """What a person would answer to a question."""
+    """What a user would answer to a question."""
     artifacts: tuple[Path, ...] = ()
     """Files that must have the same bytes as after an undisturbed run."""
     open_store: OpenStore = open_pointed_sqlite

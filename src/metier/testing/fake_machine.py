@@ -37,6 +37,6 @@ class FakeMachine:
         self.wall += timedelta(seconds=seconds)
 
     def restart(self) -> None:
-        """Another boot: the uptime begins anew."""
+        """Another boot: the uptime begins again."""
         self.boot += "-again"
         self.seconds = 1.0

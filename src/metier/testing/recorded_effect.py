@@ -48,7 +48,7 @@ def describe_deed(name: str, effect: Effect) -> ToolInfo:
 
 
 def build_settle(effects: Path) -> Callable[[str], DoubtAnswer]:
-    """What a person answers who looks whether it happened."""
+    """What a user answers who checks whether it happened."""
 
     def settle(key: str) -> DoubtAnswer:
         return "done" if any(effect["key"] == key for effect in read_effects(effects)) else "retry"

@@ -1,8 +1,9 @@
 """Checks of the store contract: conversations, their bounds, messages that are answered once, tokens that work once."""
 
-from dataclasses import replace
+import dataclasses
 
 import anyio
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import UsageError
@@ -176,10 +177,15 @@ async def a_newer_summary_is_not_replaced_by_an_older_one(case: Case) -> None:
     state = await contexts.commit("c1", ContextChange(summary=NewSummary(text="half", upto=5)))
 
     assert (state.summary, state.summarized_to, state.version) == ("all \x00 of it", 9, 0)
-    await _put(contexts, replace(state, summary="not here"))
+    state = await _put(contexts, replace(state, summary="the caller's \x00 own"))
     found = await case.second.contexts.find_state("c1")
     assert found is not None
-    assert found.summary == "all \x00 of it"
+    assert found.summary == "the caller's \x00 own"
+    await contexts.commit("c1", ContextChange(summary=NewSummary(text="newer", upto=10)))
+    await _put(contexts, state)
+    found = await case.second.contexts.find_state("c1")
+    assert found is not None
+    assert found.summary == "newer"
 
 
 async def a_message_is_done_once_and_its_result_is_kept(case: Case) -> None:
@@ -262,7 +268,11 @@ async def a_token_is_redeemed_once(case: Case) -> None:
     state = await _put(case.first.contexts, _state(task_state="input_required", current_turn=2))
     good = Redemption(version=state.version, turn=2, digest="")
 
-    for wrong in (replace(good, version=0), replace(good, version=2), replace(good, turn=1)):
+    for wrong in (
+        dataclasses.replace(good, version=0),
+        dataclasses.replace(good, version=2),
+        dataclasses.replace(good, turn=1),
+    ):
         assert await case.first.contexts.redeem("c1", wrong) is None
     assert await case.first.contexts.redeem("c2", good) is None
     redeemed = await case.first.contexts.redeem("c1", good)
@@ -287,9 +297,13 @@ async def the_message_that_brought_a_token_may_bring_it_again(case: Case) -> Non
     again = await case.second.contexts.redeem("c1", mine)
     assert first is not None
     assert again == first
-    assert await case.second.contexts.redeem("c1", replace(mine, digest="b" * 64)) is None
+    assert await case.second.contexts.redeem("c1", dataclasses.replace(mine, digest="b" * 64)) is None
 
-    await _put(case.first.contexts, first)
+    started = await _put(case.first.contexts, replace(first, task_state="in_progress"))
+    assert await case.second.contexts.redeem("c1", mine) == started
+    claim = await case.first.contexts.claim_message("c1", "m1", owner="a", seconds=60)
+    done = ContextChange(state=started, completion=Completion(claim=claim, result=1))
+    await case.first.contexts.commit("c1", done)
 
     assert await case.second.contexts.redeem("c1", mine) is None
 

@@ -16,6 +16,7 @@ from metier.testing.store_journal_checks import JOURNAL_CHECKS
 from metier.testing.store_outbox_checks import OUTBOX_CHECKS
 from metier.testing.store_queue_checks import QUEUE_CHECKS
 from metier.testing.store_schedule_checks import SCHEDULE_CHECKS
+from metier.testing.store_usage_checks import USAGE_CHECKS
 
 CHECKS: tuple[Check, ...] = (
     *JOURNAL_CHECKS,
@@ -24,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     *CONTEXT_CHECKS,
     *SCHEDULE_CHECKS,
     *OUTBOX_CHECKS,
+    *USAGE_CHECKS,
 )
 
 

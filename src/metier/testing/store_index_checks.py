@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from metier.store.base import RunRow, StoredEntry
+from metier.store.base import RunRow, RunSearch, StoredEntry
 from metier.store.failures import (
     ApprovalUnknown,
     BlobUnknown,
@@ -16,7 +16,6 @@ from metier.store.failures import (
     RunUnknown,
     StoreUnavailable,
 )
-from metier.store.search import RunSearch
 from metier.testing.store_case import (
     NOON,
     Case,
@@ -214,7 +213,7 @@ async def ended_runs_are_found_and_deleted_in_batches(case: Case) -> None:
     deleted = await case.second.delete_runs([row.run_id for row in (*first, *rest)] + ["unknown"])
     await case.second.reclaim()
 
-    # r2 goes on, child-1 belongs to it, and r3 is being driven.
+    # r2 continues, child-1 belongs to it, and r3 is being driven.
     assert [row.run_id for row in (*first, *rest)] == ["r0", "r1", "r3", "r4", "child-2"]
     assert [row.run_id for row in below] == ["r0"]
     assert sorted(deleted) == ["child-2", "r0", "r1", "r4"]

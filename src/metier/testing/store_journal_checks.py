@@ -124,7 +124,7 @@ async def a_lease_given_back_writes_no_more(case: Case) -> None:
 
     await refused(LeaseLost, case.first.append(lease, 1, build_entries(1)))
     await refused(LeaseLost, case.first.renew_lease(lease, seconds=1))
-    await case.second.take_lease("r1", owner="bob", seconds=1)
+    assert (await case.second.take_lease("r1", owner="bob", seconds=1)).left_by == ""
 
 
 async def a_held_lease_names_its_holder(case: Case) -> None:
@@ -151,7 +151,7 @@ async def a_heartbeat_keeps_the_lease(case: Case) -> None:
     run = await case.second.find_run("r1")
     assert run is not None
     assert run.driver == ""
-    await case.second.take_lease("r1", owner="bob", seconds=1)
+    assert (await case.second.take_lease("r1", owner="bob", seconds=1)).left_by == lease.owner
 
 
 async def tokens_only_grow(case: Case) -> None:

@@ -62,6 +62,7 @@ async def a_run_whose_worker_is_gone_is_claimed_by_another(case: Case) -> None:
 
     assert new is not None
     assert new.token > old.token
+    assert (old.left_by, new.left_by) == ("", "old")
     await refused(LeaseLost, case.first.append(old, 2, build_entries(2)))
     await case.second.append(new, 2, build_entries(2))
 

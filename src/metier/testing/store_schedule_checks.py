@@ -1,9 +1,9 @@
 """What every store must do with schedules. Part of `store_contract`."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import anyio
+from msgspec.structs import replace
 
 from metier.store.schedules import MOST_FIRINGS, Firing, ScheduleMark, ScheduleRow
 from metier.testing.store_case import NOON, Case, Check

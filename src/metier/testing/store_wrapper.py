@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSearch, Store, StoredEntry
 from metier.store.contexts import ContextStore
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
-from metier.store.search import RunSearch
+from metier.store.usage import UsageStore
 from metier.task_state import TaskState
 
 
@@ -29,6 +29,10 @@ class StoreWrapper:
     @property
     def outbox(self) -> OutboxStore:
         return self.inner.outbox
+
+    @property
+    def usage(self) -> UsageStore:
+        return self.inner.usage
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         await self.inner.create_run(row, entries)

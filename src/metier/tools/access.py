@@ -1,17 +1,16 @@
 """`tool-access.json`: which tools are turned off in a workspace, whatever rules and definitions say.
 
-It stands in `.agent/` or in `context/`; what either file turns off is off.
+It is in `.agent/` or in `context/`; what either file turns off is off.
 """
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct, field
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
@@ -69,8 +68,7 @@ class AccessFile:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class AccessReading:
+class AccessReading(Struct, frozen=True):
     file: Path
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
     """Every tool that is named, and its line."""

@@ -1,13 +1,14 @@
 """What a tool is: its name, what it takes and gives, what it risks, how it is executed. No tool lives here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+import msgspec
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.decisions import CalledRun
 from metier.events import Payload
 from metier.messages import Spent
@@ -51,6 +52,10 @@ def _ignore(_payload: Payload) -> None:
     return None
 
 
+def _drop_text(_text: str) -> None:
+    return None
+
+
 class PathGuard(Protocol):
     """What the rules say to the file that a path really is, once it is open: a link shows them another name."""
 
@@ -77,8 +82,7 @@ class NoGuard:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(Struct, frozen=True, kw_only=True):
     """For whom and where a call happens."""
 
     workspace: Path
@@ -90,12 +94,14 @@ class ToolContext:
     """What is left of the run's time; a tool takes this or its own limit, whichever is shorter."""
     emit: Callable[[Payload], None] = _ignore
     """Receives events that the tool has to tell."""
+    keep_partial: Callable[[str], None] = _drop_text
+    """Receives the output so far of a call that is interrupted, before the cancellation continues."""
     spool: Path | None = None
     """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
     attempt: int = 1
-    """Counts the times the call was begun on purpose; a repetition after a crash is the same attempt."""
-    answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """What a person answered to the questions of this call so far."""
+    """Counts the times the call was started on purpose; a repetition after a crash is the same attempt."""
+    answers: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
+    """What a user answered to the questions of this call so far."""
     artifacts: Path | None = None
     """Where a file that belongs to the run may be put."""
     clean: Callable[[str], str] = str
@@ -103,16 +109,15 @@ class ToolContext:
     trace_parent: str = ""
     """The W3C `traceparent` of the step, for what it starts or asks; empty where traces are off."""
     base_hash: str | None = None
-    """`Preview.base` of the change that a person approved: another state of what it changes is refused."""
-    paths: PathGuard = field(default_factory=NoGuard)
+    """`Preview.base` of the change that a user approved: another state of what it changes is refused."""
+    paths: PathGuard = msgspec.field(default_factory=NoGuard)
     """Asked by tools that open files, with the names these really have."""
-    buffers: Buffers = field(default_factory=NoBuffers)
+    buffers: Buffers = msgspec.field(default_factory=NoBuffers)
     """Asked by tools that read or change one file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What a tool must know to go on: the call is made again with the answer."""
+class Question(Struct, frozen=True, kw_only=True):
+    """What a tool must know to continue: the call is made again with the answer."""
 
     text: str
     fields: JsonValue = None
@@ -131,15 +136,14 @@ class Media:
     pages: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
-    """What came of a call. A failure is a result too: the model reads `error` and goes on."""
+class ToolResult(Struct, frozen=True, kw_only=True):
+    """What came of a call. A failure is a result too: the model reads `error` and continues."""
 
     ok: bool
     output: JsonValue = None
     error: str = ""
     """One sentence for the model; empty when `ok`."""
-    meta: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    meta: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
     """For records, not for the model: durations, sizes, the error's code."""
     question: Question | None = None
     """Not a result yet: the run waits for an answer, then calls again."""
@@ -149,6 +153,8 @@ class ToolResult:
     """What the call paid a model."""
     media: tuple[Media, ...] = ()
     """What the model sees beside `output`."""
+    is_limited: bool = False
+    """The tool applied its own documented size limit, so the general limit for results does not apply."""
 
     @property
     def is_final(self) -> bool:
@@ -164,8 +170,7 @@ class Tool(Protocol):
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Struct, frozen=True):
     """What a call would change, for the person who decides about it."""
 
     text: str

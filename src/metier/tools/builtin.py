@@ -7,18 +7,17 @@ from metier.errors import ConfigError, ToolFailed
 from metier.tools.base import Tool
 from metier.tools.files.edit import Edit
 from metier.tools.files.glob import Glob
-from metier.tools.files.grep import Grep
+from metier.tools.files.grep import Grep, find_ripgrep
 from metier.tools.files.read import Read
-from metier.tools.files.ripgrep import find_ripgrep
 from metier.tools.files.scope import Scope
 from metier.tools.files.write import Write
 from metier.tools.shell.bash import Bash, Surroundings
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import Shell
-from metier.tools.web.fetch import WebFetch
 from metier.tools.web.options import WebSearchOptions
-from metier.tools.web.resolving import WebAccess
-from metier.tools.web.search import WebSearch
+from metier.tools.web.url import WebAccess
+from metier.tools.web.web_fetch import WebFetch
+from metier.tools.web.web_search import WebSearch
 
 
 def build_builtin_tools(

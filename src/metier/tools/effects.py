@@ -8,4 +8,4 @@ type Effect = Literal["read", "idempotent", "keyed", "opaque"]
 """What may happen when a call is repeated after a crash: nothing, the same, the same under one key, or who knows."""
 
 REPEATABLE: frozenset[Effect] = frozenset({"read", "idempotent", "keyed"})
-"""Effects of calls that may be made again without asking a person."""
+"""Effects of calls that may be made again without asking a user."""

@@ -15,18 +15,17 @@ from typing import Protocol, cast, get_type_hints, overload
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
 from pydantic import JsonValue, PydanticUserError, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from metier.dataclass import dataclass
 from metier.errors import ToolFailed, UsageError
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect, Risk
 from metier.tools.signatures import Signature, read_description, read_signature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionTool[**P, R]:
+class FunctionTool[**P, R](Struct, frozen=True, kw_only=True):
     """A function that a model may call. Calling the object calls the function itself."""
 
     function: Callable[P, R]
@@ -86,7 +85,7 @@ def tool(
     """Turn a typed function, plain or `async`, into a tool.
 
     `effect` says what repeating a call after a crash does: `read` and `idempotent` may be repeated, `keyed` may be
-    repeated with the same `ToolContext.idempotency_key`, `opaque` is never repeated without asking a person. `risk` is
+    repeated with the same `ToolContext.idempotency_key`, `opaque` is never repeated without asking a user. `risk` is
     shown to the person who approves a call. A parameter of the type `ToolContext` gets the context of the call.
 
     Raises `UsageError` where the parameters cannot be described by a JSON schema.

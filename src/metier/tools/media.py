@@ -5,13 +5,13 @@ turn another format into PNG.
 """
 
 import importlib.util
+import re
 from collections.abc import Callable
 from io import BytesIO
 from typing import NamedTuple
 
 from metier.errors import ToolFailed
 from metier.extras import hint_extra
-from metier.lazy_regex import lazy_regex
 from metier.tools.base import Media
 
 MAX_EDGE = 1568
@@ -34,7 +34,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"II*\x00", "image/tiff"),
     (b"MM\x00*", "image/tiff"),
 )
-_PAGE = lazy_regex(rb"/Type\s*/Page(?![a-zA-Z])")
+_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 _NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})
 """Markers among those of JPEG frames that are none."""
 
@@ -87,6 +87,8 @@ def _convert(data: bytes, kind: str, *, name: str) -> Media:
         with Image.open(BytesIO(data)) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise _refuse(name, f"has {opened.width} × {opened.height} pixels")
+            if opened.mode in ("RGB", "RGBA", "L", "CMYK"):
+                opened.thumbnail((MAX_EDGE, MAX_EDGE))  # before the copies below: of a huge picture they take gigabytes
             picture = ImageOps.exif_transpose(opened)
             has_holes = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_holes else "RGB")

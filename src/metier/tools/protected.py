@@ -3,9 +3,11 @@
 Names are compared as the most forgiving file system would: without case, invisible characters and trailing dots.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from itertools import pairwise
 
 _FOLDERS = {
@@ -43,9 +45,9 @@ _RUNNING = frozenset((
     ".vimrc", ".exrc", ".nvimrc", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", ".curlrc", ".wgetrc",
     ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".tool-versions", ".mise.toml", "agents.md", "claude.md", "gemini.md",
 ))  # fmt: skip
-"""Read by programs that were not asked to run them, whatever folder they are in: what stands there names programs, or
+"""Read by programs that were not asked to run them, whatever folder they are in: what is there names programs, or
 is code that starts with the next `git diff`, `rg`, `pytest`, `python`, shell or debugger, or an instruction to the next
-agent. Files that a person runs by
+agent. Files that a user runs by
 name (`Makefile`, `package.json`, `setup.py`) are not here: writing those is the work."""
 _RUNNING_PLACES = (".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".cargo/config.toml")
 """The same by the end of the path: the name alone says little."""
@@ -94,7 +96,8 @@ def runs_by_itself(path: str) -> bool:
     parts = [_fold(part) for part in path.split("/") if part not in {"", "."}]
     if "/".join(parts[-2:]) in _RUNNING_PLACES:
         return True
-    return bool(parts) and parts[-1] in _RUNNING
+    # Lines of a `.pth` file run with every start of the Python whose packages it lies among.
+    return bool(parts) and (parts[-1] in _RUNNING or parts[-1].endswith(".pth"))
 
 
 def recorded(path: str, *, own_folders: Iterable[str]) -> str | None:
@@ -118,13 +121,20 @@ def _fold_path(path: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    if any(fnmatchcase(name, pattern) for pattern in _NO_SECRETS):
-        return False
-    return any(fnmatchcase(name, pattern) for pattern in _SECRETS)
+    return bool(_compile(_SECRETS).match(name)) and not _compile(_NO_SECRETS).match(name)
+
+
+@cache
+def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all: a scan of a workspace asks for each of its names."""
+    return re.compile("|".join(translate(pattern) for pattern in patterns))
 
 
 def _fold(name: str) -> str:
     """One spelling for all that some file system takes for the same name; `.git::$DATA` is `.git` on Windows."""
-    plain = "".join(letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) != "Cf")
+    plain = name
+    if not name.isascii():
+        letters = unicodedata.normalize("NFKC", name)
+        plain = "".join(letter for letter in letters if unicodedata.category(letter) != "Cf")
     plain = plain.casefold().split(":", 1)[0].rstrip(". ") or plain
     return _SHORT_NAMES.get(plain, plain)

@@ -1,24 +1,31 @@
 """Check a value against a JSON Schema and say in one sentence what is wrong. Never follows a reference outside it.
 
-Most schemas and values are plain, and are judged here; `jsonschema` costs a process more than a short run does, and is
-loaded for the first one that says more.
+Most schemas and values are plain, and are judged here, in time that grows with their size; `jsonschema` costs a process
+more than a short run does, and is loaded for the first one that says more (`schema_validator`).
 """
 
 import json
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
+from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
 from metier.errors import UsageError
 
 if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import ValidationError
+    from metier.tools.schema_validator import BoundedValidator, Validation
 
+MAX_STEPS = 200_000
+"""Of one check on the event loop: about half a second."""
+MAX_THREAD_STEPS = 1_000_000
+"""Of one check in a thread."""
 _SHOWN_CHARACTERS = 300
 _MOST_ERRORS = 8
+_MAX_PLAIN_CHARACTERS = 64_000
+_MAX_PLAIN_WORDS = 100
+"""Of an `enum` that is checked here: one word after the other is cheap only for a few."""
 _PLAIN_KEYS = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "default", "title", "description"}
 )
@@ -38,16 +45,12 @@ _TYPE_WORDS = frozenset(_TYPES)
 def _find_problem(text: str) -> str:
     """What is wrong with a schema, by its text: most runs of a process have the same tools."""
     schema: JsonValue = json.loads(text)
-    if _is_surely_valid(schema):
+    if len(text) <= _MAX_PLAIN_CHARACTERS and _is_surely_valid(schema):
         return ""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
+    from metier.tools.schema_validator import find_schema_fault
 
-    try:
-        Draft202012Validator.check_schema(cast("dict[str, JsonValue]", schema))
-    except SchemaError as error:
-        return error.message
-    return ""
+    fault = find_schema_fault(cast("dict[str, JsonValue]", schema))
+    return fault.message[:_SHOWN_CHARACTERS] if fault else ""
 
 
 def _is_surely_valid(schema: JsonValue) -> bool:
@@ -138,7 +141,9 @@ def _surely_fits(schema: dict[str, JsonValue], value: dict[str, JsonValue]) -> b
 
 def _is_among(value: JsonValue, words: JsonValue) -> bool:
     """`True` is no `1` here, though Python has them equal."""
-    return isinstance(words, list) and any(type(word) is type(value) and word == value for word in words)
+    if not isinstance(words, list) or len(words) > _MAX_PLAIN_WORDS:
+        return False
+    return any(type(word) is type(value) and word == value for word in words)
 
 
 class SchemaCheck:
@@ -146,47 +151,49 @@ class SchemaCheck:
 
     def __init__(self, name: str, schema: dict[str, JsonValue]) -> None:
         """Raises `UsageError` when the schema itself is not valid; `name` says whose it is."""
-        if problem := _find_problem(json.dumps(schema)):
+        try:
+            problem = _find_problem(json.dumps(schema))
+        except RecursionError as error:
+            raise UsageError(f"Tool {name!r} has an invalid schema: it is nested too deeply") from error
+        if problem:
             raise UsageError(f"Tool {name!r} has an invalid schema: {problem}")
         self._schema = schema
-        self._validator: Draft202012Validator | None = None
+        self._validator: BoundedValidator | None = None
         """Made when it is first asked: of the many tools that a run is offered it calls a few."""
 
-    def list_errors(self, value: JsonValue) -> list[str]:
+    def list_errors(self, value: JsonValue, *, steps: int = MAX_STEPS) -> list[str]:
         """Everything that is wrong and where, by its place, the first ones."""
-        if not (best := self.find_error(value)) or self._validator is None:
+        if not (best := self.find_error(value, steps=steps)) or self._validator is None:
             return [best] if best else []
-        from referencing.exceptions import Unresolvable
-
-        try:
-            errors = cast("list[ValidationError]", list(self._validator.iter_errors(value)))  # pyright: ignore[reportUnknownMemberType]
-        except (Unresolvable, RecursionError):
-            return [best]
-        told = [f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" for error in errors[:_MOST_ERRORS]]
+        told = _render(self._validator.list_errors(value, most=_MOST_ERRORS, steps=steps))
         return told if len(told) > 1 else [best]
 
     def describe_errors(self, value: JsonValue) -> str:
         """All of them in one line, for a model that is to send it again; empty when nothing is wrong."""
         return "; ".join(self.list_errors(value))
 
-    def find_error(self, value: JsonValue) -> str:
-        """What is wrong and where; empty when nothing is."""
+    def find_error(self, value: JsonValue, *, steps: int = MAX_STEPS) -> str:
+        """What is wrong and where; empty when nothing is. Stops after `steps`, which is an error too."""
         if _surely_holds(self._schema, value):
             return ""
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType]
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
-
         if self._validator is None:
-            # An empty registry retrieves nothing: a schema must not make the agent fetch an address.
-            self._validator = Draft202012Validator(self._schema, registry=Registry())
-        try:
-            # The stubs of jsonschema leave both of these open.
-            errors = self._validator.iter_errors(value)  # pyright: ignore[reportUnknownMemberType]
-            error = cast("ValidationError | None", best_match(errors))
-        except Unresolvable as unresolvable:
-            return f"its schema refers to {unresolvable.ref!r}, and only references inside the schema are followed"
-        except RecursionError:
-            return "it is nested too deeply"
-        return f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" if error is not None else ""
+            from metier.tools.schema_validator import BoundedValidator
+
+            self._validator = BoundedValidator(self._schema)
+        return "".join(_render(self._validator.find_best_error(value, steps=steps)))
+
+    async def find_error_in_thread(self, value: JsonValue) -> str:
+        """The same off the event loop, for values of any size."""
+        if _surely_holds(self._schema, value):
+            return ""
+        return await run_sync(partial(self.find_error, value, steps=MAX_THREAD_STEPS))
+
+    async def list_errors_in_thread(self, value: JsonValue) -> list[str]:
+        """The same off the event loop, for values of any size."""
+        return await run_sync(partial(self.list_errors, value, steps=MAX_THREAD_STEPS))
+
+
+def _render(found: "Validation") -> list[str]:
+    if found.failure:
+        return [found.failure]
+    return [f"{error.message[:_SHOWN_CHARACTERS]} (at {error.json_path})" for error in found.errors]

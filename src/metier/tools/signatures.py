@@ -4,17 +4,16 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import cast, get_type_hints
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
-from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 
 CODE = "toolset_schema"
 """The error code of a function whose parameters cannot be described."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """What a function takes. `parse` turns JSON into keyword arguments."""
 
     model: type[BaseModel]

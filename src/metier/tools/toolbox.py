@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TypeGuard
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.definitions.nearest import list_nearest
 from metier.errors import MetierError, ToolFailed, UsageError
 from metier.messages import ToolSpec
@@ -22,8 +22,7 @@ def list_names(tools: Iterable[Tool]) -> frozenset[str]:
     return frozenset((*known, *_unique_aliases(known.values())))
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """Why a call cannot run, whatever the rules say."""
 
     code: str
@@ -57,6 +56,10 @@ class Toolbox:
         """Every name that a call or a rule may use."""
         return frozenset((*self._tools, *self._aliases))
 
+    def aliases(self) -> dict[str, str]:
+        """Short name → name, for every short name that only one tool has."""
+        return dict(self._aliases)
+
     def resolve(self, names: Iterable[str]) -> frozenset[str]:
         """The names under which a model is offered these tools; a name that no tool has stays as it is."""
         return frozenset(tool.info.name if (tool := self.find(name)) else name for name in names)
@@ -68,16 +71,24 @@ class Toolbox:
             for info in self.infos()
         )
 
-    async def call(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
-        """Execute one call. Whatever goes wrong inside becomes a result that the model can read."""
+    async def call(
+        self, name: str, arguments: dict[str, JsonValue], context: ToolContext, *, shown_as: str = ""
+    ) -> ToolResult:
+        """Execute one call. Whatever goes wrong inside becomes a result that the model can read.
+
+        `shown_as` is the tool's name in errors: its own unless the model must write another one.
+        """
         tool = self.find(name)
         if tool is None:
             return _failure(self._describe_unknown(name), code="unknown_tool")
+        shown = shown_as or tool.info.name
         if wrong := self.find_wrong_input(name, arguments):
-            return _failure(f"Invalid input for {tool.info.name!r}: {wrong}", code="invalid_input")
-        result = await _execute(tool, arguments, context)
-        if result.ok and result.is_final and (wrong := self._output_checks[tool.info.name].find_error(result.output)):
-            return _failure(f"Tool {tool.info.name!r} gave an invalid result: {wrong}", code="invalid_output")
+            return _failure(f"Invalid input for {shown!r}: {wrong}", code="invalid_input")
+        result = await _execute(tool, arguments, context, shown_as=shown)
+        if not result.ok or not result.is_final:
+            return result
+        if wrong := await self._output_checks[tool.info.name].find_error_in_thread(result.output):
+            return _failure(f"Tool {shown!r} gave an invalid result: {wrong}", code="invalid_output")
         return result
 
     async def preview(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:
@@ -127,7 +138,7 @@ class Toolbox:
         return f"There is no tool {name!r}; the nearest are: {', '.join(nearest)}"
 
 
-async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolContext, *, shown_as: str) -> ToolResult:
     try:
         return await tool.execute(arguments, context)
     except ToolFailed as error:
@@ -135,7 +146,7 @@ async def _execute(tool: Tool, arguments: dict[str, JsonValue], context: ToolCon
     except MetierError as error:
         return _failure(_sentence(error), code="execution_failed")
     except Exception as error:  # noqa: BLE001  tools are other people's code: a bug in one must not end the run
-        return _failure(f"Tool {tool.info.name!r} failed: {type(error).__name__}: {error}", code="execution_failed")
+        return _failure(f"Tool {shown_as!r} failed: {type(error).__name__}: {error}", code="execution_failed")
 
 
 def _is_locating(tool: Tool) -> TypeGuard[Locating]:

@@ -1,16 +1,15 @@
-"""A call that waits for a decision, as a person reads it: what happens in plain words, the call, who asks, the risk.
+"""A call that waits for a decision, as a user reads it: what happens in plain words, the call, who asks, the risk.
 
-Pure. What a person decides about it is asked elsewhere.
+Pure. What a user decides about it is asked elsewhere.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import field
 
+from msgspec import Struct, field
 from pydantic import JsonValue
 from rich.text import Text
 
-from metier.dataclass import dataclass
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.views.argument_line import build_line
 from metier.views.diff import is_diff, render_diff
@@ -23,8 +22,7 @@ _RISKS = {"high": "bold red", "medium": "yellow", "low": "green"}
 _INDENT = "  "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalCard:
+class ApprovalCard(Struct, frozen=True, kw_only=True):
     """Everything that the card shows; secrets are gone from it."""
 
     approval_id: str
@@ -41,7 +39,7 @@ class ApprovalCard:
     total: int = 1
     """Of the calls of one reply that wait."""
     is_edited: bool = False
-    """These are the arguments of a person, not of the model."""
+    """These are the arguments of a user, not of the model."""
 
 
 def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
@@ -73,7 +71,7 @@ KEYS = {
     "y": "run it, this once",
     "n": "do not run it; the model is told, with your reason",
     "e": "change its arguments in your editor; the new call is shown and asked about again",
-    "a": "run it, and do not ask about the like again, or write a rule that says so",
+    "a": "run it and don't ask again for similar calls, or save a rule for them",
     "q": "leave it open; the run waits",
     "Y": "yes to all calls of this reply that wait",
     "N": "no to all of them",
@@ -134,7 +132,7 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
 
 
 def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Iterator[Text]:
-    """A person decides about the text: a line is broken over lines of the screen, and cut only where it is endless."""
+    """A user decides about the text: a line is broken over lines of the screen, and cut only where it is endless."""
     lines = sanitize(text).splitlines() or [""]
     shown = lines if most is None else lines[:most]
     for number, line in enumerate(shown):

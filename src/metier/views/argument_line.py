@@ -1,6 +1,6 @@
 """The arguments of a call in one line that is safe to show. Pure.
 
-A person reads first what the call is about: the command, the path, the pattern, the question. The other arguments
+A user reads first what the call is about: the command, the path, the pattern, the question. The other arguments
 follow as `name=value`; long ones are cut.
 """
 
@@ -23,8 +23,8 @@ _FIRST: dict[str, tuple[str, ...]] = {
     "ask_user": ("question",),
     "delegate": ("agent", "task"),
     "run_task": ("task",),
-    "script_run": ("skill_name", "script"),
-    "script_help": ("skill_name", "script"),
+    "script_run": ("skill_name", "script_name"),
+    "script_help": ("skill_name", "script_name"),
     "script_list": ("skill_name",),
     "skill_search": ("query",),
     "use_skill": ("skill", "reason"),

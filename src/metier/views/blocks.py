@@ -1,22 +1,21 @@
 """Split Markdown into blocks that can be rendered one by one, also while the text is still arriving. Pure.
 
 A block ends at a blank line that is not inside a fence or a list. A block that grows too long is ended early: a fence
-is closed and opened again, other text is cut between words. So the part that must be rendered again stays small.
+is closed and opened again, a list is cut between items, other text between words. So the part that must be rendered
+again stays small.
 """
 
 import re
 from collections.abc import Iterator
-
-from metier.lazy_regex import lazy_regex
 
 MAX_BLOCK = 6_000
 """Characters of a block that is not complete; what is longer is cut."""
 MAX_FENCE_LINES = 40
 MAX_TABLE_ROWS = 60
 
-_FENCE = lazy_regex(r" {0,3}(`{3,}|~{3,})(.*)")
-_ITEM = lazy_regex(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
-_ROW = lazy_regex(r"[ \t]*\|")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
+_ROW = re.compile(r"[ \t]*\|")
 
 
 class BlockSplitter:
@@ -56,6 +55,9 @@ class BlockSplitter:
         if len(self.rest) <= MAX_BLOCK:
             return None
         at = max(self.rest.rfind("\n", 0, MAX_BLOCK), self.rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
+        if _ITEM.match(self.rest):
+            # Before an item: the rest is a list again, whose first number continues the count.
+            at = _find_last_item(self.rest[:MAX_BLOCK]) or at
         block, self.rest = self.rest[:at], self.rest[at:]
         return block.strip("\n")
 
@@ -92,7 +94,7 @@ def split_blocks(text: str) -> Iterator[str]:
 
 
 def find_block_end(text: str) -> int | None:
-    """Where the first block ends, or None while it may go on."""
+    """Where the first block ends, or None while it may continue."""
     fence, is_list, has_text, after_blank = "", False, False, False
     at = 0
     for line in text.splitlines(keepends=True):
@@ -115,6 +117,15 @@ def find_block_end(text: str) -> int | None:
             has_text, after_blank = True, False
         at += len(line)
     return None
+
+
+def _find_last_item(text: str) -> int:
+    """The start of the last line that starts an item at the margin; 0 if only the first line does."""
+    start = 0
+    for at, character in enumerate(text):
+        if character == "\n" and text[at + 1 : at + 2].strip() and _ITEM.match(text, at + 1):
+            start = at + 1
+    return start
 
 
 def _closes(fence: str, line: str) -> bool:

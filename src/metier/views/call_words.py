@@ -24,7 +24,7 @@ _LONGEST = 200
 
 
 def describe_call(tool: str, arguments: Mapping[str, JsonValue]) -> str:
-    """A sentence that names the thing the call is about; the exact arguments stand beside it."""
+    """A sentence that names the thing the call is about; the exact arguments are next to it."""
     name, sentence = _SENTENCES.get(tool, ("", ""))
     value = arguments.get(name)
     if isinstance(value, str) and value.strip():

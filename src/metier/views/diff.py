@@ -1,25 +1,24 @@
 """What a call changes in a file, as a coloured diff with line numbers. Pure."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import Literal, assert_never
 
+from msgspec import Struct
 from pydantic import JsonValue
 from rich.text import Text
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
 from metier.telemetry.sanitize import sanitize
 from metier.views.run_view import StepView
 
 MAX_LINES = 80
-_HUNK = lazy_regex(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _MAX_COMPARED = 2_000
 """Lines; comparing more costs the square of their number."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiffLine:
+class DiffLine(Struct, frozen=True):
     kind: Literal["file", "hunk", "added", "removed", "same", "note"]
     number: int
     """In the old file for what is removed, else in the new one; 0 where the line is of neither."""
@@ -37,9 +36,12 @@ def build_diff(before: str, after: str, *, path: str) -> str:
 
 
 def build_step_diff(step: StepView) -> str:
-    """What a `Write` or `Edit` changes, as far as its arguments tell; empty for other steps and summarised bodies."""
+    """The change of a `Write` or `Edit`: as recorded, else as far as its arguments tell; empty for other steps."""
+    if step.diff is not None:
+        return step.diff
     given = step.arguments
-    if not isinstance(given, dict):
+    # A call that did not run changed nothing.
+    if not isinstance(given, dict) or step.state not in ("succeeded", "running", "waiting"):
         return ""
     path = str(given.get("path", ""))
     match step.tool:
@@ -59,8 +61,9 @@ def is_diff(text: str) -> bool:
 
 def render_change(step: StepView, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
     """What a step that wrote a file changed in it, below the line that names the file; nothing for other steps."""
-    unified = build_step_diff(step) if step.state in ("succeeded", "running", "waiting") else ""
-    return [_indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False)]
+    unified = build_step_diff(step)
+    left = max(0, step.diff_lines - unified.count("\n") - 1)
+    return [_indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False, left=left)]
 
 
 def _indent(line: Text) -> Text:
@@ -69,14 +72,16 @@ def _indent(line: Text) -> Text:
     return indented
 
 
-def render_diff(unified: str, *, width: int, most: int | None = MAX_LINES, names_file: bool = True) -> list[Text]:
-    """One line of the screen per line of the diff; the rest is counted."""
+def render_diff(
+    unified: str, *, width: int, most: int | None = MAX_LINES, names_file: bool = True, left: int = 0
+) -> list[Text]:
+    """One line of the screen per line of the diff; the rest is counted, with `left` lines that are not in the text."""
     lines = list(_list_lines(unified))
     if not names_file and lines and unified.startswith("--- "):
         lines = lines[1:]
     shown = lines if most is None else lines[:most]
     rendered = [_fit(text, width) for text in shown]
-    if left := len(lines) - len(shown):
+    if left := left + len(lines) - len(shown):
         rendered.append(Text(f"… {left:,} more lines of diff", "dim italic"))
     return rendered
 

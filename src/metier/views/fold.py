@@ -1,8 +1,9 @@
 """Fold events into a `RunView`, live or from the log. Pure: no clock, no I/O; the times are those of the events."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from metier import events as ev
 from metier import task_events as tv
@@ -202,7 +203,7 @@ def _finish(view: RunView, payload: ev.RunFinished, _record: EventRecord) -> Run
         view,
         status=payload.status,
         turn=payload.turns or view.turn,
-        usage=_complete(view.usage, payload),
+        usage=_complete(view, payload),
         answer=payload.result_summary,
         answer_is_cut=len(payload.result_summary) >= _SUMMARY_CHARACTERS,
         duration_ms=payload.duration_ms,
@@ -214,13 +215,14 @@ def _finish(view: RunView, payload: ev.RunFinished, _record: EventRecord) -> Run
 _SUMMARY_CHARACTERS = 400
 
 
-def _complete(usage: Usage, payload: ev.RunFinished) -> Usage:
-    """A view that began in the middle of a run knows less than the run itself."""
+def _complete(view: RunView, payload: ev.RunFinished) -> Usage:
+    """A view that began in the middle of a run knows less than the run itself, whose totals include its children."""
+    usage, total = view.usage, view.total_usage
     return replace(
         usage,
-        input_tokens=max(usage.input_tokens, payload.input_tokens),
-        output_tokens=max(usage.output_tokens, payload.output_tokens),
-        cost_usd=max(usage.cost_usd, payload.cost_usd or 0.0),
+        input_tokens=usage.input_tokens + max(0, payload.input_tokens - total.input_tokens),
+        output_tokens=usage.output_tokens + max(0, payload.output_tokens - total.output_tokens),
+        cost_usd=usage.cost_usd + max(0.0, (payload.cost_usd or 0.0) - total.cost_usd),
     )
 
 
@@ -259,6 +261,10 @@ def _adopt(view: RunView, payload: tv.RunAdopted, _record: EventRecord) -> RunVi
     return replace(view, provider=payload.provider, model=payload.model, profile=payload.profile)
 
 
+def _change_model(view: RunView, payload: tv.ModelChanged, _record: EventRecord) -> RunView:
+    return replace(view, provider=payload.provider, model=payload.model)
+
+
 def _plan_task(view: RunView, payload: tv.TaskPlanned, _record: EventRecord) -> RunView:
     return replace(view, task_steps=tuple(TaskStepView(file=file) for file in payload.steps))
 
@@ -286,6 +292,7 @@ FOLDS: dict[type[ev.Payload], Fold] = {
     ev.PlanUpdated: _plan,
     ev.ArtifactWritten: _write_artifact,
     tv.RunAdopted: _adopt,
+    tv.ModelChanged: _change_model,
     tv.TaskPlanned: _plan_task,
     tv.TaskStepChanged: _change_step,
     **cast("dict[type[ev.Payload], Fold]", STEP_FOLDS),

@@ -81,6 +81,13 @@ def _describe_signal(payload: ev.SignalReceived) -> str:
     return f"{payload.signal} received; once more ends it at once" if payload.count == 1 else f"{payload.signal} again"
 
 
+def _describe_skill_problem(payload: ev.SkillLoadFailed | ev.SkillProblemFound) -> str:
+    place = f"{payload.path}:{payload.line}" if payload.line else payload.path
+    text = f"{payload.reason} ({place})" if place else payload.reason
+    hint = payload.hint if isinstance(payload, ev.SkillProblemFound) else ""
+    return f"{text}. {hint}" if hint else text
+
+
 def _describe_hooks(payload: HooksRan) -> str:
     return f"hook {payload.hook_event}: {payload.summary}" if payload.summary else ""
 
@@ -92,14 +99,15 @@ def _describe_resumed(payload: ev.RunResumed) -> str:
 
 def _describe_start(payload: ev.RunStarted) -> str:
     is_bold = payload.profile == "permissive" and payload.mode == "live" and not payload.parent_run_id
-    return "profile permissive: nothing will be asked" if is_bold and payload.provider != "offline" else ""
+    return "permissions: auto-approve" if is_bold and payload.provider != "offline" else ""
 
 
 NOTES: dict[type[ev.Payload], Words] = {
     ev.RunStarted: ("detail", _describe_start),
     HooksRan: ("warning", _describe_hooks),
     ev.SkillInvocationStarted: ("heading", lambda p: f"{p.skill_name}  {p.rationale}"),
-    ev.SkillLoadFailed: ("warning", lambda p: f"skill {p.skill_name} could not be loaded: {p.reason} ({p.path})"),
+    ev.SkillLoadFailed: ("warning", _describe_skill_problem),
+    ev.SkillProblemFound: ("warning", _describe_skill_problem),
     ev.PromptLayerCut: (
         "warning",
         lambda p: f"{p.source} is too long for its layer: {_count(p.left_out_characters, 'character')} are left out",
@@ -143,7 +151,15 @@ NOTES: dict[type[ev.Payload], Words] = {
             f"({p.profile}, {p.provider}/{p.model}), and asks about every step that was planned before"
         ),
     ),
+    tv.ModelChanged: (
+        "info",
+        lambda p: f"the run continues with {p.provider}/{p.model}; changed settings: {', '.join(p.settings)}",
+    ),
     tv.SkillCodeAccepted: ("warning", lambda p: f"skills changed; the run uses the new files: {', '.join(p.skills)}"),
+    tv.StepOutcomeAnswered: (
+        "info",
+        lambda p: f"step {p.step_id}: {p.answered_by or 'a person'} answered {p.answer!r}",
+    ),
     tv.SkillWithoutTools: ("warning", lambda p: p.message),
     tv.TaskPlanned: ("info", lambda p: f"task {p.task_id}: {_count(len(p.steps), 'step')}"),
     tv.TaskStepChanged: ("detail", _describe_step_of_task),
@@ -155,4 +171,4 @@ NOTES: dict[type[ev.Payload], Words] = {
 """How an event reads; an empty sentence is not noted."""
 
 UNSEEN: frozenset[type[ev.Payload]] = frozenset({ev.PromptComposed, ev.LlmDecisionDecoded, ev.SkillInvocationFinished})
-"""What a person learns from other events: the steps that a decision led to, the next heading."""
+"""What a user learns from other events: the steps that a decision led to, the next heading."""

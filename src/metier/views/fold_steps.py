@@ -1,7 +1,6 @@
 """How steps and child runs enter a view. Pure; `fold` calls it."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier import events as ev
@@ -55,7 +54,7 @@ def _start(view: RunView, payload: ev.StepStarted, record: EventRecord) -> RunVi
 def _refuse(view: RunView, payload: ev.CallRefused, record: EventRecord) -> RunView:
     known = view.find_step(payload.step_id) if payload.step_id else None
     if known is not None and known.state == "denied" and known.approval_id:
-        return view  # a person said no to it, and that is shown with their reason
+        return view  # a user said no to it, and that is shown with their reason
     asked = _find_asked(view, payload.step_id, tool=payload.tool, arguments=payload.arguments)
     step = StepView(
         step_id=payload.step_id,
@@ -96,6 +95,8 @@ def _execute(view: RunView, payload: ev.SkillStepExecuted, record: EventRecord) 
         exit_code=payload.exit_code,
         output=output,
         output_lines=payload.output_lines,
+        diff=None if payload.diff is None else sanitize(payload.diff),
+        diff_lines=payload.diff_lines,
         error=error if payload.status != "succeeded" else "",
         attempts=payload.retry_count + 1,
     )
@@ -106,6 +107,11 @@ def _execute(view: RunView, payload: ev.SkillStepExecuted, record: EventRecord) 
 def _retry(view: RunView, payload: ev.StepRetryScheduled, _record: EventRecord) -> RunView:
     old = view.find_step(payload.step_id)
     return _put(view, replace(old, state="running", attempts=old.attempts + 1), old=old) if old else view
+
+
+def _lose(view: RunView, payload: tv.StepOutcomeUnknown, _record: EventRecord) -> RunView:
+    old = view.find_step(payload.step_id)
+    return _put(view, replace(old, state="in_doubt", error=sanitize(payload.known)), old=old) if old else view
 
 
 def _ask(view: RunView, payload: ev.ApprovalRequested, record: EventRecord) -> RunView:
@@ -177,7 +183,7 @@ def _end_child(view: RunView, payload: tv.ChildRunFinished, _record: EventRecord
 
 
 def _find_asked(view: RunView, step_id: str, *, tool: str, arguments: JsonValue) -> StepView | None:
-    """The step that a person was asked about: by its id, or in older logs by what it would do."""
+    """The step that a user was asked about: by its id, or in older logs by what it would do."""
     if (known := view.find_step(step_id)) is not None and not known.is_over:
         return known
     own = get_own_arguments(arguments)
@@ -205,6 +211,7 @@ STEP_FOLDS = {
     ev.CallRefused: _refuse,
     ev.SkillStepExecuted: _execute,
     ev.StepRetryScheduled: _retry,
+    tv.StepOutcomeUnknown: _lose,
     ev.ApprovalRequested: _ask,
     ev.ApprovalDecided: _decide,
     tv.ChildRunStarted: _begin_child,

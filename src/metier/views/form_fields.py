@@ -4,17 +4,16 @@ import json
 from collections.abc import Mapping
 from typing import Literal, cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.errors import UsageError
 
 type FieldKind = Literal["text", "lines", "integer", "number", "boolean", "choice", "json"]
 _LONG_WORDS = ("text", "content", "notes", "body", "description", "prompt", "message")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormField:
+class FormField(Struct, frozen=True, kw_only=True):
     name: str
     kind: FieldKind = "text"
     label: str = ""

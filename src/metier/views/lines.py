@@ -1,13 +1,13 @@
 """Steps, their output, notes and waits as lines of text with styles, never wider than the screen. Pure."""
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from metier.lazy_regex import lazy_regex
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.views.closing import format_seconds
 from metier.views.diff import render_change
@@ -41,8 +41,8 @@ _NOTES: dict[NoteLevel, tuple[str, str]] = {
 }
 _CHANGED = frozenset({"content", "old", "new", "old_string", "new_string"})
 """Arguments that a diff shows."""
-_EXIT_CODE = lazy_regex(r"\[exit code \d+\]")
-_LABEL = lazy_regex(r"\[(?:stderr|stdout)\]")
+_EXIT_CODE = re.compile(r"\[exit code \d+\]")
+_LABEL = re.compile(r"\[(?:stderr|stdout)\]")
 _INDENT = "    "
 _TAB = 4
 _LEAST = 8

@@ -6,9 +6,9 @@ by block; the block that is not complete is in the region.
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -37,7 +37,7 @@ def _now() -> datetime:
 class LiveRun:
     """A `Sink` of events and an observer of replies. One run, and those below it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of the interface that shows the run
         self,
         painter: Painter,
         redactor: Redactor,
@@ -45,10 +45,12 @@ class LiveRun:
         verbosity: int = 0,
         shows_text: bool = True,
         excerpt_lines: int = EXCERPT_LINES,
+        interrupt_key: str = "Ctrl-C",
         clock: Callable[[], datetime] = _now,
     ) -> None:
         """`shows_text`: what the model says is shown as it arrives; else the answer goes elsewhere."""
         self._excerpt_lines = excerpt_lines
+        self._interrupt_key = interrupt_key
         self.view = RunView()
         self._painter = painter
         self._redactor = redactor
@@ -61,7 +63,7 @@ class LiveRun:
         self._below = ""
         """The run whose steps were printed last."""
         self._ahead: set[tuple[str, int]] = set()
-        """Items that were printed before one that stands in front of them."""
+        """Items that were printed before one that is in front of them."""
         self._frame = 0
         self._painted_at = 0.0
         self._is_paused = False
@@ -84,10 +86,12 @@ class LiveRun:
         """True while text is held back that may turn out to be harmless."""
         return self.shows_text and self._text.is_holding
 
-    def follow(self, run_id: str) -> None:
-        """Say whose view it is before the first event: a run that goes on may tell of those below it first."""
-        if not self.view.run_id:
-            self.view = replace(self.view, run_id=run_id)
+    def follow(self, past: RunView) -> None:
+        """Continue the view of a run that is resumed. Its past is counted and not printed again."""
+        if self.view.run_id:
+            return
+        self.view = past
+        self._printed = {run.run_id: len(run.items) for run in past.walk()}
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self._run_id():
@@ -153,7 +157,7 @@ class LiveRun:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Nothing is painted while a person is asked."""
+        """Nothing is painted while a user is asked."""
         self._is_paused = True
         self._painter.show(())
         try:
@@ -225,7 +229,7 @@ class LiveRun:
         depth = self._find_depth(run_id)
         first = self._printed.get(run_id, 0)
         for number in range(first, len(run.items)):
-            item = run.items[number]
+            item = _without_answer(run.items[number], run)
             if (run_id, number) in self._ahead or not (is_all or _is_settled(item)):
                 continue
             self._ahead.add((run_id, number))
@@ -275,7 +279,7 @@ class LiveRun:
         self._painter.show(self._list_region())
 
     def _is_working(self) -> bool:
-        """A person who is asked reads the screen: nothing moves then."""
+        """A user who is asked reads the screen: nothing moves then."""
         waits = [run.waiting.kind for run in self.view.walk() if run.waiting is not None and not run.is_over]
         return bool({"model", "retry", "step"} & set(waits)) and "approval" not in waits
 
@@ -293,6 +297,8 @@ class LiveRun:
             ]
             if (waits := render_waiting(run, width=width - 2 * depth, now=now, frame=self._frame)) is not None:
                 lines.append(indent(waits, depth))
+        if lines:
+            lines[-1].append(f" · {self._interrupt_key} interrupts", "dim")
         tail = self._list_tail(width) if self.shows_text else []
         return [*tail, *lines[-_MOST_RUNNING:]]
 
@@ -318,3 +324,11 @@ _MOST_RUNNING = 6
 
 def _is_settled(item: Item) -> bool:
     return not isinstance(item, StepView) or item.is_over
+
+
+def _without_answer(item: Item, run: RunView) -> Item:
+    """The result of a task's last step is the answer of the run, which is printed on its own."""
+    is_last = bool(run.task_steps) and run.task_steps[-1].state in ("running", "succeeded")
+    if is_last and isinstance(item, StepView) and item.state == "succeeded":
+        return replace(item, output="", output_lines=0)
+    return item

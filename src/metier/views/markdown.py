@@ -1,6 +1,6 @@
 """Markdown from a model as something to print: headings, lists, tables, code, links with their address.
 
-Nothing in the text can hide or leave its place: HTML is shown as text, an address stands beside the words of its link,
+Nothing in the text can hide or leave its place: HTML is shown as text, an address is next to the words of its link,
 there are no terminal hyperlinks. What would be slow to lay out is shown as plain text.
 """
 

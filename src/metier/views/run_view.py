@@ -1,4 +1,4 @@
-"""What a person sees of a run: steps, texts, notes, usage, and what it waits for. Pure values, folded from events.
+"""What a user sees of a run: steps, texts, notes, usage, and what it waits for. Pure values, folded from events.
 
 Terminal, web console and editor render these values; none of them reads an event or a journal entry.
 """
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.events import PlanStep
 from metier.task_events import TaskStepState
 
@@ -22,8 +22,7 @@ type CallState = Literal["running", "replied", "failed", "retrying"]
 type WaitKind = Literal["model", "retry", "step", "approval", "input", "pause"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """Tokens and money. What no price is known for is counted in `unpriced_calls`, not as free."""
 
     input_tokens: int = 0
@@ -47,8 +46,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
+class StepView(Struct, frozen=True, kw_only=True):
     """One call: what it is given, how it stands, and the beginning of what came back."""
 
     step_id: str
@@ -68,6 +66,9 @@ class StepView:
     """The beginning of what came back, in lines."""
     output_lines: int = 0
     """How many lines came back in all; 0 where it is not known."""
+    diff: str | None = None
+    """The first lines of the change that it made to a file; None in logs of versions that did not record it."""
+    diff_lines: int = 0
     error: str = ""
     rule: str = ""
     """The rule that allowed, asked or denied."""
@@ -85,8 +86,7 @@ class StepView:
         return self.state not in ("running", "waiting")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextView:
+class TextView(Struct, frozen=True, kw_only=True):
     """What the model said beside its calls."""
 
     turn: int
@@ -95,8 +95,7 @@ class TextView:
     """The event log keeps the beginning only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteView:
+class NoteView(Struct, frozen=True, kw_only=True):
     """What happened that is no step: a skill took charge, a retry, a warning."""
 
     turn: int
@@ -107,8 +106,7 @@ class NoteView:
 type Item = StepView | TextView | NoteView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallView:
+class CallView(Struct, frozen=True, kw_only=True):
     """One request to a model. Retries of it are the same call."""
 
     turn: int
@@ -122,8 +120,7 @@ class CallView:
     usage: Usage = Usage()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Struct, frozen=True, kw_only=True):
     """What the run waits for at this moment."""
 
     kind: WaitKind
@@ -140,8 +137,7 @@ class Waiting:
     delay_seconds: float = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextUse:
+class ContextUse(Struct, frozen=True, kw_only=True):
     """What fills the window of the model, in tokens."""
 
     tokens: int = 0
@@ -150,8 +146,7 @@ class ContextUse:
     tool_schema_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLimits:
+class RunLimits(Struct, frozen=True, kw_only=True):
     """What bounds the run, as far as events tell: limits that were raised, and those of a child run."""
 
     max_turns: int | None = None
@@ -159,8 +154,7 @@ class RunLimits:
     timeout_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStepView:
+class TaskStepView(Struct, frozen=True, kw_only=True):
     """One file of a task."""
 
     file: str
@@ -170,8 +164,7 @@ class TaskStepView:
     """Why it failed or was skipped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class RunView(Struct, frozen=True, kw_only=True):
     """A run at one moment."""
 
     run_id: str = ""

@@ -1,13 +1,11 @@
-"""What runs cost, folded from their events: per model, agent, skill, task or day. Pure."""
+"""The cost of runs per model, agent, skill, task or day. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
+from msgspec import Struct
 from rich.text import Text
 
-from metier.dataclass import dataclass
-from metier.event_record import EventRecord
-from metier.events import LlmResponseReceived, RunStarted
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.sanitize import sanitize_line
 from metier.views.closing import format_cost, format_tokens
@@ -19,9 +17,8 @@ _NAME_WIDTH = 32
 _FULL, _EIGHTHS = "█", " ▏▎▍▌▋▊▉"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """One reply of a model, and for what it was asked."""
+class Spent(Struct, frozen=True, kw_only=True):
+    """Replies of a model, and for what it was asked."""
 
     model: str
     agent: str
@@ -29,41 +26,15 @@ class Spent:
     task: str
     day: str
     usage: Usage
+    calls: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Total:
+class Total(Struct, frozen=True, kw_only=True):
     """What one group came to."""
 
     name: str
     calls: int
     usage: Usage
-
-
-def list_spent(records: Iterable[EventRecord]) -> Iterator[Spent]:
-    """The replies of one run, in order."""
-    agent = task = ""
-    for record in records:
-        payload = record.payload
-        if isinstance(payload, RunStarted):
-            agent, task = payload.agent, payload.task
-        elif isinstance(payload, LlmResponseReceived):
-            meta = payload.meta
-            is_priced = meta.cost_usd is not None or not (meta.input_tokens or meta.output_tokens)
-            yield Spent(
-                model=f"{meta.provider}/{meta.model}",
-                agent=agent or "built in",
-                skill=record.skill or "none",
-                task=one_line(task, _NAME_WIDTH),
-                day=f"{record.timestamp:%Y-%m-%d}",
-                usage=Usage(
-                    input_tokens=meta.input_tokens or 0,
-                    cached_tokens=meta.cached_tokens or 0,
-                    output_tokens=meta.output_tokens or 0,
-                    cost_usd=meta.cost_usd or 0.0,
-                    unpriced_calls=0 if is_priced else 1,
-                ),
-            )
 
 
 def sum_up(spent: Iterable[Spent], by: Grouping) -> list[Total]:
@@ -72,7 +43,7 @@ def sum_up(spent: Iterable[Spent], by: Grouping) -> list[Total]:
     for each in spent:
         name: str = getattr(each, by)
         old = groups.get(name) or Total(name=name, calls=0, usage=Usage())
-        groups[name] = Total(name=name, calls=old.calls + 1, usage=old.usage.plus(each.usage))
+        groups[name] = Total(name=name, calls=old.calls + each.calls, usage=old.usage.plus(each.usage))
     if by == "day":
         return sorted(groups.values(), key=lambda total: total.name)
     return sorted(groups.values(), key=lambda total: (-total.usage.cost_usd, -total.usage.input_tokens, total.name))

@@ -4,12 +4,13 @@ Pure: times are those of the events, positions are percentages of the width.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.views.run_view import CallView, Item, NoteView, RunView, StepView, TextView
 
 IDLE_WIDTH = 2.5
@@ -22,21 +23,19 @@ _MOST_GAPS = 12
 type RowKind = Literal["call", "step", "text", "note", "child"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Time in which nothing happened: the run waited for a person, a worker or a retry."""
+class Gap(Struct, frozen=True, kw_only=True):
+    """Time in which nothing happened: the run waited for a user, a worker or a retry."""
 
     at: float
     width: float
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     kind: RowKind
     turn: int
     key: str
-    """Unique on its page, and the same for the same row while the run goes on."""
+    """Unique on its page, and the same for the same row while the run continues."""
     run_id: str = ""
     """The run whose row it is: that of the page, or one below it."""
     at: float = 0.0
@@ -56,14 +55,12 @@ class Row:
         return self.call is not None and self.call.state == "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     number: int
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
     gaps: tuple[Gap, ...]
     busy_seconds: float
@@ -74,8 +71,7 @@ class Waterfall:
         return max(0.0, self.total_seconds - self.busy_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(Struct, frozen=True):
     start: float
     end: float
 

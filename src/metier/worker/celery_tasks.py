@@ -1,9 +1,10 @@
 """The two tasks that a Celery worker knows. Both take the id of a run; what becomes of it is decided by the store."""
 
 import os
+import select
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast, override
 
@@ -11,6 +12,7 @@ import anyio
 from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
+from msgspec.structs import replace
 
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
@@ -18,13 +20,42 @@ from metier.errors import BrokerUnavailable, MetierError
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.celery_broker import DRIVE, TIME_OUT, list_failures, send
 from metier.runtime.queue.detached import can_go_on
-from metier.runtime.queue.job import Job, logger, work_on
+from metier.runtime.queue.pool import Job, logger, work_on
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.worker.parent_watch import ParentWatch
 
 GRACE_SECONDS = 5
 """Beside the grace period of a run, how long each limit waits for the one before it."""
+
+
+# The processes of one worker share a pipe whose only writing end is held by the first of them. When that process
+# closes it or dies, all others read its end.
+@dataclass(slots=True)
+class ParentWatch:
+    reading: int
+    writing: int
+
+    @property
+    def is_pulled(self) -> bool:
+        return bool(select.select([self.reading], [], [], 0)[0])
+
+    def keep_reading(self) -> None:
+        """In every process but the first."""
+        os.close(self.writing)
+        self.writing = -1
+
+    def pull(self) -> None:
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    async def wait(self) -> None:
+        await anyio.wait_readable(self.reading)
+
+
+def open_leash() -> ParentWatch:
+    reading, writing = os.pipe()
+    return ParentWatch(reading, writing)
 
 
 class _DriveRequest(Request):
@@ -114,7 +145,7 @@ def _end_in_time(job: Job, run_id: str) -> Callable[[Runtime], Awaitable[None]]:
 
 
 async def _in_place(job: Job, work: Callable[[Runtime], Awaitable[None]]) -> None:
-    """Whatever is opened for a task is closed with it. A store that cannot be reached is for the sweeper to mend."""
+    """Whatever is opened for a task is closed with it. A store that cannot be reached is for the sweeper to fix."""
     try:
         with unwrapped(), using_plugins(job.place, report=job.report) as place:
             async with open_runtime(place) as runtime:

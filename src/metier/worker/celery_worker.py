@@ -19,11 +19,9 @@ from metier.engine.unwrapping import unwrapped
 from metier.errors import BrokerUnavailable, StoreError
 from metier.runtime.queue.broker import Address, name_recovery
 from metier.runtime.queue.celery_broker import CeleryBroker, build_app
-from metier.runtime.queue.job import Job
-from metier.runtime.queue.sweeper import sweep
+from metier.runtime.queue.pool import Job, sweep
 from metier.runtime.runs import open_runtime
-from metier.worker.celery_tasks import add_tasks
-from metier.worker.parent_watch import ParentWatch, open_leash
+from metier.worker.celery_tasks import ParentWatch, add_tasks, open_leash
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_SECONDS = 0.2

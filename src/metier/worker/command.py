@@ -10,9 +10,10 @@ import typer
 from metier.errors import UsageError
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.queue.broker_opening import find_broker
-from metier.runtime.queue.job import Job
+from metier.runtime.queue.pool import Job
+from metier.settings.discovery import find_workspace
 from metier.telemetry.sanitize import sanitize_line
 from metier.worker.store_worker import run_store_worker, run_until_idle
 
@@ -70,7 +71,9 @@ def worker(
 
 
 def _open_place(config: Path | None, flags: dict[str, str]) -> Host:
-    opened = open_host(Path.cwd(), environ=os.environ, home=Path.home(), flags=flags, config=config)
+    folder = find_workspace(Path.cwd(), home=Path.home())
+    config = config.absolute() if config is not None and folder != Path.cwd() else config
+    opened = open_host(folder, environ=os.environ, home=Path.home(), flags=flags, config=config)
     for problem in opened.warnings:
         sys.stderr.write(f"{problem.render()}\n")
     return opened.host

@@ -8,8 +8,7 @@ import anyio
 
 from metier.engine.unwrapping import unwrapped
 from metier.runtime.queue.autostart import alone
-from metier.runtime.queue.job import Job
-from metier.runtime.queue.pool import RunPool
+from metier.runtime.queue.pool import Job, RunPool
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 
@@ -32,7 +31,7 @@ async def has_work(job: Job) -> bool:
 
 
 def run_store_worker(job: Job, *, once: bool = False) -> None:
-    """Drive what is in the queue until a signal comes; with `once`, until there is nothing that can go on."""
+    """Drive what is in the queue until a signal comes; with `once`, until there is nothing that can continue."""
     anyio.run(partial(work_from_store, job, once=once))
 
 

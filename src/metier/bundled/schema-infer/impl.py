@@ -34,17 +34,26 @@ def execute(context):
 
 def take_turn(context):
     inputs = dict(context.inputs)
+    sections = inputs.get("parsed_sections")
+    if sections:
+        return infer_from_sections(context, inputs, sections)
     text, origin = find_data(inputs, context.workspace)
     if text is None:
-        return ask(origin or "What shall the schema describe?", data_field(), path_field())
+        fields = (data_field(required=False), path_field(), sections_field(required=False), type_field(required=False))
+        return ask(origin or "Give the data, a path, or parsed sections with their source type", *fields)
     kind = inputs.get("source_type") or guess_source_type(text, origin)
-    if kind is None:
+    if kind not in SOURCE_TYPES:
         context.remember("read", origin)
-        return ask("The data could be several things", type_field())
+        return ask(f"{kind!r} is no known source type" if kind else "The data could be several things", type_field())
     try:
         found = infer(text, kind, name=inputs.get("name") or "")
     except Unreadable as error:
         return ask(f"The data cannot be read as {kind}: {error}", type_field(), data_field(required=False))
+    return conclude(context, inputs, found, kind=kind, origin=origin)
+
+
+def conclude(context, inputs, found, *, kind, origin):
+    """Check the schema against the samples, then answer."""
     try:
         samples = read_samples(inputs.get("samples"), found["records"])
     except Unreadable as error:
@@ -55,6 +64,21 @@ def take_turn(context):
     if failures:
         return fail("validation_failed", f"The schema does not fit the samples: {failures[0]}")
     return finish(found, kind, origin, checked=len(samples))
+
+
+def infer_from_sections(context, inputs, sections):
+    """One record whose properties are the sections; `source_type` is the caller's word for where they come from."""
+    kind = inputs.get("source_type")
+    if not kind:
+        return ask("Which source do the parsed sections come from?", own_type_field())
+    text = json.dumps(sections if isinstance(sections, list) else [sections])
+    if len(text) > MAX_BYTES:
+        return ask(f"The parsed sections have more than {MAX_BYTES:,} bytes; give a part of them", sections_field())
+    try:
+        found = infer(text, "json", name=inputs.get("name") or "")
+    except Unreadable as error:
+        return ask(f"The parsed sections cannot be read: {error}", sections_field())
+    return conclude(context, inputs, found, kind=kind, origin="the parsed sections")
 
 
 def find_data(inputs, workspace):
@@ -248,8 +272,17 @@ def read_samples(given, records):
     return given if isinstance(given, list) and given else records
 
 
-def type_field():
-    return {"name": "source_type", "description": "What the data is", "enum": list(SOURCE_TYPES)}
+def type_field(*, required=True):
+    return {"name": "source_type", "description": "What the data is", "enum": list(SOURCE_TYPES), "required": required}
+
+
+def own_type_field():
+    return {"name": "source_type", "description": "Your word for the source", "required": True}
+
+
+def sections_field(*, required=True):
+    text = "Sections that were parsed already, by name, instead"
+    return {"name": "parsed_sections", "type": "object", "description": text, "required": required}
 
 
 def data_field(*, required=True):
@@ -279,7 +312,8 @@ def ask_for_more(context, found):
     if context.recall("asked_for_more"):
         return fail("too_many_assumptions", f"{share}, also with what was given since")
     context.remember("asked_for_more", True)
-    return ask(f"{share}: give more sample records", data_field())
+    wanted = sections_field() if context.inputs.get("parsed_sections") else data_field()
+    return ask(f"{share}: give more sample records", wanted)
 
 
 def finish(found, kind, origin, *, checked):

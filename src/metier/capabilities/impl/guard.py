@@ -8,11 +8,11 @@ what trust and the sandbox are for.
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset(
@@ -31,8 +31,7 @@ _NETWORK = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.
 _ALWAYS = ("/dev/null", "/dev/tty", "/dev/stdout", "/dev/stderr")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permitted:
+class Permitted(Struct, frozen=True, kw_only=True):
     """What the contract allows, in terms of this machine."""
 
     network: bool = False

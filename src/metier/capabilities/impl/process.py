@@ -3,23 +3,23 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.capabilities.contracts.contract import SkillContract
+from metier.capabilities.contract import SkillContract
 from metier.capabilities.impl.context import MAX_ANSWER_BYTES
 from metier.capabilities.impl.guard import resolve
 from metier.capabilities.kept_answers import AnswerPlace, open_place
-from metier.dataclass import dataclass
 from metier.errors import MetierError, ToolFailed
 from metier.skills.package import SkillPackage
-from metier.tools.process.environment import build_environment
-from metier.tools.process.output import Capture
+from metier.tools.process.bounded_output import Capture
+from metier.tools.process.child_environment import build_environment
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.runner import IDEMPOTENCY_VARIABLE
@@ -30,16 +30,14 @@ _STDERR_SHOWN = 500
 type Advise = Callable[[str, JsonValue], Awaitable["Advice"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """What the skill is told: a value that was checked, or why its turn ends."""
 
     value: JsonValue = None
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """Everything one call of `execute` needs."""
 
     package: SkillPackage
@@ -65,8 +63,7 @@ class Turn:
         return open_place(self.spool, self.artifacts, turn=self.number, call=len(self.problems))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(Struct, frozen=True, kw_only=True):
     response: JsonValue
     remembered: dict[str, JsonValue]
 

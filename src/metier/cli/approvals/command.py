@@ -6,18 +6,18 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.approvals.listing import app as listing
+from metier.cli.approvals.list_approvals import app as listing
 from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
-from metier.cli.run.detaching import tell_workers, wake_decided_run
-from metier.cli.run.driving import View
+from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
+from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.documents import approval_as_json, attempt_as_json
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
 

@@ -1,14 +1,13 @@
 """Asks about a call unless the person said "always" to the like of it in this conversation."""
 
+from msgspec import Struct
+
 from metier.cli.run.approval_dialog import Prompter
-from metier.dataclass import dataclass
-from metier.runtime.chat.always import is_always, keep_always
-from metier.runtime.chat.chats import Chat
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.chat.chats import Chat, is_always, keep_always
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 
 
-@dataclass(frozen=True, slots=True)
-class AlwaysAsker:
+class AlwaysAsker(Struct, frozen=True):
     """An `Asker`. What it says by itself is on record with its reason."""
 
     chat: Chat

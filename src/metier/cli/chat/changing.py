@@ -1,5 +1,6 @@
 """Commands of a chat that change something: who answers, what was said, files, facts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from metier.cli.chat.desk import Desk
@@ -43,8 +44,8 @@ async def approve(desk: Desk, approval: str) -> None:
     if not found:
         warn_line("Nothing waits for a decision in this conversation")
         return
-    for question in found:
-        reply = await desk.ask(question)
+    for number, question in enumerate(found, start=1):
+        reply = await desk.ask(replace(question, number=number, total=len(found)))
         if reply is None:
             warn_line("Left undecided")
             return

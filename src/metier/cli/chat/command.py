@@ -1,16 +1,15 @@
 """`agent chat`: talk to an agent. One conversation, one run per message; `agent chat list` shows them."""
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import anyio
 import typer
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.cli.chat.screen import PlainScreen, Screen
@@ -18,14 +17,14 @@ from metier.cli.chat.session import Manner, Session
 from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
+from metier.cli.shared.place import open_place, open_run_place
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
-from metier.extras import hint_extra
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.chat.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers
-from metier.runtime.records.known_cost import find_listed_cost, render_cost
+from metier.runtime.records.index_rows import find_listed_cost, render_cost
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.contexts import ContextState
@@ -42,7 +41,7 @@ def chat(
     ctx: typer.Context,
     *,
     agent: Annotated[str, typer.Option("--agent", help="The agent to talk to, by its ID.")] = "",
-    model: Annotated[str, typer.Option("--model", help="The model, one that the agent may use.")] = "",
+    model: Annotated[str, typer.Option("--model", help="A model the agent may use, or provider/model.")] = "",
     context: Annotated[
         str, typer.Option("--context", help="The conversation: a name of your own, or the id of a run to talk about.")
     ] = "",
@@ -72,7 +71,8 @@ def chat(
         return 0
     if "\n" in context:
         raise UsageError("The name of a conversation is one line")
-    request = ChatRequest(context_id=context, is_continued=last, agent=agent, model=model)
+    named = qualify_model_name(model, provider=provider)
+    request = ChatRequest(context_id=context, is_continued=last, agent=agent, model=named)
     flags = {name: value for name, value in (("model.provider", provider), (PROFILE, profile)) if value}
     return talk(request, flags=flags, config=config, quiet=quiet, as_json=as_json)
 
@@ -92,7 +92,7 @@ def talk(
         # A person is there to be asked.
         given[PROFILE] = "guarded"
     is_open = not (request.model or request.agent or request.is_continued or request.context_id)
-    place = open_place(config, given, is_new_run=is_open)
+    place = open_run_place(config, given, is_new_run=is_open)
     request = replace(request, may_name_built_in=True)
     return anyio.run(_converse, place, request, Manner(quiet=quiet, as_json=as_json, first=first))
 
@@ -155,9 +155,6 @@ def open_screen(conversation: Chat, *, history: Path) -> Screen:
     """Comfortable at a real terminal; line by line from a pipe, a file and a dumb terminal."""
     is_terminal = all(not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if not is_terminal or os.environ.get("TERM", "dumb") in ("dumb", ""):
-        return PlainScreen(is_terminal=is_terminal)
-    if importlib.util.find_spec("prompt_toolkit") is None:
-        warn_line(f"Typing is line by line: the package 'prompt-toolkit' is not installed. {hint_extra('chat')}")
         return PlainScreen(is_terminal=is_terminal)
     # The import takes a fifth of a second, which a pipe does not need.
     terminal = importlib.import_module("metier.cli.chat.terminal")

@@ -5,6 +5,7 @@ from typing import get_args
 
 from metier.approval.scopes import ScopeReader
 from metier.cli.chat.desk import Desk
+from metier.cli.chat.permission_modes import SUMMARIES, list_modes
 from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_standing
 from metier.cli.shared.output import warn_line, write_line
@@ -12,8 +13,8 @@ from metier.definitions.nearest import hint_nearest
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.errors import UsageError
 from metier.runtime.build import list_all_tools
-from metier.runtime.chat.always import list_always
-from metier.runtime.history.spending import read_spent
+from metier.runtime.chat.chats import list_always
+from metier.runtime.history.spending import read_conversation_spending
 from metier.telemetry.excerpt import one_line
 from metier.views.context_use import render_context
 from metier.views.painter import build_painter
@@ -56,11 +57,9 @@ async def show_cost(desk: Desk, by: str) -> None:
     known = get_args(Grouping)
     if by and by not in known:
         raise UsageError(f"Cost cannot be added up by {by!r}", hint=f"Use one of {', '.join(known)}")
-    read = await read_spent(desk.chat.runtime, context_id=desk.chat.context_id)
-    if read.missing:
-        warn_line(f"{read.missing} turns have no event log here, and are not counted")
+    spent = await read_conversation_spending(desk.chat.runtime, desk.chat.context_id)
     grouping: Grouping = by if by in ("agent", "skill", "task", "day") else "model"
-    totals = sum_up(read.spent, grouping)
+    totals = sum_up(spent, grouping)
     if not totals:
         warn_line("No model was asked in this conversation yet")
         return
@@ -76,11 +75,17 @@ async def show_context(desk: Desk, _: str) -> None:
     painter.print(*render_context(used, width=min(painter.width, _SHOWN)))
 
 
-async def show_permissions(desk: Desk, _: str) -> None:
-    """The profile, the rules of the host, and what the person said always to."""
+async def show_permissions(desk: Desk, mode: str) -> None:
+    """The profile, the permission mode, the rules of the host, and what the person said always to."""
     agent = desk.chat.resolve()
     place = agent.place
+    if mode:
+        desk.modes.choose(mode, agent.profile)
+        warn_line(f"Permission mode {desk.modes.mode}: {SUMMARIES[desk.modes.mode]}")
+        return
     write_line(f"profile {agent.profile}: {_PROFILES[agent.profile]}")
+    for each in list_modes(agent.profile):
+        write_line(f"{'*' if each == desk.modes.mode else ' '} mode {each}: {SUMMARIES[each]}")
     reader = ScopeReader(root=str(place.workspace))
     host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
     for rule in host.tools.rules:

@@ -5,8 +5,11 @@ from typing import Protocol
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition, has_completions
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.filters import Condition, has_completions, is_searching
+from prompt_toolkit.key_binding import ConditionalKeyBindings, KeyBindings, KeyBindingsBase, KeyPressEvent
+from prompt_toolkit.key_binding.bindings.search import abort_search
+from prompt_toolkit.key_binding.key_bindings import merge_key_bindings
+from prompt_toolkit.keys import Keys
 
 from metier.cli.chat.screen import CONTINUED
 
@@ -17,20 +20,42 @@ class Answering(Protocol):
     @property
     def is_asked(self) -> bool: ...
 
+    @property
+    def is_choosing(self) -> bool:
+        """One key answers the open question."""
+        ...
+
+    def choose(self, key: str) -> None: ...
+
+    def fold(self, pasted: str) -> str: ...
+
     def answer(self, text: str | None) -> None: ...
 
     def interrupt(self) -> bool: ...
 
-    def expand(self) -> None: ...
+    def cycle_mode(self) -> None: ...
+
+    async def expand(self) -> None: ...
 
     async def edit_draft(self) -> None: ...
 
 
-def build_keys(terminal: Answering) -> KeyBindings:
+def build_keys(terminal: Answering) -> KeyBindingsBase:
     """Enter sends; Esc-Enter, and Enter behind a backslash, begin a new line."""
     keys = KeyBindings()
     _bind_writing(keys, terminal)
     _bind_commands(keys, terminal)
+    _bind_escape(keys, terminal)
+    _bind_modes(keys, terminal)
+    _bind_answers(keys, terminal)
+    # The keys of the prompt take precedence over those of prompt_toolkit: during a search they would replace its own.
+    return merge_key_bindings([ConditionalKeyBindings(keys, ~is_searching), _build_search_keys()])
+
+
+def _build_search_keys() -> KeyBindings:
+    """Ctrl-D, which prompt_toolkit leaves out: Enter and Esc accept, Ctrl-C and Ctrl-G cancel by its own bindings."""
+    keys = KeyBindings()
+    keys.add("c-d", filter=is_searching)(abort_search)
     return keys
 
 
@@ -44,8 +69,8 @@ def _bind_writing(keys: KeyBindings, terminal: Answering) -> None:
         buffer = event.current_buffer
         chosen = buffer.complete_state.current_completion if buffer.complete_state is not None else None
         buffer.complete_state = None
-        # A message goes on behind the name of a file; a command is whole.
-        if chosen is None or not chosen.text.startswith("@"):
+        # The path of a folder is to be continued.
+        if chosen is None or not (chosen.text.startswith("@") and chosen.text.endswith("/")):
             _enter(event, terminal)
 
     @keys.add("tab")
@@ -56,7 +81,12 @@ def _bind_writing(keys: KeyBindings, terminal: Answering) -> None:
     def _break(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
-    del _send, _take, _complete, _break
+    @keys.add(Keys.BracketedPaste)
+    def _paste(event: KeyPressEvent) -> None:
+        pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(pasted if terminal.is_asked else terminal.fold(pasted))
+
+    del _send, _take, _complete, _break, _paste
 
 
 def _bind_commands(keys: KeyBindings, terminal: Answering) -> None:
@@ -81,14 +111,55 @@ def _bind_commands(keys: KeyBindings, terminal: Answering) -> None:
 
     @keys.add("c-o")
     def _expand(event: KeyPressEvent) -> None:
-        del event
-        terminal.expand()
+        event.app.create_background_task(terminal.expand())
 
     @keys.add("c-g", filter=~is_asked)
     def _edit(event: KeyPressEvent) -> None:
         event.app.create_background_task(terminal.edit_draft())
 
     del _interrupt, _leave_open, _expand, _edit
+
+
+def _bind_escape(keys: KeyBindings, terminal: Answering) -> None:
+    @keys.add("escape", filter=~has_completions)
+    def _stop(event: KeyPressEvent) -> None:
+        del event
+        if terminal.is_asked:
+            terminal.answer(None)
+        else:
+            terminal.interrupt()
+
+    @keys.add("escape", filter=has_completions)
+    def _close_menu(event: KeyPressEvent) -> None:
+        event.current_buffer.cancel_completion()
+
+    del _stop, _close_menu
+
+
+def _bind_modes(keys: KeyBindings, terminal: Answering) -> None:
+    @keys.add("s-tab", filter=~has_completions & Condition(lambda: not terminal.is_asked))
+    def _cycle(event: KeyPressEvent) -> None:
+        del event
+        terminal.cycle_mode()
+
+    del _cycle
+
+
+def _bind_answers(keys: KeyBindings, terminal: Answering) -> None:
+    """While a question is answered by one key, no other key writes anything."""
+    is_choosing = Condition(lambda: terminal.is_choosing)
+
+    @keys.add(Keys.Any, filter=is_choosing)
+    def _choose(event: KeyPressEvent) -> None:
+        terminal.choose(event.data)
+
+    @keys.add("enter", filter=is_choosing)
+    @keys.add("tab", filter=is_choosing)
+    @keys.add(Keys.BracketedPaste, filter=is_choosing)
+    def _ignore(event: KeyPressEvent) -> None:
+        del event
+
+    del _choose, _ignore
 
 
 def _complete_word(buffer: Buffer) -> None:

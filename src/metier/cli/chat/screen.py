@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from metier.cli.shared.editor import edit_in_thread
-from metier.cli.shared.output import printable
+from metier.cli.shared.output import printable, warn_line
 from metier.views.painter import Painter, build_painter
 
 CONTINUED = "\\"
@@ -22,8 +22,12 @@ class Sitting(Protocol):
         """Stop the turn under way; False where there is none."""
         ...
 
-    def expand(self) -> None:
+    async def expand(self) -> None:
         """Show a step whole that was shown in part."""
+        ...
+
+    def cycle_mode(self) -> None:
+        """Change to the next permission mode."""
         ...
 
     def list_queued(self) -> Sequence[str]:
@@ -65,6 +69,10 @@ class Screen(Protocol):
         """One line, with a prompt of its own; it is no message."""
         ...
 
+    async def read_key(self, prompt: str, keys: str) -> str:
+        """One of the given keys, exactly."""
+        ...
+
     async def edit(self, text: str, *, suffix: str) -> str | None:
         """The text as the person's editor left it; None where it left it alone. Raises `UsageError`."""
         ...
@@ -102,6 +110,11 @@ class PlainScreen:
 
     async def read_line(self, prompt: str) -> str:
         return await self._read(prompt)
+
+    async def read_key(self, prompt: str, keys: str) -> str:
+        while (word := (await self._read(prompt)).strip()) not in tuple(keys):
+            warn_line(f"Answer with one of {' '.join(keys)}")
+        return word
 
     async def _read(self, prompt: str) -> str:
         if self.is_terminal:

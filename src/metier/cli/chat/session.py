@@ -11,40 +11,41 @@ from functools import partial
 from typing import Literal, get_args
 
 import anyio
+from msgspec import Struct
 from rich.text import Text
 
 from metier.cli.chat.always_asker import AlwaysAsker
 from metier.cli.chat.desk import Desk, Leave, Turn
+from metier.cli.chat.permission_modes import CARRY_OUT, PLAN_NOTE, PermissionModes, list_modes
 from metier.cli.chat.screen import Screen
 from metier.cli.chat.slash_commands import run_command, runs_at_once
 from metier.cli.chat.turn_view import TurnView
 from metier.cli.run.approval_dialog import Prompter
-from metier.cli.run.driving import describe_cause
+from metier.cli.run.driver import describe_cause
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
 from metier.cli.shared.signals import STEP_SECONDS, passing_signals
-from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError
 from metier.ids import find_user
 from metier.runtime.chat.chats import Chat
-from metier.runtime.chat.typed_commands import MARK
+from metier.runtime.chat.commands import MARK
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
-from metier.runtime.outcome import build_outcome, find_standing
 from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.reopening import can_reopen
-from metier.runtime.records.exit_codes import SIGNALS
+from metier.runtime.questions.resumption import can_reopen
+from metier.runtime.run_status import SIGNALS, build_outcome, find_standing
 from metier.runtime.runs import Watch
 
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
+MAX_ECHOED = 20
+"""Lines of a message that are shown in the conversation."""
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt.__value__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class Manner(Struct, frozen=True, kw_only=True):
     """How a conversation is held."""
 
     quiet: bool = False
@@ -70,18 +71,22 @@ class Session:
         self._queue: deque[str] = deque()
         self._arrived = anyio.Event()
         self._is_working = False
+        self._is_planned = False
+        """The last turn ended with an answer."""
         place = chat.runtime.place
         self._output = build_output_redactor(find_place_secrets(place))
         lasting = "in this conversation"
-        prompter = Prompter(self._read_word, find_user(), screen.painter, screen.edit, lasting)
-        self._ask_person = AlwaysAsker(chat, prompter)
+        prompter = Prompter(self._read_word, find_user(), screen.painter, screen.edit, lasting, self._read_key)
+        always = AlwaysAsker(chat, prompter)
+        self._modes = PermissionModes(always)
         self._turns = TurnView(chat, screen.painter, build_place_redactor(place), quiet=manner.quiet)
         self._desk = Desk(
             chat=chat,
-            ask=self._ask_person,
+            ask=always,
             drive=self._drive,
             turns=self._turns,
             read=self._read_word,
+            modes=self._modes,
             is_terminal=screen.is_terminal,
         )
         screen.attach(self)
@@ -109,14 +114,17 @@ class Session:
             self._queue.clear()
         return True
 
-    def expand(self) -> None:
-        self._turns.expand()
+    async def expand(self) -> None:
+        await self._turns.expand()
 
     def list_queued(self) -> Sequence[str]:
         return tuple(self._queue)
 
     def describe_status(self) -> str:
-        return self._turns.describe_status()
+        return self._turns.describe_status(self._modes.mode)
+
+    def cycle_mode(self) -> None:
+        self._modes.cycle(self._chat.resolve().profile)
 
     async def _hold_line_by_line(self) -> None:
         await self._guarded(self._look_back())
@@ -198,7 +206,11 @@ class Session:
 
     def _echo(self, line: str) -> None:
         """What was said, where the conversation has come to."""
-        said = Text(printable(f"\nyou> {line}"), "bold")
+        lines = printable(line).splitlines()
+        shown = "\n".join(lines[:MAX_ECHOED])
+        said = Text(f"\nyou> {shown}", "bold")
+        if len(lines) > MAX_ECHOED:
+            said.append(f"\n… {len(lines) - MAX_ECHOED:,} more lines", "dim italic")
         self._screen.painter.print(said)
 
     async def _greet(self) -> None:
@@ -246,8 +258,30 @@ class Session:
             await self._drive(lambda watch: self._chat.run_typed(command, watch), is_typed=True)
             return
         message = line.removeprefix("/") if line.startswith("//") else line
+        await self._send(message)
+        while self._modes.mode == "plan" and self._is_planned and await self._approve_plan():
+            await self._send(CARRY_OUT)
+
+    async def _send(self, message: str) -> None:
         is_typed = self._screen.is_terminal
-        await self._drive(lambda watch: self._chat.send(message, watch, is_typed=is_typed))
+        told = f"{message}\n\n{PLAN_NOTE}" if self._modes.mode == "plan" else message
+        self._is_planned = False
+        await self._drive(lambda watch: self._chat.send(told, watch, is_typed=is_typed))
+
+    async def _approve_plan(self) -> bool:
+        """Ask whether the plan is carried out, and in which mode; other than yes, the chat stays in plan mode."""
+        try:
+            key = await self._read_key(
+                "Carry out this plan? [y]es  yes, accepting [e]dits  [n]o, keep planning: ", "yen"
+            )
+        except EOFError:
+            return False
+        profile = self._chat.resolve().profile
+        if key == "e":
+            self._modes.choose("accept edits" if "accept edits" in list_modes(profile) else "ask", profile)
+        elif key == "y":
+            self._modes.choose("ask", profile)
+        return key != "n"
 
     async def _drive(self, turn: Turn, *, is_typed: bool = False) -> None:
         """One turn, with everything it asks on its way. `is_typed`: it is a command of the person."""
@@ -289,6 +323,12 @@ class Session:
         except KeyboardInterrupt as interrupt:
             raise EOFError from interrupt
 
+    async def _read_key(self, prompt: str, keys: str) -> str:
+        try:
+            return await self._screen.read_key(prompt, keys)
+        except KeyboardInterrupt as interrupt:
+            raise EOFError from interrupt
+
     async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunState | None:
         """Drive and show; what comes back is the run that is waited for, if one is."""
         grace = self._chat.runtime.place.settings.runtime.signal_grace_seconds
@@ -299,7 +339,7 @@ class Session:
                 observe=shown.observe,
                 stopper=stopper,
                 report=warn_line,
-                ask=self._ask_person if self._screen.is_terminal else None,
+                ask=self._modes if self._screen.is_terminal else None,
             )
             self._stopper = stopper
             try:
@@ -321,6 +361,7 @@ class Session:
         for line in (*describe_end(state if state.failure else driven.waiting), *describe_cause(driven.cause)):
             warn_line(line)
         await self._turns.load_spent()
+        self._is_planned = state.status == "completed"
         return driven.waiting
 
     async def _note_interruption(self, stopper: Stopper, state: RunState | None) -> None:

@@ -12,7 +12,7 @@ from metier.cli.shared.output import write_line
 from metier.definitions.nearest import hint_nearest
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat
-from metier.runtime.chat.own_commands import check_trusted, list_own_commands
+from metier.runtime.chat.commands import check_trusted, list_own_commands
 
 
 class Command(NamedTuple):
@@ -73,7 +73,9 @@ async def _quit(_: Desk, __: str) -> None:
 
 KEYS = (
     "Enter sends. Esc-Enter, or a backslash at the end of a line, begins a new line.",
-    "Ctrl-G opens your editor. Ctrl-C stops the turn, Ctrl-D leaves.",
+    "Ctrl-G opens your editor, Ctrl-R searches earlier messages, Ctrl-Z suspends the program.",
+    "Shift-Tab changes the permission mode: ask, accept edits, plan, auto.",
+    "Esc or Ctrl-C stops the turn, Ctrl-D leaves.",
     "Ctrl-O shows the last step in full; once more, the one before it.",
     "`!command` runs a command of yours, `@path` completes a file.",
     "What you send while a turn runs waits for its end; commands that only show do not.",
@@ -93,7 +95,10 @@ COMMANDS: dict[str, Command] = {
     "approve": Command("Decide what waits for your approval, and go on.", changing.approve, "[id]"),
     "continue": Command("Go on with a turn that was stopped.", changing.go_on),
     "permissions": Command(
-        "Show what is asked about, and the rules that say so.", looking.show_permissions, is_free=True
+        "Show what is asked about and why, or choose a permission mode.",
+        looking.show_permissions,
+        "[mode]",
+        is_free=True,
     ),
     "mcp": Command("Show the external tool servers.", looking.show_servers, is_free=True),
     "resume": Command("List the conversations, or go on with another.", changing.resume, "[number|id]"),

@@ -5,8 +5,9 @@ With `prompt_keys` and `completion` the only file that knows prompt_toolkit.
 
 import asyncio
 import io
+import re
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import TextIO, override
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import in_terminal
+from prompt_toolkit.application.current import set_app
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.search import stop_search
 from prompt_toolkit.styles import Style
 from rich.console import RenderableType
 from rich.text import Text
@@ -30,7 +33,6 @@ from metier.cli.chat.screen import Sitting
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable
 from metier.errors import UsageError
-from metier.lazy_regex import lazy_regex
 from metier.runtime.chat.chats import Chat
 from metier.telemetry.excerpt import one_line
 from metier.views.markdown import render_block
@@ -38,8 +40,10 @@ from metier.views.painter import build_console, lay_out, render, spell
 
 PROMPT = "you> "
 MOST_QUEUED = 4
+MAX_PASTED_LINES = 20
+ESCAPE_SECONDS = 0.3
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "bottom-toolbar.text": "dim", "you": "bold"})
-_LINK = lazy_regex(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
+_LINK = re.compile(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know them show everything between at once; others ignore them."""
 
@@ -50,6 +54,8 @@ class _Question:
 
     prompt: str
     answer: "asyncio.Future[str]"
+    keys: str = ""
+    """Any of these answers without Enter; if there are none, the answer is a line."""
 
 
 class Terminal:
@@ -70,9 +76,11 @@ class Terminal:
         """Written, and not shown yet: one frame takes it all."""
         self._is_away = False
         """An editor has the screen."""
+        self._pasted: dict[str, str] = {}
+        """Long pasted texts by the words that stand for them in the prompt."""
         completer = ChatCompleter(chat, is_answering=lambda: self._question is not None)
         self._prompt: PromptSession[str] = PromptSession(
-            history=FileHistory(str(history)),
+            history=_UnfoldedHistory(str(history), self.unfold),
             completer=completer,
             complete_while_typing=Condition(self._completes),
             key_bindings=build_keys(self),
@@ -82,8 +90,11 @@ class Terminal:
             bottom_toolbar=self._build_status,
             style=_STYLE,
             erase_when_done=True,
+            enable_suspend=True,
             tempfile_suffix=".md",
         )
+        # Esc alone interrupts: time for the rest of a key that starts with it, and for Esc-Enter typed by hand.
+        self._prompt.app.ttimeoutlen, self._prompt.app.timeoutlen = 0.05, ESCAPE_SECONDS
 
     # The screen.
 
@@ -95,13 +106,30 @@ class Terminal:
         self._sitting = sitting
 
     async def read_message(self) -> str:
-        return await self._prompt.prompt_async(self._build_prompt, handle_sigint=False, set_exception_handler=False)
+        return self.unfold(
+            await self._prompt.prompt_async(self._build_prompt, handle_sigint=False, set_exception_handler=False)
+        )
 
     async def read_line(self, prompt: str) -> str:
         """Above a message that may be half typed, which comes back afterwards."""
+        return await self._ask(prompt, keys="")
+
+    async def read_key(self, prompt: str, keys: str) -> str:
+        """One of the keys. If a message is half typed, the answer is a line: the next letter belongs to the message."""
+        if not self._prompt.default_buffer.text:
+            return await self._ask(prompt, keys=keys)
+        while (word := (await self._ask(prompt, keys="")).strip()) not in tuple(keys):
+            self.print(Text(f"Answer with one of {' '.join(keys)} and Enter", "dim"))
+        return word
+
+    async def _ask(self, prompt: str, *, keys: str) -> str:
         buffer = self._prompt.default_buffer
+        with set_app(self._prompt.app):
+            if self._prompt.app.layout.is_searching:
+                stop_search()
+        self._flush()  # the card before the question about it
         draft = buffer.document
-        question = _Question(printable(prompt), asyncio.get_running_loop().create_future())
+        question = _Question(printable(prompt), asyncio.get_running_loop().create_future(), keys)
         self._question = question
         buffer.reset(Document())
         self._refresh()
@@ -141,6 +169,33 @@ class Terminal:
     def is_asked(self) -> bool:
         return self._question is not None
 
+    @property
+    def is_choosing(self) -> bool:
+        return self._question is not None and bool(self._question.keys)
+
+    def choose(self, key: str) -> None:
+        """Answer the open question, if the key is one of its answers."""
+        keys = self._question.keys if self._question is not None else ""
+        known = next((each for each in (key, key.lower()) if len(each) == 1 and each in keys), None)
+        if known is not None:
+            self.answer(known)
+
+    def fold(self, pasted: str) -> str:
+        """What the prompt shows of a pasted text: a long one is counted."""
+        lines = pasted.strip("\n").count("\n") + 1
+        if lines <= MAX_PASTED_LINES:
+            return pasted
+        number = sum(words.startswith(f"[{lines} lines pasted") for words in self._pasted) + 1
+        words = f"[{lines} lines pasted]" if number == 1 else f"[{lines} lines pasted, {number}]"
+        self._pasted[words] = pasted
+        return words
+
+    def unfold(self, text: str) -> str:
+        """A message with the pasted texts in full."""
+        for words, pasted in self._pasted.items():
+            text = text.replace(words, pasted)
+        return text
+
     def answer(self, text: str | None) -> None:
         """To the question that is open; nothing leaves it open."""
         question = self._question
@@ -150,15 +205,20 @@ class Terminal:
     def interrupt(self) -> bool:
         return self._sitting is not None and self._sitting.interrupt()
 
-    def expand(self) -> None:
+    def cycle_mode(self) -> None:
         if self._sitting is not None:
-            self._sitting.expand()
+            self._sitting.cycle_mode()
+            self._refresh()
+
+    async def expand(self) -> None:
+        if self._sitting is not None:
+            await self._sitting.expand()
 
     async def edit_draft(self) -> None:
         """Open what is typed in the person's editor."""
         buffer = self._prompt.default_buffer
         try:
-            edited = await self.edit(buffer.text, suffix=".md")
+            edited = await self.edit(self.unfold(buffer.text), suffix=".md")
         except UsageError as error:
             self.print(Text(printable(f"error: {error.message}"), "red"))
             return
@@ -278,6 +338,18 @@ class _Above(io.TextIOBase):
         if end:
             self._terminal.write_above(lines + end)
         return len(text)
+
+
+class _UnfoldedHistory(FileHistory):
+    """The messages of earlier chats, with pasted texts in full."""
+
+    def __init__(self, filename: str, unfold: Callable[[str], str]) -> None:
+        super().__init__(filename)
+        self._unfold = unfold
+
+    @override
+    def store_string(self, string: str) -> None:
+        super().store_string(self._unfold(string))
 
 
 class _BottomOutput(Vt100_Output):

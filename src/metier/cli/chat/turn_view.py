@@ -3,16 +3,19 @@
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+from msgspec import Struct
 from rich.text import Text
 
+from metier.cli.chat.permission_modes import Mode, list_modes
 from metier.cli.run.live import ticking, write_answer
 from metier.cli.shared.output import printable
-from metier.dataclass import dataclass
 from metier.providers.base import Observer
 from metier.runtime.chat.chats import Chat
-from metier.runtime.history.run_views import read_run_view
-from metier.runtime.outcome import Driven
+from metier.runtime.history.run_views import read_run_view, read_whole_step
+from metier.runtime.records.index_rows import TYPED
+from metier.runtime.run_status import Driven
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
@@ -29,8 +32,7 @@ TYPED_LINES = 60
 _PAST_LINES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTurn:
+class ShownTurn(Struct, frozen=True):
     """One turn while it is driven."""
 
     live: LiveRun | None
@@ -93,7 +95,9 @@ class TurnView:
             yield ShownTurn(None, self._redactor)
             return
         most = TYPED_LINES if is_typed else EXCERPT_LINES
-        self._live = LiveRun(self._painter, self._redactor, shows_text=shows_text, excerpt_lines=most)
+        self._live = LiveRun(
+            self._painter, self._redactor, shows_text=shows_text, excerpt_lines=most, interrupt_key="Esc"
+        )
         self._expanded = 0
         try:
             with ticking(self._live):
@@ -101,21 +105,27 @@ class TurnView:
         finally:
             self._live.close()
 
-    def expand(self) -> None:
+    async def expand(self) -> None:
         """The last step in full; the one before it when asked again."""
-        steps = [step for run in self.view.walk() for step in run.steps if step.kind != "control"]
+        steps = [(run.run_id, step) for run in self.view.walk() for step in run.steps if step.kind != "control"]
         if not steps:
             return
         self._expanded = self._expanded % len(steps) + 1
-        step: StepView = steps[-self._expanded]
-        self._painter.print(*render_whole_step(step, width=self._painter.width))
+        whole = await self._read_whole(*steps[-self._expanded])
+        self._painter.print(*render_whole_step(whole, width=self._painter.width))
+
+    async def _read_whole(self, run_id: str, step: StepView) -> StepView:
+        """The step with all of its output and its change, without secrets."""
+        whole = await read_whole_step(self._chat.runtime, run_id, step)
+        diff = None if whole.diff is None else self._redactor.redact(whole.diff)
+        return replace(whole, output=self._redactor.redact(whole.output), diff=diff)
 
     async def show_past(self) -> None:
         """The end of the conversation, so that a person knows where it stood."""
         if self._chat.is_new:
             return
         turns = (await self._chat.list_turns())[-PAST_TURNS:]
-        for _, turn in turns:
+        for state, turn in turns:
             said = one_line(printable(turn.said, redactor=self._redactor), self._painter.width - 6)
             self._painter.print(Text(f"\nyou> {said}", "bold"))
             self._painter.print(
@@ -125,7 +135,9 @@ class TurnView:
             shown = lines[-_PAST_LINES:]
             if len(lines) > len(shown):
                 self._painter.print(Text(f"… {len(lines) - len(shown)} lines before", "dim italic"))
-            self._painter.print(self._painter.markdown("\n".join(shown)))
+            is_typed = state.started is not None and state.started.provider == TYPED
+            text = "\n".join(shown)
+            self._painter.print(Text(text) if is_typed else self._painter.markdown(text))
         if turns:
             self._painter.print(Text())
 
@@ -147,10 +159,12 @@ class TurnView:
         spent = await self._chat.find_cost()
         self._cost = "" if spent == 0 else format_cost(spent)
 
-    def describe_status(self) -> str:
-        """`model · agent · profile · context 12 % of 32.0k · $0.021`."""
+    def describe_status(self, mode: Mode) -> str:
+        """`model · agent · profile · mode · context 12 % of 32.0k · $0.021`."""
         agent = self._chat.resolve()
         who = agent.definition.name if agent.definition else "built-in agent"
         used = self.view.context
         share = f"context {100 * used.tokens / used.limit:.0f} % of {format_tokens(used.limit)}" if used.limit else ""
-        return " · ".join(part for part in (self._chat.answered_by, who, agent.profile, share, self._cost) if part)
+        shown = mode if mode in list_modes(agent.profile) else ""
+        parts = (self._chat.answered_by, who, agent.profile, shown, share, self._cost)
+        return " · ".join(part for part in parts if part)

@@ -2,16 +2,17 @@
 
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 
-from metier.cli.shared.context import current_settings, home_folder
+from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.output import write_json, write_text
-from metier.runtime.doctor.finding import Finding
-from metier.runtime.doctor.health import examine
+from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.providers.abilities import clear_unsupported
+from metier.runtime.diagnosis import Finding, examine
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -22,12 +23,17 @@ MARKS = {"ok": "ok", "off": "--", "problem": "!!"}
 def doctor(
     config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear-unsupported", help="Try features again that models did not support.")
+    ] = False,
 ) -> None:
     """Say what is installed, which keys are set (never their values), what works here and what to do next."""
+    if clear:
+        clear_unsupported(find_cache_folder(os.environ, home=home_folder()))
     loaded = current_settings(config, {})
-    findings = list(examine(loaded.settings, os.environ, cwd=Path.cwd(), home=home_folder()))
+    findings = list(examine(loaded.settings, os.environ, cwd=current_workspace(), home=home_folder()))
     if as_json:
-        write_json([asdict(finding) for finding in findings])
+        write_json([to_builtins(finding) for finding in findings])
         return
     write_text(render(findings, settings_file=loaded.file))
     for warning in loaded.warnings:

@@ -6,8 +6,7 @@ from typing import Annotated, override
 import typer
 from typer.core import TyperGroup
 
-from metier.cli.eval.evaluating import evaluate_targets
-from metier.cli.eval.options import EvalOptions
+from metier.cli.eval.evaluation import EvalOptions, evaluate_targets
 from metier.cli.eval.past_runs import attach
 from metier.cli.shared.options import AsJson, Config
 from metier.errors import UsageError

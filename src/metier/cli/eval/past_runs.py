@@ -1,19 +1,19 @@
 """`agent eval backtest` and `agent eval capture`: try a change on past runs, make a case of one."""
 
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import anyio
 import typer
+from msgspec import to_builtins
 
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.evals.backtest import KINDS, BacktestedRun, backtest_run, list_past_runs, parse_changes
 from metier.evals.capture import Captured, capture_run
-from metier.evals.replaying import replay_target
-from metier.evals.reports.text import render_row
+from metier.evals.recorded_evals import replay_target
+from metier.evals.report_formats import render_row
 from metier.runtime.runs import open_runtime
 
 SAME, DIFFERENT = 0, 1
@@ -49,7 +49,7 @@ def backtest(
 
     found = anyio.run(work)
     if as_json:
-        write_json([json.loads(json.dumps({**asdict(run), "differs": run.differs}, default=str)) for run in found])
+        write_json([json.loads(json.dumps({**to_builtins(run), "differs": run.differs}, default=str)) for run in found])
     else:
         for run in found:
             _write(run)

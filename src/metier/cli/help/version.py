@@ -1,6 +1,7 @@
 """`agent version`: which Metier this is, and with `--verbose` what is in it."""
 
 import platform
+import re
 import sys
 from importlib import metadata
 from typing import Annotated
@@ -9,13 +10,12 @@ import typer
 
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import write_json, write_line
-from metier.lazy_regex import lazy_regex
 from metier.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _ALL = "all"
-_OF_AN_EXTRA = lazy_regex(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[^'\"]+)")
+_OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[^'\"]+)")
 """A line of what a package requires, for those who ask for one of its extras."""
 
 

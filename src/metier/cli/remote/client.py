@@ -9,15 +9,15 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx2
+from msgspec import Struct
 from pydantic import ValidationError
 
 from metier.cli.shared.context import home_folder
-from metier.dataclass import dataclass
 from metier.errors import MetierError, UsageError
 from metier.event_record import EventRecord
-from metier.settings.server_token import find_token
+from metier.settings.running_server import find_token
 from metier.store.base import ENDED
-from metier.tls import LateContext
+from metier.tls import choose_context
 
 REQUEST_SECONDS = 60.0
 PATIENCE_SECONDS = 60.0
@@ -36,8 +36,7 @@ class ServerProblem(MetierError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """Made by `open_server`."""
 
     url: str
@@ -138,7 +137,7 @@ def open_server(url: str) -> Server:
         headers={"authorization": f"Bearer {token}"},
         timeout=REQUEST_SECONDS,
         trust_env=False,
-        verify=LateContext(follows_environment=False),
+        verify=choose_context(url, trust_env=False),
     )
     return Server(url.rstrip("/"), client)
 

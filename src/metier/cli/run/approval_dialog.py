@@ -1,33 +1,140 @@
-"""Ask the person at the terminal about calls that wait: yes, no, other arguments, always, or why at all."""
+"""The dialog about calls that wait for approval: yes, no, other arguments, always, or the reasons.
+
+"Always" is saved as a rule of the workspace, which the user sees before it is written.
+"""
 
 import json
+import os
+import select
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+import termios
+import tty
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 from rich.text import Text
 
-from metier.cli.run.argument_sheet import parse_sheet, write_sheet
-from metier.cli.run.saved_rule import save_rule
+from metier.cli.shared.context import current_workspace
 from metier.cli.shared.editor import edit_in_thread
+from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import build_output_redactor, printable, warn_line
-from metier.dataclass import dataclass
+from metier.cli.trust import renew_trust, speaks_for_person
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state import RunState
-from metier.errors import UsageError
+from metier.errors import MetierError, UsageError
 from metier.ids import find_user
 from metier.runtime.documents import render_edit
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.runtime.questions.changed_code import ChangedCode
-from metier.runtime.questions.reopening import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
-from metier.views.approval_card import ApprovalCard, render_background, render_card
+from metier.runtime.questions.answers import ChangedCode
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
+from metier.runtime.questions.resumption import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
+from metier.runtime.workspace.policy import add_rule, build_rule
+from metier.telemetry.excerpt import one_line
+from metier.views.approval_card import ApprovalCard, name_call, render_background, render_card
 from metier.views.painter import Painter, build_painter
+
+_HEAD = (
+    "Change what stands below the names, save and close. Nothing changed, or an empty file: the call stays as it is."
+)
+
+
+def write_sheet(arguments: Mapping[str, JsonValue]) -> str:
+    mark = _find_mark(arguments)
+    lines = [f"{mark} {_HEAD}"]
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines += [f"{mark} {name}:", text]
+    return "\n".join(lines) + "\n"
+
+
+def parse_sheet(sheet: str, before: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The other way round, by the sheet's own mark. Raises `UsageError` for a name that was not there."""
+    mark = sheet.partition(" ")[0]
+    if not sheet.strip():
+        return {**before}
+    if not mark or mark.strip("=") or len(mark) < len(_MARK):
+        raise UsageError("The first line of the sheet is gone", hint="Leave the lines with === as they are")
+    values: dict[str, list[str]] = {}
+    name = ""
+    for line in sheet.removesuffix("\n").split("\n")[1:]:
+        if line.startswith(f"{mark} ") and line.endswith(":"):
+            name = line[len(mark) + 1 : -1]
+            values[name] = []
+        elif name:
+            values[name].append(line)
+    if unknown := [key for key in values if key not in before]:
+        raise UsageError(f"The call has no argument {unknown[0]!r}")
+    return {key: _read(key, "\n".join(values[key]), before[key]) for key in before if key in values}
+
+
+_MARK = "==="
+
+
+def _find_mark(arguments: Mapping[str, JsonValue]) -> str:
+    """One that no line of the texts begins with."""
+    mark = _MARK
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    while any(line.startswith(mark) for text in texts for line in text.split("\n")):
+        mark += "="
+    return mark
+
+
+def _read(name: str, text: str, before: JsonValue) -> JsonValue:
+    if isinstance(before, str):
+        return text
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The argument {name!r} is not JSON: {error}") from error
+    return value
+
+
+type ReadKey = Callable[[str, str], Awaitable[str]]
+"""Shows a prompt and returns one of the keys behind it. Raises `EOFError` if there is no answer."""
+
+
+async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: ReadKey) -> bool:
+    """False where nothing was written. The run under way keeps the rules that it began with."""
+    workspace = current_workspace()
+    rule = build_rule(tool, arguments)
+    try:
+        policy = read_policy_file(workspace).decode("utf-8")
+        text = add_rule(policy, rule, file=POLICY_FILE, root=str(workspace))
+    except (MetierError, UnicodeDecodeError) as error:
+        warn_line(error.message if isinstance(error, MetierError) else f"{POLICY_FILE} is not UTF-8")
+        if isinstance(error, MetierError) and error.hint:
+            warn_line(error.hint)
+        return False
+    warn_line(f"This goes to the end of {POLICY_FILE}, and holds for every run here from now on:")
+    warn_line("")
+    for line in rule.splitlines():
+        warn_line(f"    {line}")
+    warn_line("")
+    if await read_key("Write it? [y]es  [n]o: ", "yn") != "y":
+        warn_line("Not written")
+        return False
+    is_own = speaks_for_person(workspace)
+    try:
+        write_new_file(workspace / POLICY_FILE, text, overwrite=True)
+    except MetierError as error:
+        warn_line(error.message)
+        return False
+    if is_own:
+        renew_trust(workspace)
+    else:
+        warn_line("This folder is not trusted, so what its rules allow does not count yet; see `agent trust`")
+    warn_line(f"Written to {POLICY_FILE}")
+    return True
+
 
 type ReadLine = Callable[[str], Awaitable[str]]
 """Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
 
+ESCAPE, END_OF_INPUT = "\x1b", "\x04"
+_WORDS = {"yes": "y", "no": "n", "edit": "e", "always": "a", "quit": "q", "why": "?", "w": "?", "back": "b"}
 CHOICES = "[y]es  [n]o  [e]dit  [a]lways  [q]uit  [?]: "
 CHOICES_OF_MANY = "[y]es  [n]o  [e]dit  [a]lways  [Y] yes to all {count}  [N] no to all  [q]uit  [?]: "
 
@@ -38,8 +145,7 @@ class Edit(Protocol):
     async def __call__(self, text: str, *, suffix: str) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Prompter:
+class Prompter(Struct, frozen=True):
     """An `Asker` for the runtime. No answer leaves the run parked, to be decided with `agent approvals`."""
 
     read_line: ReadLine
@@ -50,54 +156,70 @@ class Prompter:
     """Without it, new arguments are typed as JSON."""
     lasting: str = "in this run"
     """What "always" extends to."""
+    press_key: ReadKey | None = None
+    """Without it, a letter or a word is typed as a line."""
+    shown: set[str] = field(default_factory=set[str])
+    """Approvals whose calls were printed."""
 
     async def __call__(self, question: ApprovalQuestion) -> Reply | None:
-        every = (question, *question.others)
-        for number, each in enumerate(every, start=1):
-            self._print(Text(), *self._render(each, number=number, total=len(every)))
+        """The call that is decided is printed last; those that a "yes to all" includes, once before it."""
+        for each in (*question.others, question):
+            if each is question or each.row.approval_id not in self.shown:
+                self._print(Text(), *self._render(each, number=each.number, total=each.total))
+            self.shown.add(each.row.approval_id)
         try:
             return await self._choose(question)
         except EOFError:
             return None
 
+    async def read_key(self, prompt: str, keys: str) -> str:
+        """One of the keys; a word that starts with one counts in full only. Raises `EOFError`."""
+        if self.press_key is not None:
+            return await self.press_key(prompt, keys)
+        while True:
+            word = (await self.read_line(prompt)).strip()
+            key = word if word in tuple(keys) else _WORDS.get(word.lower(), word.lower())
+            if len(key) == 1 and key in keys:
+                return key
+            warn_line("Answer with one of the letters; ? explains them" if "?" in keys else "Answer with one letter")
+
     async def _choose(self, question: ApprovalQuestion) -> Reply | None:
         """Until there is an answer. Edited arguments are shown and asked about like those of the model."""
         edited: dict[str, JsonValue] | None = None
-        many = len(question.others) + 1
         while True:
-            choices = CHOICES if many == 1 or edited is not None else CHOICES_OF_MANY.format(count=many)
-            word = (await self.read_line(choices)).strip()
+            is_many = bool(question.others) and edited is None
+            choices = CHOICES_OF_MANY.format(count=len(question.others) + 1) if is_many else CHOICES
+            name = f"{self._name(question)}\n" if question.total > 1 else ""
+            key = await self.read_key(name + choices, "yneaq?YN" if is_many else "yneaq?")
             reply: Reply | None = None
-            match word if word in ("Y", "N") and many > 1 else word.lower():
-                case "y" | "yes":
-                    reply = Reply(decision="approved", by=self.by, arguments=edited)
-                case "Y":
-                    reply = Reply(decision="approved", by=self.by, is_for_all=True)
-                case "n" | "no" | "N":
+            match key:
+                case "y" | "Y":
+                    reply = Reply(decision="approved", by=self.by, arguments=edited, is_for_all=key == "Y")
+                case "n" | "N":
                     reason = (await self.read_line("Why not? (the model reads it) ")).strip()
-                    reply = Reply(decision="denied", by=self.by, reason=reason, is_for_all=word == "N" and many > 1)
-                case "a" | "always":
+                    reply = Reply(decision="denied", by=self.by, reason=reason, is_for_all=key == "N")
+                case "a":
                     reply = await self._always(question, edited)
-                case "e" | "edit":
+                case "e":
                     edited = await self._edit(question, edited or question.arguments) or edited
-                case "?" | "w" | "why":
+                case "?":
                     self._explain(question, edited)
-                case "q" | "quit":
-                    return None
                 case _:
-                    warn_line("Answer with one of the letters; ? tells what they do")
+                    return None
             if reply is not None:
                 return reply
 
+    def _name(self, question: ApprovalQuestion) -> str:
+        """`Write  a.txt (1 of 3)`."""
+        call = one_line(name_call(build_card(question)), self._find_painter().width - 12)
+        return f"{call} ({question.number} of {question.total})"
+
     async def _always(self, question: ApprovalQuestion, edited: dict[str, JsonValue] | None) -> Reply | None:
         """For a while, or as a rule that is shown before it is written."""
-        prompt = f"[Enter] {self.lasting}  [s]ave a rule for every run here  [b]ack: "
-        word = (await self.read_line(prompt)).strip().lower()
-        if word in ("b", "back"):
+        key = await self.read_key(f"Always: [c] {self.lasting}  [s]ave a rule for every run here  [b]ack: ", "csb")
+        if key == "b":
             return None
-        if word in ("s", "save") and not await save_rule(
-            question.tool, edited or question.arguments, read_line=self.read_line
-        ):
+        if key == "s" and not await save_rule(question.tool, edited or question.arguments, read_key=self.read_key):
             return None
         return Reply(decision="approved", by=self.by, arguments=edited, remember=True)
 
@@ -180,7 +302,8 @@ def find_asker() -> Prompter | None:
     streams = (sys.__stdin__, sys.__stderr__)
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
-    return Prompter(_read_line, find_user(), build_painter(sys.stderr), edit_in_thread)
+    press = None if sys.platform == "win32" else _press_key
+    return Prompter(_read_line, find_user(), build_painter(sys.stderr), edit_in_thread, press_key=press)
 
 
 async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | None:
@@ -293,3 +416,36 @@ async def _read_line(prompt: str) -> str:
     if not line:
         raise EOFError
     return line
+
+
+async def _press_key(prompt: str, keys: str) -> str:
+    """One key, without Enter. Raises `EOFError` for Ctrl-D and Esc; Ctrl-C stays a signal."""
+    sys.stderr.write(printable(prompt))
+    sys.stderr.flush()
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal, termios.TCSADRAIN)
+    try:
+        while True:
+            await anyio.wait_readable(terminal)
+            typed = os.read(terminal, 1).decode("ascii", "replace")
+            if typed == ESCAPE and _skip_sequence(terminal):
+                continue
+            if typed in ("", END_OF_INPUT, ESCAPE):
+                raise EOFError
+            if known := [key for key in (typed, typed.lower()) if key in keys]:
+                return known[0]
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        sys.stderr.write("\n")
+        sys.stderr.flush()
+
+
+def _skip_sequence(terminal: int) -> bool:
+    """The rest of an arrow or function key; False for Esc alone."""
+    has_more = False
+    while select.select([terminal], [], [], 0)[0]:
+        has_more, byte = True, os.read(terminal, 1)
+        if byte.isalpha() or byte in (b"~", b""):
+            break
+    return has_more

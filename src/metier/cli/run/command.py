@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from metier.cli.shared.garbage import importing
 from metier.cli.shared.options import (
     Ci,
     Config,
@@ -40,7 +39,7 @@ def run(
     agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
     profile: Profile = None,
     provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model, or provider/model.")] = None,
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
@@ -74,15 +73,16 @@ def run(
     }  # fmt: skip
     settings = {key: str(value) for key, value in flags.items() if value is not None}
     # What drives runs is most of Metier: `agent run --help` does without.
-    with importing():
-        from metier.cli.run.driving import View
-        from metier.cli.run.live import EVENTS
-        from metier.cli.run.starting import WantedRun, start_run
+    from metier.cli.run.driver import View
+    from metier.cli.run.live import EVENTS
+    from metier.cli.run.run_request import WantedRun, start_run
+    from metier.providers.model_names import qualify_model_name
 
     verbosity = EVENTS if events else verbose
     view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
+    named = qualify_model_name(model, provider=provider)
     wanted = WantedRun(
-        task=task, prompt=prompt, task_file=task_file, agent=agent, model=model or "", settings=settings,
+        task=task, prompt=prompt, task_file=task_file, agent=agent, model=named, settings=settings,
         images=image or (), files=file or (), is_dry=dry_run, output_schema=output_schema, config=config,
     )  # fmt: skip
     return start_run(wanted, view, detaches=detach)

@@ -2,27 +2,28 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.cli.run.detaching import detach_run
-from metier.cli.run.driving import View, drive_run
+from metier.cli.run.driver import View, drive_run
 from metier.cli.run.live import EVENTS
-from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout
+from metier.cli.run.worker_handoff import detach_run
+from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout, choose_output
+from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
-from metier.dataclass import dataclass
 from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
+from metier.runtime.history.run_views import read_run_view
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import Answer, check_answer
-from metier.runtime.questions.changed_code import ACCEPT
-from metier.runtime.questions.reopening import RaisedLimits
+from metier.runtime.questions.answers import ACCEPT, Answer, check_answer
+from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.queue.detached import wake
-from metier.runtime.records.resume_tokens import check_run_token
+from metier.runtime.records.signatures import check_run_token
 from metier.runtime.runs import Runtime, Watch
 from metier.views.live import LiveRun
 
@@ -47,6 +48,7 @@ def resume(
     max_cost_usd: Annotated[
         float | None, typer.Option("--max-cost-usd", min=0, help="Raise the limit: what it may cost in all.")
     ] = None,
+    model: Annotated[str, typer.Option("--model", help="Continue with this model a run that its provider ended.")] = "",
     token: Annotated[
         str,
         typer.Option(
@@ -66,6 +68,7 @@ def resume(
         bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
     ] = False,
     output_format: Output = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
     events: Events = False,
@@ -74,16 +77,17 @@ def resume(
     """Go on with a run: after an answer, an approval, a signal or a crash.
 
     It goes on with the model and the rules it was started with; limits can be raised. A run that its provider ended is
-    tried again. Exit code 10: another process drives it.
+    tried again with the model settings that hold now, or with --model. Exit code 10: another process drives it.
     """
     parse_inputs(inputs or ())
     check_timeout(timeout)
+    output = choose_output(output_format, as_json=as_json)
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
-    wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token)
+    wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token, model=model)
     if detach:
-        return detach_run(open_place(config), wanted.leave, output_format, config=config)
-    view = View(output=output_format, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
+        return detach_run(open_place(config), wanted.leave, output, config=config)
+    view = View(output=output, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
     return drive_run(open_place(config), wanted.go_on, view)
 
 
@@ -92,8 +96,7 @@ def resume_run(place: Host, run_id: str, view: View) -> int:
     return drive_run(place, _Wanted(run=run_id, inputs=[], doubt=None, raised=RaisedLimits()).go_on, view)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True, kw_only=True):
     """Which run is to go on, and what is said to it."""
 
     run: str
@@ -103,6 +106,7 @@ class _Wanted:
     accepts_loss: bool = False
     accepts_changed_skills: bool = False
     token: str = ""
+    model: str = ""
 
     async def find(self, runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(self.run)).run_id
@@ -116,6 +120,7 @@ class _Wanted:
             doubt=self.doubt,
             by=find_user(),
             raised=self.raised,
+            model=self.model,
             reopens=True,
             accepts_changed_skills=self.accepts_changed_skills,
         )
@@ -128,7 +133,9 @@ class _Wanted:
         run_id, given = await self.find(runtime)
         for sink in watch.sinks:
             if isinstance(sink, LiveRun):
-                sink.follow(run_id)
+                sink.follow(await read_run_view(runtime, run_id))
+                if sink.view.status == "completed":
+                    warn_line(f"Run {run_id} is already completed; there is nothing to resume")
         return await runtime.resume(run_id, given, replace(watch, accepts_loss=self.accepts_loss))
 
     async def leave(self, runtime: Runtime) -> RunState:

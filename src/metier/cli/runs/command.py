@@ -1,43 +1,66 @@
 """`agent runs`: which runs there are, how one stands, what it does right now, and how to end it."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, cast
 
 import anyio
 import typer
+from msgspec import to_builtins
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.cli.run.driving import build_reader, describe_cause, describe_waiting
+from metier.cli.run.driver import build_reader, describe_cause, describe_waiting
 from metier.cli.run.live import EVENTS, ticking
-from metier.cli.runs.attaching import attach as attach_live
-from metier.cli.runs.changes import show_changes
+from metier.cli.runs.attach import attach as attach_live
+from metier.cli.runs.attach import follow_run
 from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
-from metier.cli.runs.follow import follow_run
-from metier.cli.runs.listing import app as listing
-from metier.cli.runs.upkeep import attach as attach_upkeep
+from metier.cli.runs.gc import attach as attach_upkeep
+from metier.cli.runs.list_runs import app as listing
 from metier.cli.shared.options import AsJson, Config, Events, RunName, Verbose
-from metier.cli.shared.output import write_json, write_line
+from metier.cli.shared.output import printable, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.errors import MetierError, UsageError
 from metier.ids import CHILD, find_user
-from metier.providers.known_cost import find_cost
 from metier.runtime.cleaning import build_place_redactor
-from metier.runtime.history.entries import read_history
-from metier.runtime.history.run_views import read_run_view
+from metier.runtime.history.run_views import read_history, read_run_view
+from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.notify.delivery import deliver_last
-from metier.runtime.outcome import Driven, find_last_lines, find_standing
-from metier.runtime.records.known_cost import render_cost
+from metier.runtime.records.index_rows import find_shown_status, render_cost, row_as_json
 from metier.runtime.records.record import build_record
-from metier.runtime.records.row_documents import find_shown_status, row_as_json
-from metier.runtime.records.work import describe_work, work_as_json
+from metier.runtime.run_status import Driven, describe_work, find_last_lines, find_standing, work_as_json
 from metier.runtime.runs import Runtime, open_runtime
 from metier.store.base import ENDED, RunRow
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
+
+
+def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
+    """Steps without a change are left out; one whose changes are not known says why."""
+    told = anyio.run(_read, run, config)
+    if as_json:
+        write_json([to_builtins(step) for step in told])
+        return
+    for step in told:
+        write_line(f"step {step.step}: {step.tool}{_mark(step.unknown)}")
+        for path, diff in step.changes.items():
+            write_line(printable(diff).rstrip() or f"{printable(path)}: another mode")
+    if not told:
+        write_line("No file was changed")
+
+
+def _mark(unknown: str) -> str:
+    return f", changes not known: {unknown}" if unknown else ""
+
+
+async def _read(name: str, config: Path | None) -> list[StepChanges]:
+    async with open_runtime(open_place(config)) as runtime:
+        return await read_changes(runtime, (await runtime.find(name)).run_id)
+
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -77,7 +100,7 @@ def show(
             entries = await read_history(runtime, row.run_id)
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
-            return row, await find_standing(runtime, state), record, await read_run_view(runtime, row.run_id, levels=0)
+            return row, await find_standing(runtime, state), record, await _read_view(runtime, row.run_id)
 
     row, driven, record, view = anyio.run(read)
     if as_json:
@@ -88,7 +111,7 @@ def show(
         folder = str(driven.folder)
         write_json({**row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
     else:
-        _write_run(row, driven, record)
+        _write_run(row, driven, record, view)
         _write_view(LiveRun(build_painter(sys.stdout), build_place_redactor(place)), view, driven)
 
 
@@ -142,6 +165,11 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
     )
 
 
+async def _read_view(runtime: Runtime, run_id: str) -> RunView:
+    """The run with all of its child runs, whose turns and tokens count."""
+    return await read_run_view(runtime, run_id, max_children=None)
+
+
 def _write_files(steps: list[dict[str, JsonValue]]) -> None:
     for step in steps:
         for artifact in cast("list[dict[str, JsonValue]]", step.get("artifacts") or []):
@@ -153,7 +181,7 @@ def _write_view(live: LiveRun, view: RunView, driven: Driven) -> None:
     if view.items or driven.state.result:
         write_line()
     if not driven.state.plan:
-        live.show_all(view)
+        live.show_all(replace(view, children=()))
     live.show_answer(driven.state.result)
     live.close()
 
@@ -166,7 +194,7 @@ def _describe_parent(row: RunRow) -> list[str]:
     return [f"for:     conversation {row.context_id}"] if is_called else []
 
 
-def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> None:
+def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue], view: RunView) -> None:
     state = driven.state
     write_line(f"run:     {row.run_id}  {find_shown_status(row)}")
     write_line(f"task:    {row.task}")
@@ -175,9 +203,9 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue]) -> Non
         write_line(f"driver:  {row.driver}")
     if state.started is not None:
         write_line(f"model:   {state.started.provider}/{state.started.model}, profile {state.started.profile}")
-    tokens = f"{state.input_tokens} tokens in, {state.output_tokens} out"
-    cost = find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens)
-    write_line(f"turns:   {state.turn}; {tokens}; {render_cost(cost)}")
+    usage = view.total_usage
+    tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
+    write_line(f"turns:   {view.total_turns}; {tokens}; {render_cost(usage.known_cost_usd)}")
     if state.failure is not None:
         for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
             write_line(line)

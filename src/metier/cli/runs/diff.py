@@ -1,19 +1,19 @@
 """`agent runs diff`: where two runs part."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import anyio
 import typer
+from msgspec import to_builtins
 from pydantic import JsonValue
 
-from metier.cli.runs.replay_execute import write_difference
+from metier.cli.runs.replay import write_difference
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.engine.replaying.recording import Difference
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
-from metier.runtime.history.entries import read_history
+from metier.runtime.history.run_views import read_history
 from metier.runtime.runs import open_runtime
 
 _SHOWN = 10
@@ -51,8 +51,8 @@ def _build(comparison: Comparison) -> dict[str, JsonValue]:
         "equal": comparison.is_equal,
         "same": comparison.same,
         "turn": comparison.turn,
-        "left_moment": asdict(comparison.left) if comparison.left else None,
-        "right_moment": asdict(comparison.right) if comparison.right else None,
+        "left_moment": to_builtins(comparison.left) if comparison.left else None,
+        "right_moment": to_builtins(comparison.right) if comparison.right else None,
         "differences": [_build_difference(found) for found in comparison.differences],
         "beginnings": [_build_difference(found) for found in comparison.beginnings],
     }

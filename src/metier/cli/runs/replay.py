@@ -1,25 +1,147 @@
-"""`agent replay`: show a run again, drive it again without its effects, or go on from the middle of it as a new run."""
+"""`agent replay`: show a run again, drive it again without its effects (`--execute`), or fork it at a point."""
 
+import json
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated
 
 import anyio
 import typer
+from msgspec import to_builtins
+from pydantic import JsonValue
 
-from metier.cli.run.driving import build_reader
+from metier.cli.run.driver import View, build_reader, drive_run
 from metier.cli.run.live import EVENTS, ticking
-from metier.cli.runs.replay_execute import execute_replay
-from metier.cli.runs.replay_fork import fork, list_points
 from metier.cli.shared.options import Config, RunName, Verbose
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
+from metier.engine.entries import Entry
+from metier.engine.replaying.recording import Difference, Divergence
+from metier.engine.state import RunState
 from metier.errors import UsageError
 from metier.event_record import EventRecord
-from metier.runtime.history.forks import ForkRequest
+from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run
+from metier.runtime.history.replays import ReplayReport, replay_run
+from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host
-from metier.runtime.runs import open_runtime
+from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.sinks import Sink
+
+EQUAL, DIVERGED = 0, 1
+_SHOWN_CHARACTERS = 300
+_SHOWN_DIFFERENCES = 10
+
+
+def execute_replay(run: str, config: Config, *, with_current_files: bool, as_json: bool) -> int:
+    """0 when the run would do the same again, 1 when it would not."""
+
+    async def work() -> ReplayReport:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            return await replay_run(runtime, row.run_id, with_current_files=with_current_files)
+
+    report = anyio.run(work)
+    if as_json:
+        write_json(build_report(report))
+    else:
+        _write_report(report, with_current_files=with_current_files)
+    return EQUAL if report.is_equal else DIVERGED
+
+
+def build_report(report: ReplayReport) -> dict[str, JsonValue]:
+    divergence = report.outcome.divergence
+    return {
+        "run_id": report.run_id,
+        "equal": report.is_equal,
+        "entries": len(report.outcome.entries),
+        "compared": report.outcome.compared - report.outcome.given,
+        "taken_over": report.outcome.given,
+        "changed_since": list(report.changed),
+        "divergence": _build_divergence(divergence) if divergence else None,
+    }
+
+
+def _build_divergence(divergence: Divergence) -> dict[str, JsonValue]:
+    return {
+        "entry": divergence.number,
+        "sentence": divergence.sentence,
+        "recorded": _build_entry(divergence.recorded),
+        "replayed": _build_entry(divergence.replayed),
+        "differences": [
+            {"path": found.path, "recorded": found.recorded, "replayed": found.replayed}
+            for found in divergence.differences
+        ],
+    }
+
+
+def _build_entry(entry: Entry | None) -> JsonValue:
+    return None if entry is None else entry.model_dump(mode="json")
+
+
+def _write_report(report: ReplayReport, *, with_current_files: bool) -> None:
+    outcome, divergence = report.outcome, report.outcome.divergence
+    if report.changed and not with_current_files:
+        names = ", ".join(report.changed)
+        warn_line(f"note: changed since the run, which uses what it was pinned to: {names}")
+    if outcome.given:
+        warn_line(f"note: the first {outcome.given} entries are taken over from the run it was forked from")
+    if divergence is None:
+        write_line(f"equal: {outcome.compared - outcome.given} entries of run {report.run_id} were found again")
+        return
+    recorded = divergence.recorded.kind if divergence.recorded else "end of the record"
+    write_line(f"differs: entry {divergence.number} of run {report.run_id} ({recorded})")
+    write_line(f"  {divergence.sentence}")
+    for difference in divergence.differences[:_SHOWN_DIFFERENCES]:
+        write_difference(difference, left="recorded", right="replayed")
+    more = len(divergence.differences) - _SHOWN_DIFFERENCES
+    if more > 0:
+        write_line(f"  and {more} more; --json has all of them")
+
+
+def write_difference(difference: Difference, *, left: str, right: str) -> None:
+    """One under the other, so that the eye finds what differs."""
+    width = max(len(left), len(right))
+    write_line(f"  {difference.path}")
+    write_line(f"    {left:<{width}}  {_short(difference.recorded)}")
+    write_line(f"    {right:<{width}}  {_short(difference.replayed)}")
+
+
+def _short(value: JsonValue) -> str:
+    return cut_end(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS)
+
+
+def list_points(run: str, config: Config, *, as_json: bool) -> int:
+    async def work() -> tuple[Point, ...]:
+        async with open_runtime(open_place(config)) as runtime:
+            row = await runtime.find(run)
+            return find_points(row.run_id, await read_history(runtime, row.run_id))
+
+    points = anyio.run(work)
+    if as_json:
+        write_json([to_builtins(point) for point in points])
+        return 0
+    for point in points:
+        write_line(f"{point.number:>5}  turn {point.turn:<3}  after {point.kind:<20}  next {point.phase}")
+    return 0
+
+
+def fork(run: str, config: Config, request: ForkRequest, *, as_json: bool) -> int:
+    """Drive the new run; the exit code is that of `agent run`."""
+
+    async def work(runtime: Runtime, watch: Watch) -> RunState:
+        row = await runtime.find(run)
+        forked = await fork_run(runtime, row.run_id, request, watch=watch)
+        warn_line(f"fork:    of {row.run_id} after entry {request.at}")
+        for name in forked.changed:
+            warn_line(f"changed: {name}")
+        return forked.state
+
+    # As a flag of `agent run` would be: an unknown provider is refused here.
+    flags = {"model.provider": request.provider} if request.provider else None
+    return drive_run(open_place(config, flags), work, View(output="json" if as_json else "text"))
+
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -6,19 +6,38 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from metier.errors import UsageError
-from metier.settings.discovery import find_file
+from metier.settings.discovery import find_file, find_workspace
+from metier.settings.fields import PATH_KEYS
 from metier.settings.load import LoadedSettings, load_settings
 
 
 def current_settings(config: Path | None, flags: Mapping[str, str]) -> LoadedSettings:
     """The settings for this process; `flags` are texts by dotted key. Raises `ConfigError` with every problem."""
-    return load_settings(flags=flags, environ=os.environ, cwd=current_directory(), home=home_folder(), config=config)
+    flags, config = resolve_given(flags, config)
+    return load_settings(flags=flags, environ=os.environ, cwd=current_workspace(), home=home_folder(), config=config)
 
 
 def current_file(config: Path | None) -> Path | None:
     """The settings file that `current_settings` reads."""
-    found = find_file(config=config, environ=os.environ, cwd=current_directory(), home=home_folder())
+    _, config = resolve_given({}, config)
+    found = find_file(config=config, environ=os.environ, cwd=current_workspace(), home=home_folder())
     return found.path if found else None
+
+
+def current_workspace() -> Path:
+    """The workspace that the current directory belongs to: itself, or a folder above it."""
+    return find_workspace(current_directory(), home=home_folder())
+
+
+def resolve_given(flags: Mapping[str, str], config: Path | None) -> tuple[Mapping[str, str], Path | None]:
+    """Paths that the user typed are relative to the current directory, which may be below the workspace."""
+    cwd = current_directory()
+    if cwd == current_workspace():
+        return flags, config
+    resolved = {
+        key: str(cwd / text) if key in PATH_KEYS and not text.startswith("~") else text for key, text in flags.items()
+    }
+    return resolved, cwd / config if config is not None else None
 
 
 def current_directory() -> Path:

@@ -2,25 +2,26 @@
 
 import os
 import shlex
-import subprocess
 import tempfile
 from pathlib import Path
 
 import anyio
 
 from metier.errors import UsageError
-from metier.skills.trusted_programs import find_trusted_program
+from metier.programs.launcher import EDITOR, Program, run_program, use_own_program
+from metier.programs.search import drop_writable_paths, find_trusted_program
 
 _USUAL = ("sensible-editor", "nano", "vi", "notepad")
 
 
-def find_editor(workspace: Path) -> list[str]:
-    """The command; its program is never one of the workspace, which runs can write. Raises `UsageError`."""
+def find_editor(workspace: Path) -> Program:
+    """The editor; its program is never one of the workspace, which runs can write. Raises `UsageError`."""
     named = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
     program, *arguments = shlex.split(named) if named else ("",)
     for name in (program,) if program else _USUAL:
         if found := find_trusted_program(name, os.environ, writable=[workspace]):
-            return [found, *arguments]
+            environment = drop_writable_paths(os.environ, writable=[workspace])
+            return use_own_program(EDITOR, found, *arguments, environment=environment)
     said = f"The editor {program!r} is not found" if program else "There is no editor"
     raise UsageError(said, hint="Name one of this machine, outside of the workspace, in the variable EDITOR")
 
@@ -30,15 +31,15 @@ def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
 
     The file is in a folder that only this person can read, and is gone afterwards.
     """
-    command = find_editor(Path.cwd())
+    editor = find_editor(Path.cwd())
     with tempfile.TemporaryDirectory(prefix="agent-edit-") as folder:
         file = Path(folder) / f"text{suffix}"
         file.write_text(text, encoding="utf-8")
         try:
-            ended = subprocess.run([*command, str(file)], check=False)
+            ended = run_program(editor, str(file), folder=Path(folder), is_interactive=True)
         except OSError as error:
             raise UsageError(
-                f"The editor {command[0]!r} cannot be started: {error.strerror}", hint="Name yours in EDITOR"
+                f"The editor {editor.path!r} cannot be started: {error.strerror}", hint="Name yours in EDITOR"
             ) from error
         if ended.returncode:
             return None

@@ -63,7 +63,9 @@ def _describe_usage(error: _BadCall) -> list[str]:
     """The sentence of the library, and as the hint the word that was probably meant."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return error.format_message().splitlines()
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    # The library lists the choices of a missing argument on lines of their own.
+    listed = re.sub(r"\s*\n\s*", " ", error.format_message())
+    message = listed.rstrip(".").replace("Value error, ", "").replace("Choose from: ", "Choose from ")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "agent"
     word, known = _find_wrong_word(error)

@@ -4,18 +4,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from metier.cli.shared.context import current_directory, home_folder
+from metier.cli.shared.context import current_directory, current_workspace, home_folder, resolve_given
 from metier.cli.shared.output import warn_line
 from metier.errors import UsageError
-from metier.providers.options import ModelOptions
+from metier.providers.model_names import DEFAULT_MODELS
+from metier.providers.options import BASE_URL_VARIABLES, OFFLINE
 from metier.runtime.host import Host
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.settings.load import LoadedSettings
 
 
 def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
-    """This folder, with the settings that hold in it. What they warn about is said."""
-    opened = open_host(current_directory(), environ=os.environ, home=home_folder(), flags=flags, config=config)
+    """The workspace of this folder, with the settings that hold in it. What they warn about is said."""
+    given, config = resolve_given(flags or {}, config)
+    opened = open_host(current_workspace(), environ=os.environ, home=home_folder(), flags=given, config=config)
     if is_new_run:
         _check_model(opened.loaded)
     for problem in opened.warnings:
@@ -23,14 +25,30 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
     return opened.host
 
 
-def _check_model(loaded: LoadedSettings) -> None:
-    """The default model belongs to the default provider: another one must be told which model it shall use.
+def open_run_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool) -> Host:
+    """Like `open_place`, for a command that starts runs. Prints the workspace if the user is below it.
 
-    An agent may have one of its own; where it has none, the provider is asked whether it is its own.
+    A run works in all of the workspace, and not only in the folder that the user is in.
     """
-    provider = loaded.settings.model.provider
-    is_default = loaded.origins["model.name"].kind == "default"
-    if is_default and not loaded.settings.runtime.agent and provider not in (ModelOptions().provider, "offline"):
+    place = open_place(config, flags, is_new_run=is_new_run)
+    if place.workspace != current_directory():
+        warn_line(f"Workspace: {place.workspace}")
+    return place
+
+
+def _check_model(loaded: LoadedSettings) -> None:
+    """Only the vendors have a default model. Raises `UsageError` for another provider without a model name.
+
+    A default agent may name a model of its own.
+    """
+    options = loaded.settings.model
+    provider = options.provider
+    if loaded.origins["model.name"].kind != "default" or loaded.settings.runtime.agent or provider == OFFLINE:
+        return
+    # A server with OpenAI's format has models of its own; gateways for the other formats serve the vendor's models.
+    address = options.providers.openai.base_url or os.environ.get(BASE_URL_VARIABLES["openai"])
+    is_elsewhere = provider == "openai" and bool(address)
+    if is_elsewhere or provider not in DEFAULT_MODELS:
         raise UsageError(
             f"No model is named for provider {provider!r}",
             hint="Add --model NAME, or set model.name in agent.yaml",

@@ -4,7 +4,7 @@ import typer
 
 from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
-from metier.plugins.load import find_entry_points
+from metier.plugins.lifecycle import find_entry_points
 from metier.runtime.workspace.plugins import find_plugins
 
 

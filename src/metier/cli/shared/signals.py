@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ from metier.cli.shared.output import warn_line
 from metier.engine.stopping import Stopper
 
 STEP_SECONDS = 0.5
-"""How long steps may still take when Ctrl-C is pressed at a terminal: who presses it wants an end now."""
+"""Grace period of a running step after Ctrl-C at a terminal, or when the terminal closes."""
 MOST_SIGNALS = 2
 """One more ends the process where it stands; the journal is whole at every moment."""
 
@@ -29,7 +29,7 @@ async def obeying_signals(stopper: Stopper) -> AsyncGenerator[None]:
     """Inside this block signals stop or suspend the run instead of the process.
 
     SIGINT, SIGTERM, SIGQUIT and SIGHUP (on Windows: Ctrl-C and Ctrl-Break) stop it; SIGTSTP suspends it with its lease
-    kept. Keys at a terminal leave a step half a second, other senders the grace period of the settings.
+    kept. Keys at a terminal and SIGHUP leave a step half a second, other senders the grace period of the settings.
     """
     async with passing_signals(lambda: stopper):
         yield
@@ -56,6 +56,8 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
     # `nohup` starts programs that are to ignore it.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         heard.append(signal.SIGHUP)
+    # Asked before the terminal closes: a descriptor of a closed terminal no longer reports that it is one.
+    terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
     with anyio.open_signal_receiver(*heard) as signals:
         task_status.started()
         async for number in signals:
@@ -64,23 +66,20 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
                 await stopper.suspend(_stop_process)
                 continue
             if number == signal.SIGHUP:
-                _leave_terminal()
+                _redirect_to_null(terminals)
             _stop(stopper, number)
 
 
 def _stop(stopper: Stopper, number: signal.Signals) -> None:
     if stopper.signals >= MOST_SIGNALS:
         os._exit(128 + number)
-    if number not in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) and _is_at_terminal():
+    # Only SIGTERM asks to finish in an orderly way. The other signals are keys, a supervisor that passes a key on, or a
+    # terminal that closed, with no user left to read the end of a step.
+    if number != signal.SIGTERM:
         stopper.shorten_grace(STEP_SECONDS)
     stopper.receive(signal.Signals(number).name)
     if stopper.signals == 1:
         warn_line(stopper.describe())
-
-
-def _is_at_terminal() -> bool:
-    """Keys are typed there; a signal to a process without one was sent by another program."""
-    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def _stop_process() -> None:
@@ -88,12 +87,11 @@ def _stop_process() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _leave_terminal() -> None:
-    """The terminal is gone: what is still written must not fail for it."""
-    with Path(os.devnull).open("r+b", buffering=0) as nothing:
-        for descriptor in (0, 1, 2):
-            if os.isatty(descriptor):
-                os.dup2(nothing.fileno(), descriptor)
+def _redirect_to_null(descriptors: Sequence[int]) -> None:
+    """Keep later writes to a closed terminal from failing."""
+    with Path(os.devnull).open("r+b", buffering=0) as null:
+        for descriptor in descriptors:
+            os.dup2(null.fileno(), descriptor)
 
 
 class _console_events:  # noqa: N801 - a context manager

@@ -6,18 +6,28 @@ from typing import Annotated
 import anyio
 import typer
 
-from metier.cli.shared.context import current_directory
+from metier.cli.shared.context import current_workspace
 from metier.cli.shared.output import write_json, write_line, write_text
-from metier.cli.skill.adding import Json, MaxFiles, MaxMegabytes, NoTrust, Yes, announce, finish
-from metier.cli.skill.adding import attach as attach_adding
-from metier.cli.skill.catalog import open_places
+from metier.cli.skill.add import (
+    LIMITS,
+    Json,
+    MaxFiles,
+    MaxMegabytes,
+    NoTrust,
+    Yes,
+    announce,
+    find_newer,
+    finish,
+    open_installer,
+    open_roots,
+)
+from metier.cli.skill.add import attach as attach_adding
+from metier.cli.skill.add import attach_search as attach_indexes
 from metier.cli.skill.decision import Decision, decide_interactively, say
-from metier.cli.skill.indexes import attach as attach_indexes
-from metier.cli.skill.indexes import find_newer
-from metier.cli.skill.installer import LIMITS, open_installer, open_roots
-from metier.cli.skill.listing import describe_package, get_package
+from metier.cli.skill.status import describe_package, get_package, list_tool_names
 from metier.cli.skill.test import attach as attach_test
 from metier.cli.skill.view import render_report, render_verification
+from metier.cli.skill.workspace_skills import open_places
 from metier.cli.trust import trust_new_folder
 from metier.definitions.names import canonical_name
 from metier.errors import UsageError
@@ -34,9 +44,9 @@ from metier.skills.install.operations import Installer, Outcome
 from metier.skills.install.placement import read_registry
 from metier.skills.install.review import get_entry, trust_package, untrust_package, verify_entry
 from metier.skills.install.scaffold import create_skill
-from metier.skills.limits import MEGABYTE
+from metier.skills.layout import MEGABYTE
 from metier.skills.source import InstallSource
-from metier.skills.trust.digest import digest_tree
+from metier.skills.trust.judgement import digest_tree
 from metier.skills.trust.workspace_trust import list_brought
 
 app = typer.Typer(
@@ -97,11 +107,19 @@ def remove(
         write_json({"status": "removed", "name": entry.name, "path": str(folder)})
 
 
+@app.command("show", hidden=True)
 @app.command()
 def info(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = False) -> None:
-    """Show where a skill came from, whether it is trusted, and what it can do."""
-    roots = open_places(None).roots
-    details, lines = describe_package(get_package(roots, name), roots)
+    """Show where a skill came from, whether it is trusted, and what it can do.
+
+    The toolsets of a trusted skill are loaded, because only their code knows which tools they have.
+    """
+    places = open_places(None)
+    package = get_package(places.roots, name)
+    details, lines = describe_package(package, places.roots)
+    tools = anyio.run(list_tool_names, package, places)
+    details["tools"] = tools
+    lines += [f"  Tools: {', '.join(tools)}"] if tools else []
     if json:
         write_json(details)
     else:
@@ -172,11 +190,11 @@ def lock(
     if json:
         write_text(render_lock(current))
     if check:
-        if load_lock(current_directory()) != current:
+        if load_lock(current_workspace()) != current:
             say(f"{FILE_NAME} is not current; write it again with `agent skill lock`")
             raise typer.Exit(1)
         return
-    write_lock(current_directory(), current)
+    write_lock(current_workspace(), current)
     say(f"Wrote {FILE_NAME} with {len(current.skills)} skills")
 
 
@@ -187,10 +205,10 @@ def create(
     json: Json = False,
 ) -> None:
     """Write a new skill that passes `agent skills validate --strict`."""
-    was_empty = next(list_brought(current_directory()), None) is None
+    was_empty = next(list_brought(current_workspace()), None) is None
     folder = create_skill(path, name=name)
-    if was_empty and folder.resolve().is_relative_to(current_directory().resolve()):
-        trust_new_folder(current_directory())
+    if was_empty and folder.resolve().is_relative_to(current_workspace().resolve()):
+        trust_new_folder(current_workspace())
     say(f"Wrote {folder}; start with {folder / 'SKILL.md'}")
     if json:
         write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})

@@ -1,17 +1,18 @@
 """`agent skills contracts` and `agent skills check-sync`: what skills promise, and whether their code can keep it."""
 
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from metier.capabilities.checks.sync_check import as_problem, check_path
-from metier.capabilities.contracts.contract import SkillContract
-from metier.capabilities.contracts.reading import ContractReading, has_contract, read_contract
+from metier.capabilities.contract import SkillContract
+from metier.capabilities.contract_reader import ContractReading, has_contract, read_contract
+from metier.capabilities.sync_check import as_problem, check_path
 from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import open_active_catalog, open_catalog, open_places
+from metier.cli.skill.workspace_skills import open_active_catalog, open_catalog, open_places
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.scripts import is_capability
@@ -93,7 +94,7 @@ def _as_json(skill: SkillDefinition, reading: ContractReading) -> dict[str, obje
         "path": str(skill.file),
         "callable": is_capability(skill),
         "effect": contract.effect if contract else None,
-        "contract": asdict(contract) if contract else None,
+        "contract": to_builtins(contract) if contract else None,
         "problems": [problem_as_json(problem) for problem in reading.problems],
     }
 

@@ -3,14 +3,14 @@
 import signal
 import sys
 
+from msgspec import Struct
+
 from metier.cli.skill.view import render_proposal
-from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.skills.install.operations import Answer, Proposal
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     flag: Answer | None
     """What the command line said; nothing means: ask."""
 

@@ -8,8 +8,8 @@ from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill import command as packages
 from metier.cli.skill import skills_command as files
-from metier.cli.skill.enabling import attach as attach_enabling
-from metier.cli.skill.usable import Row, find_usable
+from metier.cli.skill.enable import attach as attach_enabling
+from metier.cli.skill.status import Row, find_usable
 from metier.errors import UsageError
 from metier.telemetry.excerpt import one_line
 
@@ -52,12 +52,37 @@ def list_skills(
         warn_line(problem.render())
 
 
+def _render_row(row: Row) -> str:
+    """`notes  [installed]  1.2.0  0123abcd  active  Takes notes.`"""
+    facts = (
+        _choose_name(row),
+        f"[{row['source']}]",
+        str(row.get("version") or ""),
+        str(row.get("commit") or "")[:8],
+        _render_state(row),
+        one_line(str(row.get("description") or ""), _WIDTH),
+    )
+    return "  ".join(fact for fact in facts if fact)
+
+
+def _choose_name(row: Row) -> str:
+    """The ID if it is a path: `foo/baz` for the skill `baz` in the folder `foo`."""
+    name, skill_id = str(row["name"]), str(row.get("id") or "")
+    return skill_id if skill_id.endswith(f"/{name}") else name
+
+
+def _render_state(row: Row) -> str:
+    if not row["active"]:
+        return "inactive"
+    return f"active, {one_line(str(row['why']), _WIDTH)}" if row["why"] else "active"
+
+
 def _write(rows: list[Row], *, with_all: bool = False) -> None:
     """What can be used is the answer; why others cannot is for the person, unless it was asked for."""
     usable = [row for row in rows if row["active"]]
     others = [row for row in rows if not row["active"]]
     for row in [*usable, *others] if with_all else usable:
-        write_line(f"{row['name']}  [{row['source']}]  {one_line(str(row.get('description') or ''), _WIDTH)}".rstrip())
+        write_line(_render_row(row))
     if with_all:
         return
     if not usable:

@@ -1,23 +1,114 @@
 """`agent skills`: what skills there are, what one of them holds, and whether files follow the rules."""
 
-from dataclasses import replace
+import dataclasses
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
+from metier.capabilities.contract_check import check_capability
 from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.catalog import find_named_folder, open_catalog
 from metier.cli.skill.contracts import attach as attach_contracts
 from metier.cli.skill.route import attach
-from metier.cli.skill.validate_files import Verdict, judge_paths
-from metier.definitions.problems import Problem
-from metier.definitions.skills.prompt_xml import render_available_skills
-from metier.definitions.skills.scripts import discover_scripts
-from metier.definitions.skills.skill import SkillDefinition, SkillReading, load_skill
+from metier.cli.skill.view import reference_as_json, render_reference
+from metier.cli.skill.workspace_skills import find_named_folder, open_catalog
+from metier.definitions.files.walk import Walk
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.skills.scripts import discover_scripts, list_references, report_missing_scripts
+from metier.definitions.skills.skill import (
+    SkillDefinition,
+    SkillReading,
+    load_skill,
+    parse_once,
+    render_available_skills,
+)
+from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, misnamed, read_skill_file
+from metier.definitions.skills.versions import find_version_problem
 from metier.definitions.text.headings import Section, parse_sections, walk_sections
-from metier.errors import SkillError
+from metier.errors import SkillError, UsageError
+
+_LOAD_FAILURES = ("missing_script", "needs_version")
+
+
+class Verdict(Struct, frozen=True):
+    path: str
+    reading: SkillReading
+
+    @property
+    def failed(self) -> bool:
+        return has_errors(self.reading.problems)
+
+    @property
+    def can_load(self) -> bool:
+        """As `agent check` says it, without the toolsets, whose code is not run here."""
+        return self.reading.skill is not None and all(each.code not in _LOAD_FAILURES for each in self.reading.problems)
+
+
+def judge_paths(paths: list[Path], *, strict: bool) -> Iterator[Verdict]:
+    """A verdict for each skill: of a file, of a skill's folder, or of everything below a folder.
+
+    Raises `UsageError` when a path does not exist.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UsageError(f"Path {str(path)!r} does not exist", hint="Give a skill's folder, or a folder of skills")
+    for path in paths:
+        yield from _judge(path, strict=strict)
+
+
+def _judge(path: Path, *, strict: bool) -> Iterator[Verdict]:
+    if not path.is_dir():
+        yield Verdict(str(path), _read(path, strict=strict))
+        return
+    found = find_skill_file(path)
+    is_skill = not isinstance(found, Problem)
+    # Below a skill, what lies in its own parts is material, e.g. a template; in a collection every file counts.
+    walk = Walk(path, FILE_NAME, everywhere=not is_skill)
+    is_any = False
+    for item in walk:
+        is_any = True
+        yield Verdict(_as_given(path, item.path), _read(Path(item.path), strict=strict, within=item.within))
+    for problem in walk.problems:
+        if problem.severity == "error":
+            is_any = True
+            yield Verdict(_as_given(path, problem.file), SkillReading(None, (problem,)))
+    if not is_any and isinstance(found, Problem):
+        yield Verdict(str(path), SkillReading(None, (found,)))
+
+
+def _read(file: Path, *, strict: bool, within: Path | None = None) -> SkillReading:
+    if file.is_symlink() and not file.exists():
+        message = f"{file.name!r} is a link to nothing"
+        problem = Problem(severity="error", code="dangling_link", message=message, file=str(file), line=1)
+        return SkillReading(None, (problem,))
+    data = read_skill_file(file, limit=MAX_FILE_BYTES, within=within)
+    if isinstance(data, Problem):
+        return SkillReading(None, (data,))
+    # `SKILL.md` and `../SKILL.md` have a folder with a name too.
+    reading = parse_once(data, file=file if file.parent.name not in ("", "..") else file.resolve(), strict=strict)
+    promised = _check_skill(reading.skill, strict=strict) if reading.skill else ()
+    return SkillReading(reading.skill, (*misnamed(file, strict=strict), *reading.problems, *promised))
+
+
+def _check_skill(skill: SkillDefinition, *, strict: bool) -> tuple[Problem, ...]:
+    """List the problems that `agent check` finds without running code: scripts, Metier version, contract."""
+    version = find_version_problem(skill)
+    return (
+        *report_missing_scripts(skill),
+        *((version,) if version is not None else ()),
+        *check_capability(skill, strict=strict),
+    )
+
+
+def _as_given(root: Path, path: str) -> str:
+    """The path below the root as the caller wrote it."""
+    return str(root / os.path.relpath(path, root.absolute()))
+
 
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, inspect, validate and route skills."
@@ -78,7 +169,7 @@ def validate(
     # One by one: tens of thousands of skills would not all fit into memory.
     for verdict in judge_paths(paths, strict=strict):
         judged += 1
-        loaded += verdict.reading.skill is not None
+        loaded += verdict.can_load
         failed += verdict.failed
         if shown is not None:
             shown.add(_verdict_as_json(verdict))
@@ -111,7 +202,7 @@ def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
         return load_skill(folder)
     found = open_catalog(skills_dir).get(name)
     reading = load_skill(found.folder, id=found.id, within=found.source.within)
-    return replace(reading, skill=replace(reading.skill, name=found.name)) if reading.skill else reading
+    return replace(reading, skill=dataclasses.replace(reading.skill, name=found.name)) if reading.skill else reading
 
 
 def _first_reason(reading: SkillReading) -> str:
@@ -134,6 +225,7 @@ def _rows(skill: SkillDefinition) -> list[tuple[str, str | None]]:
         ("environment", " ".join(skill.permissions_env)),
         ("toolsets", " ".join(skill.toolsets)),
         ("scripts", " ".join(script.name for script in discover_scripts(skill))),
+        ("references", ", ".join(render_reference(file) for file in list_references(skill))),
         ("tags", " ".join(skill.tags)),
         ("metadata", ", ".join(f"{key}={value}" for key, value in skill.metadata.items())),
     ]
@@ -155,6 +247,7 @@ def _details(skill: SkillDefinition, reading: SkillReading, sections: tuple[Sect
         "permissions_env": skill.permissions_env,
         "toolsets": skill.toolsets,
         "scripts": [script.name for script in discover_scripts(skill)],
+        "references_index": [reference_as_json(file) for file in list_references(skill)],
         "tags": skill.tags,
         "frontmatter": skill.header,
         "sections": [_section_as_json(section) for section in sections],
@@ -180,7 +273,7 @@ def _verdict_as_json(verdict: Verdict) -> dict[str, object]:
     return {
         "path": verdict.path,
         "name": skill.name if skill else None,
-        "loaded": skill is not None,
+        "loaded": verdict.can_load,
         "problems": [_found_as_json(problem, verdict) for problem in verdict.reading.problems],
     }
 

@@ -1,43 +1,191 @@
-"""How each skill stands here: active or not, what it brings, and why it cannot be loaded. Loads toolsets for real."""
+"""The status of each skill and package here: active or not, its contents, and why it cannot be loaded.
 
+`agent skills` shows one row per skill, `list` and `info` the packages.
+"""
+
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from pathlib import Path
 
-from metier.cli.skill.catalog import SkillPlaces
-from metier.cli.skill.confinement import open_skill_confinement
-from metier.cli.skill.view import render_trust
-from metier.dataclass import dataclass
-from metier.definitions.names import canonical_name
+from msgspec import Struct, field
+
+from metier.cli.shared.context import current_workspace, home_folder
+from metier.cli.shared.output import problem_as_json
+from metier.cli.skill.view import reference_as_json, render_origin, render_reference, render_report, render_trust, safe
+from metier.cli.skill.workspace_skills import SkillPlaces, open_active_catalog, open_catalog, open_places
+from metier.definitions.names import canonical_name, check_skill_id, name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.skills.naming import is_called
-from metier.definitions.skills.scripts import discover_scripts, find_missing_scripts
-from metier.definitions.skills.skill import SkillDefinition
-from metier.errors import SkillError
+from metier.definitions.skills.catalog import Catalog, CatalogSkill
+from metier.definitions.skills.naming import hint_skill, is_called
+from metier.definitions.skills.scripts import discover_scripts, is_capability, list_references, report_missing_scripts
+from metier.errors import SkillError, SkillNotFound
+from metier.runtime.confinement import open_confinement
+from metier.runtime.host import Host
 from metier.skills.activation import (
     OPT_IN,
     Activation,
     BrokenSkill,
     FoundSkills,
     Selection,
+    SkillRoots,
     activate,
+    find_package,
     find_packages,
 )
-from metier.skills.install.placement import read_registry
+from metier.skills.capabilities_report import build_report
+from metier.skills.install.placement import find_registry
 from metier.skills.install.registry import Registry, RegistryEntry
 from metier.skills.package import SkillPackage
-from metier.skills.trust.digest import digest_tree
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.trust.judgement import digest_tree, is_trusted
+from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
+
+
+async def open_skill_confinement(places: SkillPlaces) -> Confinement:
+    """What encloses the code of skills here, as in a run. Raises `SandboxUnavailable`."""
+    host = Host(
+        settings=places.settings,
+        workspace=current_workspace(),
+        home=home_folder(),
+        environ=dict(os.environ),
+        trust=places.trust,
+    )
+    return await open_confinement(host)
+
+
+def get_package(roots: SkillRoots, name: str) -> SkillPackage:
+    """The package of that name; an installed one before a bundled or workspace one."""
+    check_skill_id(name)
+    found = find_packages(roots)
+    order = ("installed", "user", "bundled", "workspace", "directory")
+    package = find_package(sorted(found.packages, key=lambda package: order.index(package.source)), name)
+    if package is None:
+        raise _not_found(found, name)
+    return package
+
+
+def get_winner(roots: SkillRoots, name: str) -> SkillPackage:
+    """The skill of that name that a run would use: precedence decides, as in `agent check`."""
+    check_skill_id(name)
+    found = find_packages(roots)
+    package = found.find(name)
+    if package is None:
+        raise _not_found(found, name)
+    return package
+
+
+def _not_found(found: FoundSkills, name: str) -> SkillError:
+    broken = found.find_broken(name)
+    if broken:
+        return SkillError(f"Skill {name!r} cannot be loaded", hint=broken.reason.render())
+    hint = hint_skill(name, [package.definition.name for package in found.packages]) or "See `agent skills list`"
+    return SkillNotFound(f"No skill is called {name!r}", hint=hint)
+
+
+def list_rows(roots: SkillRoots, selection: Selection) -> list[dict[str, object]]:
+    """One row per package, sorted by canonical name."""
+    found = find_packages(roots)
+    active = {package.folder for package in activate(found, selection).packages}
+    registry, _ = find_registry(roots.home)
+    rows = [
+        _row(package, registry.find(package.definition.name), is_active=package.folder in active)
+        for package in found.packages
+        if package.source in OPT_IN
+    ]
+    shown = {row["name_canonical"] for row in rows}
+    rows += [_lost_row(entry, found) for key, entry in registry.skills.items() if key not in shown]
+    return sorted(rows, key=lambda row: (str(row["name_canonical"]), str(row["path"])))
+
+
+def describe_package(package: SkillPackage, roots: SkillRoots) -> tuple[dict[str, object], list[str]]:
+    """The same facts as JSON and as lines."""
+    definition = package.definition
+    entry = find_registry(roots.home)[0].find(definition.name) if package.source in ("installed", "user") else None
+    digest = digest_tree(package.folder)
+    report = build_report(definition, digest)
+    references = list_references(definition)
+    row = _row(package, entry, is_active=False)
+    details: dict[str, object] = {key: value for key, value in row.items() if key != "active"}
+    details |= {
+        "description": definition.description,
+        "author": definition.author,
+        "license": definition.license,
+        "repository": definition.repository,
+        "git_url": entry.git_url if entry else None,
+        "branch": entry.branch if entry else None,
+        "tag": entry.tag if entry else None,
+        "subdir": entry.subdir if entry else "",
+        "installed_at": entry.installed_at.isoformat() if entry else None,
+        "tree": digest.tree,
+        "trusted_digest": package.trusted_digest,
+        "references_index": [reference_as_json(file) for file in references],
+        "report": report.model_dump(mode="json"),
+    }
+    facts = {
+        "Version": definition.version,
+        "Author": definition.author,
+        "License": definition.license,
+        "Repository": definition.repository,
+        "Source": package.source,
+        "From": render_origin(entry),
+        "Folder": str(package.folder),
+        "Commit": package.commit,
+        "Tree": digest.tree,
+        "State": str(row["state"]),
+        "References": ", ".join(map(render_reference, references)),
+    }
+    lines = [f"{safe(definition.name)}: {safe(definition.description)}"]
+    lines += [f"  {title}: {safe(value)}" for title, value in facts.items() if value]
+    return details, lines + render_report(report)
+
+
+def _row(package: SkillPackage, entry: RegistryEntry | None, *, is_active: bool) -> dict[str, object]:
+    definition = package.definition
+    trusted = is_trusted(package)
+    return {
+        "name": definition.name,
+        "name_canonical": canonical_name(definition.name),
+        "version": definition.version,
+        "source": package.source,
+        "commit": package.commit,
+        "origin": render_origin(entry) if package.source == "installed" else None,
+        "path": str(package.folder),
+        "scripts": len(discover_scripts(definition)),
+        "toolsets": len(definition.toolsets),
+        "trusted": trusted,
+        "active": is_active,
+        "state": render_trust(is_trusted=trusted, was_trusted=package.trusted_digest is not None),
+    }
+
+
+def _lost_row(entry: RegistryEntry, found: FoundSkills) -> dict[str, object]:
+    broken = found.find_broken(entry.name_canonical)
+    return {
+        "name": entry.name,
+        "name_canonical": entry.name_canonical,
+        "version": None,
+        "source": "installed",
+        "commit": entry.commit_sha,
+        "origin": render_origin(entry),
+        "path": entry.installed_path,
+        "scripts": 0,
+        "toolsets": 0,
+        "trusted": False,
+        "active": False,
+        "state": f"cannot be loaded: {safe(broken.reason.message)}" if broken else "the folder is gone",
+    }
+
 
 _TOLD_BY_A_LINE = ("unknown_skill", "skill_broken")
 """Problems of the activation that a status says already."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillStatus:
+class SkillStatus(Struct, frozen=True, kw_only=True):
     name: str
     active: bool
+    id: str = ""
+    """With the folders that it is in, such as `foo/baz`; empty for a skill that is not there."""
     reason: str = ""
     """Why it cannot be loaded; empty where it can."""
     note: str = ""
@@ -60,15 +208,13 @@ class SkillStatus:
         return (self.commit or self.tree or "")[:8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusReport:
+class StatusReport(Struct, frozen=True, kw_only=True):
     skills: tuple[SkillStatus, ...]
     """Sorted by canonical name; of two with one name the active one first."""
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scene:
+class _Scene(Struct, frozen=True, kw_only=True):
     """Everything that a status is built from."""
 
     found: FoundSkills
@@ -88,7 +234,7 @@ async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> Sta
             found=found,
             activation=activation,
             selection=places.selection,
-            registry=read_registry(places.roots.home),
+            registry=find_registry(places.roots.home)[0],
             toolsets=toolsets,
         )
         problems = [problem for problem in activation.problems if problem.code not in _TOLD_BY_A_LINE]
@@ -99,6 +245,17 @@ async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> Sta
         await toolsets.aclose()
 
 
+async def list_tool_names(package: SkillPackage, places: SkillPlaces) -> list[str]:
+    """Full names of the tools that a skill brings. Loads the toolsets of a trusted skill; others run no code."""
+    names = [name_capability(package.definition.name)] if is_capability(package.definition) else []
+    if package.definition.toolsets and is_trusted(package):
+        confinement = await open_skill_confinement(places)
+        toolsets = await load_toolsets([package], os.environ, confinement=confinement)
+        await toolsets.aclose()
+        names += [tool.info.name for tool in toolsets.tools]
+    return sorted(names)
+
+
 def describe_skills(places: SkillPlaces) -> StatusReport:
     """The same without loading a toolset: nothing of any skill is executed."""
     found = find_packages(places.roots)
@@ -107,7 +264,7 @@ def describe_skills(places: SkillPlaces) -> StatusReport:
         found=found,
         activation=activation,
         selection=places.selection,
-        registry=read_registry(places.roots.home),
+        registry=find_registry(places.roots.home)[0],
     )
     return StatusReport(skills=_build_statuses(scene), problems=found.passed_over)
 
@@ -131,7 +288,7 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     definition = package.definition
     is_active = any(package is active for active in scene.activation.packages)
     trusted = is_trusted(package)
-    note = "" if is_active else _find_note(package, scene, trusted=trusted)
+    note = _find_note(package, scene, is_active=is_active, trusted=trusted)
     # A package that the selection names and the activation leaves out; one that another skill hides is not missed.
     is_left_out = not (is_active or trusted or _find_winner(package, scene)) and _is_named_package(
         package, scene.selection
@@ -140,6 +297,7 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     mine = [tool.info.name for tool in scene.toolsets.tools if is_active and tool.info.name.startswith(prefix)]
     return SkillStatus(
         name=definition.name,
+        id=definition.id if "/" in definition.id else definition.name,
         active=is_active,
         reason="; ".join(_find_failures(package, scene, is_active=is_active)),
         note=note,
@@ -156,24 +314,14 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
 
 
 def _find_failures(package: SkillPackage, scene: _Scene, *, is_active: bool) -> Iterator[str]:
-    yield from _find_missing_scripts(package.definition)
+    yield from (problem.message for problem in report_missing_scripts(package.definition))
     for failure in scene.toolsets.failures if is_active else ():
         if failure.package is package:
             yield f"toolset {failure.toolset!r}: {failure.message}" if failure.toolset else failure.message
 
 
-def _find_missing_scripts(definition: SkillDefinition) -> Iterator[str]:
-    if not definition.scripts:
-        return
-    if not (definition.folder / "scripts").is_dir():
-        yield "the folder 'scripts' is missing"
-        return
-    for listed in find_missing_scripts(definition):
-        yield f"script {listed!r} is missing"
-
-
-def _find_note(package: SkillPackage, scene: _Scene, *, trusted: bool) -> str:
-    if winner := _find_winner(package, scene):
+def _find_note(package: SkillPackage, scene: _Scene, *, is_active: bool, trusted: bool) -> str:
+    if not is_active and (winner := _find_winner(package, scene)):
         return f"hidden by the one of {winner.source}"
     return "" if trusted else render_trust(is_trusted=False, was_trusted=package.trusted_digest is not None)
 
@@ -229,3 +377,98 @@ def _is_named_package(package: SkillPackage, selection: Selection) -> bool:
 
 def _is_named(name: str, selection: Selection) -> bool:
     return canonical_name(name) in {canonical_name(named) for named in _named(selection)}
+
+
+type Row = dict[str, object]
+
+_TOLD = ("shadowed_skill", "duplicate_name", "link_loop")
+
+
+class UsableSkills(Struct, frozen=True, kw_only=True):
+    rows: tuple[Row, ...]
+    """Those that can be used first; then the others, each with `why` and, where there is one, the command `to_use`."""
+    problems: tuple[Problem, ...]
+
+
+def find_usable(skills_dir: Path | None) -> UsableSkills:
+    places = open_places(skills_dir)
+    catalog, active = open_catalog(skills_dir), open_active_catalog(skills_dir)
+    usable = {skill.canonical for skill in active.skills}
+    packages = {str(row["name_canonical"]): row for row in reversed(list_rows(places.roots, places.selection))}
+    statuses = {canonical_name(status.name): status for status in reversed(describe_skills(places).skills)}
+    rows: list[Row] = [
+        _build_row(skill, packages.get(skill.canonical), skill.canonical in usable) for skill in catalog.skills
+    ]
+    known = {skill.canonical for skill in catalog.skills}
+    rows += [{**_as_package(row), "active": False} for name, row in packages.items() if name not in known]
+    rows += [
+        _build_lost(name, status) for name, status in statuses.items() if name not in known and name not in packages
+    ]
+    _, damage = find_registry(places.roots.home)
+    rows = [
+        _mark_unregistered(row, damage)
+        if damage is not None and Path(str(row["path"])).is_relative_to(places.roots.home.root)
+        else _explain(row, statuses.get(str(row["name_canonical"])), places)
+        for row in rows
+    ]
+    rows.sort(key=lambda row: (not row["active"], str(row["name_canonical"]), str(row["path"])))
+    problems = (*((damage,) if damage is not None else ()), *_list_problems(catalog))
+    return UsableSkills(rows=tuple(rows), problems=problems)
+
+
+def _build_row(skill: CatalogSkill, package: Row | None, is_active: bool) -> Row:
+    return {
+        **(_as_package(package) if package else {"name_canonical": skill.canonical}),
+        "name": package["name"] if package else skill.name,
+        "id": skill.id,
+        "description": skill.description,
+        "version": skill.version,
+        "license": skill.license,
+        "tags": skill.tags,
+        "allowed_tools": skill.allowed_tools,
+        "source": package["source"] if package and skill.source.kind == "user" else skill.source.kind,
+        "path": skill.path,
+        "problems": [problem_as_json(problem) for problem in skill.problems],
+        "active": is_active,
+    }
+
+
+def _build_lost(name: str, status: SkillStatus) -> Row:
+    return {"name": status.name, "name_canonical": name, "source": status.source, "path": status.path, "active": False}
+
+
+def _as_package(row: Row) -> Row:
+    return {**row, "folder": row["path"]}
+
+
+def _explain(row: Row, status: SkillStatus | None, places: SkillPlaces) -> Row:
+    is_whole = row["active"] and not (status is not None and status.active and status.reason)
+    why, command = ("", "") if is_whole else _find_reason(row, status, places)
+    return {**row, "why": why, "to_use": command}
+
+
+def _mark_unregistered(row: Row, damage: Problem) -> Row:
+    """A skill that cannot be loaded because the registry of installed skills cannot be read."""
+    return {**row, "active": False, "why": damage.message, "to_use": ""}
+
+
+def _find_reason(row: Row, status: SkillStatus | None, places: SkillPlaces) -> tuple[str, str]:
+    name = str(row["name_canonical"])
+    if status is not None and status.reason:
+        return f"cannot be loaded: {status.reason}", f"agent skills inspect {name}"
+    if row["source"] in OPT_IN and not _is_enabled(name, places):
+        return "not enabled", f"agent skills enable {name}"
+    if status is not None and not status.trusted and row["source"] != "bundled":
+        return status.note or "not trusted", f"agent skills trust {name}"
+    return (status.note if status is not None else "") or "not active", ""
+
+
+def _is_enabled(name: str, places: SkillPlaces) -> bool:
+    selection = places.selection
+    if isinstance(selection, str):
+        return selection != "none"
+    return name in {canonical_name(each) for each in selection}
+
+
+def _list_problems(catalog: Catalog) -> tuple[Problem, ...]:
+    return tuple(problem for problem in catalog.problems if problem.severity == "error" or problem.code in _TOLD)

@@ -1,6 +1,7 @@
 """Skill packages in words for a terminal. What an author wrote is shown without control characters."""
 
 from metier.cli.shared.output import printable
+from metier.definitions.skills.scripts import ReferenceFile
 from metier.skills.capabilities_report import CapabilityReport, list_capabilities
 from metier.skills.install.operations import Proposal
 from metier.skills.install.registry import RegistryEntry
@@ -50,6 +51,15 @@ def render_report(report: CapabilityReport) -> list[str]:
     return [f"  {_TITLES[field]}: {_join(words)}" for field, words in list_capabilities(report).items() if words] or [
         "  Instructions only: no code, no tools, no environment"
     ]
+
+
+def render_reference(file: ReferenceFile) -> str:
+    title = f"{safe(file.title)}, " if file.title else ""
+    return f"{safe(file.path)} ({title}{file.bytes} bytes)"
+
+
+def reference_as_json(file: ReferenceFile) -> dict[str, object]:
+    return {"path": file.path, "title": file.title, "bytes": file.bytes}
 
 
 def render_trust(*, is_trusted: bool, was_trusted: bool) -> str:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, cast
 import typer
 from pydantic import JsonValue
 
-from metier.cli.run.driving import View, drive_run
+from metier.cli.run.driver import View, drive_run
 from metier.cli.run.live import EVENTS
-from metier.cli.run.starting import leave_to_workers
+from metier.cli.run.run_request import leave_to_workers
 from metier.cli.shared.options import (
     AsJson,
     Ci,
@@ -25,17 +25,18 @@ from metier.cli.shared.options import (
     check_timeout,
 )
 from metier.cli.shared.output import problem_as_json, write_json, write_line
-from metier.cli.shared.place import open_place
-from metier.cli.task.listing import app as listing
-from metier.cli.task.listing import find_tasks
+from metier.cli.shared.place import open_place, open_run_place
+from metier.cli.task.list_tasks import app as listing
+from metier.cli.task.list_tasks import find_tasks
 from metier.definitions.acceptance import render_criterion
-from metier.definitions.ids import fold_id
+from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import TaskDefinition
 from metier.engine.state import RunState
 from metier.errors import UsageError
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.checks.validation import find_all_problems
-from metier.runtime.children.child_runs import request_task
+from metier.runtime.child_runs import request_task
 from metier.runtime.documents import task_as_json
 from metier.runtime.requests import RunRequest, take_trace
 from metier.runtime.runs import Runtime, Watch
@@ -90,7 +91,7 @@ def run(
         typer.Option("--profile", help="What happens where no rule speaks; a task is never less than guarded."),
     ] = None,
     provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The model, as its provider names it.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model, or provider/model.")] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -121,11 +122,11 @@ def run(
         "runtime.max_cost_usd": max_cost_usd,
     }
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
-    place, agent = choose_built_in(open_place(config, given_flags, is_new_run=not model), agent)
+    place, agent = choose_built_in(open_run_place(config, given_flags, is_new_run=not model), agent)
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
-    commission = request_task(place, task, given, agent=agent, model=model or "")
+    commission = request_task(place, task, given, agent=agent, model=qualify_model_name(model, provider=provider))
     mode = "dry_run" if dry_run else "live"
-    request = RunRequest(task=commission.order.task, mode=mode, model=model or "", commission=commission)
+    request = RunRequest(task=commission.order.task, mode=mode, model=commission.order.model, commission=commission)
     output = "json" if as_json and output_format == "text" else output_format
     if detach:
         return leave_to_workers(place, request, output, config=config)

@@ -1,7 +1,8 @@
-"""Open what lies beneath a folder, by descriptor: nothing that a path or a link says leads out of it, at any moment.
+"""Open and read files beneath a folder, by descriptor: no path and no link leads out of it, at any moment.
 
 Two ways with one meaning: the kernel resolves (`openat2`), or we walk the path ourselves, one open folder at a time.
-What comes back is a regular file or a folder, open for reading, with the path that it really has.
+The result is a regular file or a folder, open for reading, with its real path. Definitions, context files, policies and
+the files of skills all come through here.
 """
 
 import ctypes
@@ -17,7 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol, Self
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
+from metier.definitions.files.quarantine import is_unsettled, read_records
 from metier.errors import ToolFailed
 
 _OPENAT2 = 437
@@ -33,9 +36,10 @@ _MAX_LINKS = 40
 READ_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 READ_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 
+_FIRST_READ = 64 * 1024
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+
+class Opened(Struct, frozen=True):
     """An open regular file or folder. The caller closes it."""
 
     descriptor: int
@@ -249,3 +253,93 @@ def _kernel_resolves() -> bool:
         except OSError as error:
             return error.errno == errno.EXDEV
     return False
+
+
+def read_contained(file: Path, *, within: Path, limit: int) -> bytes:
+    """At most `limit + 1` bytes of a regular file below `within`, whichever links are on the way.
+
+    Raises `OSError`, whose `strerror` says what is in the way: also for a link that leads out, and for a pipe. A
+    protected path that appeared while a confined program was running counts as missing.
+    """
+    before, records = read_records()
+    data = _read_file(file, within=within, limit=limit)
+    after, more = read_records()
+    if before != after:
+        # A program started or ended meanwhile: what was read may have been moved to quarantine since.
+        return read_contained(file, within=within, limit=limit)
+    if any(record.find(str(file)) for record in (*records, *more)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    return data
+
+
+def _read_file(file: Path, *, within: Path, limit: int) -> bytes:
+    root = os.open(within, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        opened = _open(root, file, within)
+    finally:
+        os.close(root)
+    try:
+        if opened.is_folder:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+        return _read(opened.descriptor, limit + 1)
+    finally:
+        os.close(opened.descriptor)
+
+
+def is_absent(path: str | Path) -> bool:
+    """Nothing has this name, or only since a confined program is running (see `quarantine`).
+
+    Where a folder on the way may not be searched, or links lead in a circle, nothing is known: a caller that counted
+    that as absent would leave out rules that a user wrote. It reads, and says why it cannot.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return True
+    except OSError:
+        return False
+    return is_unsettled(str(path))
+
+
+def is_contained(path: str, *, base: str) -> bool:
+    """Where `path` really leads lies in `base`, which is a real path itself."""
+    real = os.path.realpath(path)
+    return real == base or real.startswith(base.rstrip("/") + "/")
+
+
+def _open(root: int, file: Path, within: Path) -> Opened:
+    opener = _find_opener()
+    base, path = f"{within}/", str(file)
+    # Nearly always the one is written as the beginning of the other; a catalog asks this thousands of times.
+    relative = path[len(base) :] if path.startswith(base) else os.path.relpath(path, within)
+    try:
+        return opener(root, relative, links=True)
+    except ToolFailed as error:
+        base, real = os.path.realpath(within), os.path.realpath(file)
+        if error.code != "permission_denied" or not is_contained(real, base=base):
+            raise _refuse(error, file, within) from error
+        # An absolute link that stays inside. Opened by its real name, on which no link may stand any more.
+        try:
+            return opener(root, os.path.relpath(real, base), links=False)
+        except ToolFailed as second:
+            raise _refuse(second, file, within) from second
+
+
+def _refuse(error: ToolFailed, file: Path, within: Path) -> OSError:
+    if error.code == "permission_denied":
+        return PermissionError(errno.EXDEV, f"it is a link out of {within.name or str(within)!r}", str(file))
+    return OSError(errno.EINVAL, "it is not a regular file", str(file))
+
+
+@cache
+def _find_opener() -> Opener:
+    chosen = choose_opener()
+    return read_by_kernel if chosen is open_by_kernel else chosen
+
+
+def _read(descriptor: int, most: int) -> bytes:
+    """Like `open().read(most)`, at half the cost: a catalog reads thousands of small files."""
+    data = os.read(descriptor, min(most, _FIRST_READ))
+    while len(data) >= _FIRST_READ and len(data) < most and (more := os.read(descriptor, most - len(data))):
+        data += more
+    return data

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import is_absent, is_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import is_absent, is_contained
 from metier.definitions.problems import Problem
 
 MAX_DEPTH = 12
@@ -17,8 +18,7 @@ _INSIDE_A_SKILL = frozenset({"references", "assets", "scripts", "toolsets", "eva
 """What lies in these belongs to the skill around it, even where it looks like a skill."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDefinition:
+class FoundDefinition(Struct, frozen=True):
     id: str
     """The folder's path under the root, with slashes; the root's own name for a file in the root."""
     path: str
@@ -135,3 +135,9 @@ class Walk:
 
 def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
+
+
+def report_duplicate(found: FoundDefinition, first: str) -> Problem:
+    message = f"ID {found.id!r} is the same as that of '{first}' where case does not count"
+    hint = "Rename one of the folders"
+    return Problem(severity="error", code="duplicate_id", message=message, file=found.path, line=1, hint=hint)

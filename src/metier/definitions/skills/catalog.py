@@ -5,11 +5,12 @@ Bodies are not kept; `skill.load_skill` reads one when it is wanted. A catalog i
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast, override
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.naming import find_called, hint_skill
@@ -17,8 +18,7 @@ from metier.definitions.skills.sources import SkillSource
 from metier.errors import SkillNotFound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogSkill:
+class CatalogSkill(Struct, frozen=True, kw_only=True):
     """What stage 0 knows of a skill."""
 
     id: str

@@ -12,7 +12,7 @@ from typing import cast
 from metier.definitions.files.whole_file import replace_file
 from metier.version import __version__
 
-FORMAT = 4
+FORMAT = 5
 FRESH_NS = 100_000_000
 """A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
 
@@ -33,6 +33,7 @@ def digest_content(data: bytes) -> str:
 
 def find_cache_folder(environment: Mapping[str, str], *, home: Path) -> Path:
     base = environment.get("XDG_CACHE_HOME", "")
+    # Not platformdirs: it reads only the environment of this process, and on macOS it names `~/Library`.
     # The XDG rules say: a relative path there is to be ignored.
     return (Path(base) if os.path.isabs(base) else home / ".cache") / "agent"  # noqa: PTH117
 

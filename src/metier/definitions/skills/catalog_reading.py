@@ -1,10 +1,10 @@
 """Read the catalog of some sources: the front matter of every skill, from the files or as it was kept."""
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
+
+from msgspec.structs import replace
 
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.problems import Problem, Severity
@@ -15,7 +15,6 @@ from metier.definitions.skills.naming import find_shared_names
 from metier.definitions.skills.skill import SkillDefinition, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
 from metier.definitions.skills.sources import SkillSource
-from metier.second_process import Parcel, work_in_halves
 
 
 def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = None) -> Catalog:
@@ -47,10 +46,9 @@ def _read_source(
     walk = Walk(source.folder, FILE_NAME, within=source.within, folders=[] if cache else None)
     files = [(found, stamp_of(found.stat)) for found in walk]
     known = [cache.find(found.path, stamp) if cache else None for found, stamp in files]
-    fresh = iter(_read_payloads([found for (found, _), payload in zip(files, known, strict=True) if payload is None]))
     skills: list[CatalogSkill] = []
     for (found, stamp), remembered in zip(files, known, strict=True):
-        payload = next(fresh) if remembered is None else remembered
+        payload = _read_payload(found, own=source.is_own) if remembered is None else remembered
         if remembered is None and cache:
             cache.keep(found.path, stamp, payload)
         seen.files.append((found.path, stamp))
@@ -63,24 +61,14 @@ def _read_source(
     return skills
 
 
-def _read_payloads(files: Sequence[FoundDefinition]) -> list[Payload]:
-    """Many files are read by two processes."""
-    halves = work_in_halves(files, lambda part: [_read_payload(found) for found in part], Parcel(_to_json, json.loads))
-    return [payload for half in halves for payload in half]
-
-
-def _to_json(payloads: list[Payload]) -> bytes:
-    return json.dumps(payloads).encode()
-
-
-def _read_payload(found: FoundDefinition) -> Payload:
+def _read_payload(found: FoundDefinition, *, own: bool) -> Payload:
     """What the cache keeps: the fields of the skill, or nothing, and the problems."""
     file = Path(found.path)
     problems = misnamed(file)
     data = read_skill_file(file, limit=MAX_FILE_BYTES, within=found.within)
     if isinstance(data, Problem):
         return [None, _pack_problems((*problems, data))]
-    reading = parse_once(data, file=file, id=found.id)
+    reading = parse_once(data, file=file, id=found.id, own=own)
     return [
         _pack(reading.skill, digest_content(data)) if reading.skill else None,
         _pack_problems((*problems, *reading.problems)),

@@ -11,21 +11,20 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, batched
 from pathlib import Path
 from typing import Any, cast, overload, override
 
-from metier.dataclass import dataclass
-from metier.definitions.files.kept_file import KeptFiles
 from metier.definitions.files.walk import Walk
+from metier.definitions.files.whole_file import KeptFiles
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog import Catalog, CatalogSkill, LateSequence, LateSkills, SkillContent
 from metier.definitions.skills.catalog_cache import FRESH_NS, Stamp, stamp_of
 from metier.definitions.skills.sources import SkillSource
 
-FORMAT = 2
+FORMAT = 3
 FILES_KEPT = 4
 WORTH_KEEPING = 64
 """Skills from which on a catalog is kept; a smaller one is read in less time than its file takes."""

@@ -1,21 +1,27 @@
-"""Which scripts a skill offers. Looks at names and file types only; nothing is read or run."""
+"""The scripts and reference files that a skill offers. Scripts are found by name and file type; nothing is run."""
 
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.names import canonical_script_name
-from metier.definitions.skills.skill import SkillDefinition
+from metier.definitions.problems import Problem
+from metier.definitions.skills.skill import SkillDefinition, find_field_line
+from metier.definitions.text.headings import first_paragraph, parse_sections
 from metier.errors import InvalidName
 
 FOLDER = "scripts"
+REFERENCES_FOLDER = "references"
+MAX_REFERENCES = 500
+MAX_TITLE_CHARACTERS = 100
+_TITLE_BYTES = 4_096
 IMPL_FILE = "impl.py"
 """The code of a skill that can be called with inputs; see the capabilities room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     name: str
     """Canonical: lower case, with `.py`."""
     path: Path
@@ -35,10 +41,68 @@ def discover_scripts(skill: SkillDefinition) -> tuple[Script, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+class ReferenceFile(Struct, frozen=True):
+    """A file that a skill offers for reading on demand."""
+
+    path: str
+    """Relative to the skill's folder, as a model names it."""
+    title: str
+    """Its first heading or sentence; empty for a file that is no text."""
+    bytes: int
+
+
+def list_references(skill: SkillDefinition) -> tuple[ReferenceFile, ...]:
+    """The files below `references/`, sorted by path. Symbolic links and dot files are left out."""
+    found: list[ReferenceFile] = []
+    for folder, folders, files in os.walk(skill.folder / REFERENCES_FOLDER):
+        if Path(folder).is_symlink():
+            return ()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = [Path(folder, name) for name in files if not name.startswith(".")]
+        found += [_read_reference(path, skill.folder) for path in paths if path.is_file() and not path.is_symlink()]
+        if len(found) >= MAX_REFERENCES:
+            break
+    return tuple(sorted(found, key=lambda file: file.path)[:MAX_REFERENCES])
+
+
+def _read_reference(path: Path, root: Path) -> ReferenceFile:
+    name = path.relative_to(root).as_posix()
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_TITLE_BYTES)
+        size = path.stat().st_size
+    except OSError:
+        return ReferenceFile(path=name, title="", bytes=0)
+    text = "" if b"\0" in head else head.decode("utf-8", "replace")
+    headings = parse_sections(text)
+    title = headings[0].text if headings else first_paragraph(text)
+    return ReferenceFile(path=name, title=" ".join(title.split())[:MAX_TITLE_CHARACTERS], bytes=size)
+
+
 def find_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
     """The listed scripts that are not there, as they are listed."""
     there = {script.name for script in discover_scripts(skill)} if skill.scripts else set[str]()
     return tuple(listed for listed in skill.scripts or () if f"{listed.lower().removesuffix('.py')}.py" not in there)
+
+
+def report_missing_scripts(skill: SkillDefinition) -> tuple[Problem, ...]:
+    """An error for each listed script that is not there: a run does not load such a skill."""
+    missing = find_missing_scripts(skill)
+    if missing and not (skill.folder / FOLDER).is_dir():
+        return (_describe_missing(skill, f"The folder {FOLDER!r} is missing", missing[0]),)
+    return tuple(_describe_missing(skill, f"The listed script {name!r} is missing", name) for name in missing)
+
+
+def _describe_missing(skill: SkillDefinition, message: str, script: str) -> Problem:
+    return Problem(
+        severity="error",
+        code="missing_script",
+        message=message,
+        file=str(skill.file),
+        line=find_field_line(skill, "scripts"),
+        hint=f"Add '{FOLDER}/{script.removesuffix('.py')}.py', or remove it from 'scripts'",
+        subject=skill.name,
+    )
 
 
 def find_impl(skill: SkillDefinition) -> Path | None:

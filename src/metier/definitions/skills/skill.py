@@ -1,12 +1,17 @@
 """A skill: the folder with `SKILL.md`. Reads the one file; runs nothing, follows no reference."""
 
+import dataclasses
+import html
 import math
 import shlex
-from dataclasses import field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
@@ -19,6 +24,7 @@ from metier.definitions.skills.skill_rules import (
     read_description,
     read_metadata,
     read_name,
+    report_additions,
     report_broad_patterns,
     report_outside_scripts,
     report_unspecified,
@@ -32,8 +38,7 @@ from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequ
 _NO_ENTRIES = Mapping((), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Entrypoint:
+class Entrypoint(Struct, frozen=True):
     """What the offline backbone runs for this skill."""
 
     script: str
@@ -88,8 +93,7 @@ class SkillDefinition:
     """The fields of `CONTRACT_FIELDS` as written; the capabilities room gives them a meaning."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkillReading:
+class SkillReading(Struct, frozen=True):
     skill: SkillDefinition | None
     """Nothing when one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
@@ -103,12 +107,14 @@ def load_skill(
     folder: Path,
     *,
     strict: bool = False,
+    own: bool = False,
     id: str = "",  # noqa: A002 - the word of the format
     within: Path | None = None,
 ) -> SkillReading:
     """Read the skill in a folder. `strict` is the Agent Skills specification; else everything usable is taken.
 
-    No link leads out of `within`, or of the folder itself.
+    A skill of the workspace's `own` must have valid front matter with a description. No link leads out of `within`, or
+    of the folder itself.
     """
     found = find_skill_file(folder, strict=strict)
     if isinstance(found, Problem):
@@ -116,38 +122,70 @@ def load_skill(
     data = read_skill_file(found.path, limit=MAX_FILE_BYTES, within=within or folder)
     if isinstance(data, Problem):
         return SkillReading(None, (*found.problems, data))
-    reading = parse_skill(data, file=found.path, id=id, strict=strict)
+    reading = parse_skill(data, file=found.path, id=id, strict=strict, own=own)
     return replace(reading, problems=(*found.problems, *reading.problems))
 
 
 @lru_cache(maxsize=512)
-def parse_skill(data: bytes, *, file: Path, id: str = "", strict: bool = False) -> SkillReading:  # noqa: A002
+def parse_skill(
+    data: bytes,
+    *,
+    file: Path,
+    id: str = "",  # noqa: A002
+    strict: bool = False,
+    own: bool = False,
+) -> SkillReading:
     """Read the bytes of a `SKILL.md` that lies, or will lie, at `file`.
 
     The runs of a process mostly find the same files: the same bytes are parsed once, however often they are read.
     """
-    return parse_once(data, file=file, id=id, strict=strict)
+    return parse_once(data, file=file, id=id, strict=strict, own=own)
 
 
-def parse_once(data: bytes, *, file: Path, id: str = "", strict: bool = False) -> SkillReading:  # noqa: A002
+def parse_once(
+    data: bytes,
+    *,
+    file: Path,
+    id: str = "",  # noqa: A002
+    strict: bool = False,
+    own: bool = False,
+) -> SkillReading:
     """Like `parse_skill`, for a reader of many files that keeps none of them."""
     if (link := find_stored_link(data, file)) is not None:
         return SkillReading(None, (link,))
-    front = read_front_matter(data, file=str(file), strict=strict)
+    front = read_front_matter(data, file=str(file), strict=strict or own)
     fields = Fields(front.mapping or _NO_ENTRIES, file=str(file), strict=strict, problems=list(front.problems))
     if fields.is_unreadable:
         return SkillReading(None, tuple(fields.problems))
-    skill = _build(fields, front, file=file, id=id, data=data)
+    skill = _build(fields, front, file=file, id=id, data=data, own=own)
     found = None if has_errors(fields.problems) else skill
     return SkillReading(found, tuple(fields.problems), read_references(fields), read_permits(fields))
 
 
-def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str, data: bytes) -> SkillDefinition:  # noqa: A002
+def find_field_line(skill: SkillDefinition, key: str) -> int:
+    """The line of a field in the front matter of a skill, at the top or below `metadata`."""
+    root = read_front_matter(skill.data).mapping or _NO_ENTRIES
+    entry, metadata = root.find(key), root.find("metadata")
+    if entry is None and metadata is not None and isinstance(metadata.value, Mapping):
+        entry = metadata.value.find(key)
+    return entry.line if entry is not None else 1
+
+
+def _build(
+    fields: Fields,
+    front: FrontMatter,
+    *,
+    file: Path,
+    id: str,  # noqa: A002
+    data: bytes,
+    own: bool,
+) -> SkillDefinition:
     folder = file.parent
     name = read_name(fields, folder_name=folder.name)
-    description = read_description(fields, fallback=lambda: first_paragraph(front.body))
+    fallback = None if fields.strict or own else lambda: first_paragraph(front.body)
+    description = read_description(fields, fallback=fallback)
     metadata = read_metadata(fields)
-    report_outside_scripts(fields, front.body, first_line=front.body_line)
+    report_outside_scripts(fields, front.body, first_line=front.body_line, folder=folder)
     if fields.strict:
         report_unspecified(fields)
     skill = SkillDefinition(
@@ -174,7 +212,8 @@ def _build(fields: Fields, front: FrontMatter, *, file: Path, id: str, data: byt
 def _with_own_fields(skill: SkillDefinition, fields: Fields) -> SkillDefinition:
     extra = _Extra(fields, skill.metadata)
     report_version(fields, extra.text("version"))
-    return replace(
+    report_additions(fields)
+    return dataclasses.replace(
         skill,
         version=extra.text("version"),
         author=extra.text("author"),
@@ -198,8 +237,7 @@ def _with_own_fields(skill: SkillDefinition, fields: Fields) -> SkillDefinition:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Extra:
+class _Extra(Struct, frozen=True):
     """Our optional fields: at the top, or as text under `metadata`, where the specification has room for them."""
 
     fields: Fields
@@ -283,3 +321,14 @@ def _split_words(text: str) -> list[str]:
 def _contract(fields: Fields) -> Mapping:
     entries: list[Entry] = [entry for key in CONTRACT_FIELDS if (entry := fields.find(key)) is not None]
     return Mapping(tuple(entries), entries[0].line) if entries else _NO_ENTRIES
+
+
+def render_available_skills(skills: Iterable[SkillDefinition]) -> str:
+    lines = ["<available_skills>"]
+    for skill in skills:
+        lines += ["<skill>"]
+        lines += ["<name>", html.escape(skill.name), "</name>"]
+        lines += ["<description>", html.escape(skill.description), "</description>"]
+        lines += ["<location>", str(skill.file), "</location>"]
+        lines += ["</skill>"]
+    return "\n".join([*lines, "</available_skills>"])

@@ -1,22 +1,21 @@
-"""Find and read the one file of a skill folder, and say what stands in the way."""
+"""Find and read the one file of a skill folder, and say what is in the way."""
 
 import os
 import re
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import read_contained
 from metier.definitions.problems import Problem
-from metier.lazy_regex import lazy_regex
 
 FILE_NAME = "SKILL.md"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _MAX_LINK_BYTES = 1024
-_STORED_LINK = lazy_regex(rb"\s*(?:\.{1,2}/)*(?:[^\s/:#]+/)+SKILL\.md\s*", re.IGNORECASE)
+_STORED_LINK = re.compile(rb"\s*(?:\.{1,2}/)*(?:[^\s/:#]+/)+SKILL\.md\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True):
     path: Path
     problems: tuple[Problem, ...] = ()
 

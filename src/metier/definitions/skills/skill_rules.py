@@ -1,15 +1,29 @@
 """The rules of the Agent Skills specification for the fields of a skill, and what a lenient reader makes of others."""
 
+import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from metier.definitions.names import MAX_NAME
+from metier.definitions.names import MAX_NAME, is_usable_name
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.references import INHERIT
 from metier.definitions.text.fields import Fields, flat_texts
 from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence
-from metier.lazy_regex import lazy_regex
+from metier.telemetry.excerpt import cut_end
 from metier.telemetry.sanitize import sanitize
+
+_EXTENSIONS = r"\.(?:py|sh|bash|zsh|js|mjs|ts|rb|pl|ps1|bat|cmd)\b"
+_ABOVE = re.compile(
+    rf"(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*[\w.-]+{_EXTENSIONS}"
+    r"|(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*scripts/[\w.-]+"
+)
+_ABSOLUTE = re.compile(rf"(?<![\w./:~-])~?/(?:[\w.-]+/)*[\w.-]+{_EXTENSIONS}")
+_ABSOLUTE_STARTS = (" /", "`/", '"/', "'/", "(/", "\n/", "~/")
+"""Looking for these first spares most texts the expression."""
+_SCRATCH = ("/tmp/", "/var/tmp/")  # noqa: S108 - where a skill has the model write scripts of its own
 
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
@@ -54,19 +68,50 @@ OWN_FIELDS = frozenset(
         *CONTRACT_FIELDS,
     )
 )
+NAME_NOT_USED = "name_not_used"
 MIN_ENV_PREFIX = 3
 """Letters in front of a wildcard in `permissions.env`."""
-_SEMANTIC = lazy_regex(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
-_SPACES = lazy_regex(r"\s+")
-_OUTSIDE_SCRIPT = lazy_regex(
-    r"(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash|zsh|js|mjs|ts|rb|pl|ps1|bat|cmd)\b"
-    r"|(?<![\w./-])(?:[\w.-]+/)*\.\./(?:[\w.-]+/)*scripts/[\w.-]+"
-)
-_TOOL = lazy_regex(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
+_SEMANTIC = re.compile(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
+_TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
+
+
+class OutsideScript(NamedTuple):
+    written: str
+    """As the text names it."""
+    path: str
+    """Absolute; one in the home folder begins with `~/`."""
+    at: int
+    """Line of the text that names it."""
+
+
+# A skill is reviewed and trusted as one folder. A script elsewhere is no part of that, so it is reported, and it is
+# not run while the skill is active.
+def find_outside_scripts(body: str, folder: Path) -> Iterator[OutsideScript]:
+    """Each place of the text that names a script outside of the folder."""
+    if "../" in body:
+        for match in _ABOVE.finditer(body):
+            if _leaves(match[0]):
+                path = posixpath.normpath(posixpath.join(folder.as_posix(), match[0]))
+                yield OutsideScript(match[0], path, match.start())
+    if any(start in body for start in _ABSOLUTE_STARTS) or body.startswith("/"):
+        inside = f"{folder.as_posix()}/"
+        for match in _ABSOLUTE.finditer(body):
+            path = posixpath.normpath(match[0])
+            if not path.startswith((inside, *_SCRATCH)):
+                yield OutsideScript(match[0], path, match.start())
+
+
+def _leaves(path: str) -> bool:
+    depth = 0
+    for part in path.split("/"):
+        depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
+        if depth < 0:
+            return True
+    return False
 
 
 def read_name(fields: Fields, *, folder_name: str) -> str:
-    """The name as written; the folder's where there is none."""
+    """The name as written; the folder's if there is none, or if the name cannot be used."""
     entry = fields.find("name")
     written = (fields.text("name") or "").strip()
     if entry is None or not written:
@@ -77,15 +122,24 @@ def read_name(fields: Fields, *, folder_name: str) -> str:
     name = unicodedata.normalize("NFKC", written)
     for code, message in _name_faults(name, folder_name):
         fields.deviate(code, message, line=entry.line)
-    return _SPACES.sub(" ", name)
+    if is_usable_name(name):
+        return name
+    if not fields.strict:
+        message = (
+            f"Name {cut_end(name, MAX_NAME)!r} is not allowed; the skill is called {folder_name!r}, like its folder"
+        )
+        hint = f"Use 1 to {MAX_NAME} letters, digits, hyphens or underscores"
+        fields.report("warning", NAME_NOT_USED, message, line=entry.line, hint=hint)
+    return folder_name
 
 
-def read_description(fields: Fields, *, fallback: Callable[[], str]) -> str:
+def read_description(fields: Fields, *, fallback: Callable[[], str] | None) -> str:
+    """The description; without one, the `fallback` if there is any."""
     entry = fields.find("description")
     text = (fields.text("description") or "").strip()
     if entry is None or not text:
         line = fields.line_of("description")
-        found = "" if fields.strict else sanitize(fallback())
+        found = sanitize(fallback()) if fallback is not None else ""
         if found:
             message = "Field 'description' is missing; the first paragraph is used"
             fields.report("warning", "missing_description", message, line=line, hint="Say what the skill does and when")
@@ -127,6 +181,17 @@ def report_version(fields: Fields, version: str | None) -> None:
         fields.report("warning", "version_format", message, line=fields.line_of("version"), hint=hint)
 
 
+def report_additions(fields: Fields) -> None:
+    """`[inherit, Bash]` is `inherit`: a skill narrows a run, and names that it adds have no effect."""
+    for key in ("tools", "skills", "tasks"):
+        names = fields.texts(key) or ()
+        added = [name for name in names if name != INHERIT]
+        if added and len(added) < len(names):
+            message = f"Field {key!r} adds {', '.join(map(repr, added))} to 'inherit', which has no effect"
+            hint = f"A skill cannot give a run more {key}; write 'inherit' alone, or list all {key} that it leaves"
+            fields.report("warning", "idle_addition", message, line=fields.line_of(key), hint=hint)
+
+
 def report_broad_patterns(fields: Fields, names: Iterable[str]) -> None:
     """`*` and `AB*` match nothing: they would pass on variables that the author did not think of."""
     for name in names:
@@ -137,20 +202,15 @@ def report_broad_patterns(fields: Fields, names: Iterable[str]) -> None:
             fields.report("warning", "broad_pattern", message, line=fields.line_of("env"), hint=hint)
 
 
-def report_outside_scripts(fields: Fields, body: str, *, first_line: int) -> None:
-    """Say which scripts outside of the skill's own folder its text names: they are never run for it."""
-    if "../" not in body:
-        return
-    for match in _OUTSIDE_SCRIPT.finditer(body):
-        depth = 0
-        for part in match[0].split("/"):
-            depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
-            if depth < 0:
-                line = first_line + body.count("\n", 0, match.start())
-                message = f"The text names the script {match[0]!r}, which lies outside of the skill's folder"
-                hint = "Put the script into 'scripts/' of this skill; one outside is not run"
-                fields.report("warning", "script_outside", message, line=line, hint=hint)
-                break
+def report_outside_scripts(fields: Fields, body: str, *, first_line: int, folder: Path) -> None:
+    """Name the scripts outside of the skill's own folder that its text names: they are not run for it."""
+    found = {
+        (script.written, first_line + body.count("\n", 0, script.at)) for script in find_outside_scripts(body, folder)
+    }
+    for written, line in sorted(found, key=lambda each: each[1]):
+        message = f"The text names the script {written!r}, which lies outside of the skill's folder"
+        hint = "Put the script into 'scripts/' of this skill; one outside is not run"
+        fields.report("warning", "script_outside", message, line=line, hint=hint)
 
 
 def read_allowed_tools(fields: Fields) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from metier import version
-from metier.dataclass import dataclass
 
 type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 
@@ -23,12 +24,23 @@ SKILL_FOLDERS = (*OWN_SKILL_FOLDERS, ".agents/skills", ".claude/skills")
 USER_FOLDERS = (".agent/skills", ".agents/skills")
 
 
-@dataclass(frozen=True, slots=True)
-class SkillSource:
+class SkillSource(Struct, frozen=True):
     kind: SourceKind
     folder: Path
     within: Path | None = None
     """No link in it is followed to a place outside of this folder; without it, outside of its own."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if its skills are the workspace's own."""
+        is_listed = self.kind in ("workspace", "folder")
+        return is_listed and self.within is not None and is_own_folder(self.folder, self.within)
+
+
+def is_own_folder(folder: Path, workspace: Path) -> bool:
+    """Return True if a skill folder is the workspace's own: inside it and not shared with other tools."""
+    shared = [workspace / name for name in SKILL_FOLDERS if name not in OWN_SKILL_FOLDERS]
+    return folder.is_relative_to(workspace) and folder not in shared
 
 
 def find_bundled_folder() -> Path:

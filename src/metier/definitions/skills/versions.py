@@ -1,21 +1,31 @@
 """Which versions of Metier a skill asks for, and whether this is one of them. Pure."""
 
-from metier.definitions.releases import BadVersion, parse_release
-from metier.definitions.skills.skill import SkillDefinition
+from packaging.version import InvalidVersion, Version
+
+from metier.definitions.problems import Problem
+from metier.definitions.skills.skill import SkillDefinition, find_field_line
 from metier.version import __version__
 
 
-def find_version_fault(skill: SkillDefinition) -> str:
-    """Why the skill cannot be used with this version of Metier; empty where it can."""
-    bounds = ((skill.min_agent_base_version, True), (skill.max_agent_base_version, False))
-    for bound, is_minimum in bounds:
-        if not bound:
-            continue
-        try:
-            wanted, own = parse_release(bound).rank, parse_release(__version__).rank
-        except BadVersion:
-            return f"Skill {skill.name!r} asks for version {bound!r}, which is none"
-        if (own < wanted) if is_minimum else (own > wanted):
-            word = "at least" if is_minimum else "at most"
-            return f"Skill {skill.name!r} needs {word} version {bound}, this is {__version__}"
+def find_version_problem(skill: SkillDefinition) -> Problem | None:
+    """Why the skill cannot be used with this version of Metier; None if it can."""
+    bounds = (
+        ("min_agent_base_version", skill.min_agent_base_version),
+        ("max_agent_base_version", skill.max_agent_base_version),
+    )
+    for key, bound in bounds:
+        if bound and (fault := _find_fault(skill.name, bound, is_minimum=key.startswith("min"))):
+            line = find_field_line(skill, key)
+            return Problem(severity="error", code="needs_version", message=fault, file=str(skill.file), line=line)
+    return None
+
+
+def _find_fault(name: str, bound: str, *, is_minimum: bool) -> str:
+    try:
+        wanted, own = Version(bound), Version(__version__)
+    except InvalidVersion:
+        return f"Skill {name!r} asks for version {bound!r}, which is none"
+    if (own < wanted) if is_minimum else (own > wanted):
+        word = "at least" if is_minimum else "at most"
+        return f"Skill {name!r} needs {word} version {bound}, this is {__version__}"
     return ""

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import read_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.text.fields import Fields
 from metier.definitions.text.front_matter import read_front_matter
@@ -12,8 +13,7 @@ from metier.definitions.text.yaml_text import Mapping, Plain, plain_value
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     fields: Fields
     body: str
     body_line: int

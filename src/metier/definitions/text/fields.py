@@ -84,7 +84,7 @@ class Fields:
                 return None
 
     def _shown(self, key: str, text: str, *, line: int) -> str:
-        """The text as a person and a model see it: nothing in it can hide, and what would is reported."""
+        """The text as a user and a model see it: nothing in it can hide, and what would is reported."""
         shown = sanitize(text)
         if shown != text:
             odd = next(char for char in text if sanitize(char) != char)

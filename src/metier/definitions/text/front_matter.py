@@ -6,23 +6,36 @@ reader takes more: blank lines first, no end marker, one broken value among good
 
 import re
 
-from metier.dataclass import dataclass
-from metier.definitions.problems import Problem, Severity
-from metier.definitions.text.flat_yaml import read_flat
-from metier.definitions.text.repair import repair_yaml
-from metier.definitions.text.yaml_text import Mapping, Scalar, read_yaml
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct
 
-_OPEN = lazy_regex(r"---[ \t]*\n")
-_LATE_OPEN = lazy_regex(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTILINE)
-_GLUED_OPEN = lazy_regex(r"---[ \t]*(?=(?:name|description)[ \t]*:)")
-_RULE_CLOSE = lazy_regex(r"(?<=\n\n)-{4,}[ \t]*$", re.MULTILINE)
-_BARE_FIELD = lazy_regex(r"(?=(?:name|description)[ \t]*:)")
-_CLOSE = lazy_regex(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
-_CONTROL = lazy_regex(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
-_LINE_ENDS = lazy_regex(r"\r\n?")
-_HEADING_OR_GAP = lazy_regex(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
-_HEADING_AFTER_GAP = lazy_regex(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
+from metier.definitions.problems import Problem, Severity
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, read_yaml
+
+_MAX = 8 * 1024
+_MAX_KEY = 64
+_PLAIN = r"[A-Za-z0-9_./(\u00c0-\u024f\u3040-\u30ff\u4e00-\u9fff](?:[^:#]++|:(?=[^\s:])|(?<=\S)#)*+"
+_VALUE = rf"""(?:"([^"\\]*)"|'([^']*)'|({_PLAIN}))"""
+_FLAT_FIELD = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*):(?: +(?:{_VALUE}|\[([^\[\]]*)\]|([|>]-?)) *)?")
+_ITEM = re.compile(rf"- +{_VALUE} *")
+_FLOW_ITEM = re.compile(r""" *(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_][A-Za-z0-9_./() +-]*)) *""")
+_FOLD = re.compile(r"\n+")
+_INNER = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*): +{_VALUE} *")
+
+_FIELD = re.compile(r"""(["']?)([A-Za-z_][A-Za-z0-9_. -]{0,63})\1[ \t]*:(?:[ \t]+(.*)|[ \t]*)""")
+_GLUED_VALUE = re.compile(r"^(name|description|license|version|author|compatibility):(?=[^\s:/])", re.MULTILINE)
+_BLOCK_START = re.compile(r"[|>][+-]?[0-9]?[ \t]*")
+_INDENT_TAB = re.compile(r"^[ ]*\t[ \t]*", re.MULTILINE)
+_MAX_LINES = 2_000
+_OPEN = re.compile(r"---[ \t]*\n")
+_LATE_OPEN = re.compile(r"^---[ \t]*\n(?=(?:name|description)[ \t]*:)", re.MULTILINE)
+_GLUED_OPEN = re.compile(r"---[ \t]*(?=(?:name|description)[ \t]*:)")
+_RULE_CLOSE = re.compile(r"(?<=\n\n)-{4,}[ \t]*$", re.MULTILINE)
+_BARE_FIELD = re.compile(r"(?=(?:name|description)[ \t]*:)")
+_CLOSE = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
+_LINE_ENDS = re.compile(r"\r\n?")
+_HEADING_OR_GAP = re.compile(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
+_HEADING_AFTER_GAP = re.compile(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
 _PREFACE = 2_000
 """How many characters may stand before the first marker of a file whose author put a remark there."""
 _LIMITS = frozenset({"yaml_too_large", "yaml_too_deep", "yaml_too_many_nodes"})
@@ -31,8 +44,205 @@ _BEGIN = "Begin the file with a line '---', the fields, and a line '---'"
 _NO_END = "End the front matter with a line '---'"
 
 
-@dataclass(frozen=True, slots=True)
-class FrontMatter:
+# The fast path for the usual front matter. It reads exactly as `yaml_text.read_yaml` would, which a property test
+# checks; everything doubtful is None, and the real reader decides.
+def read_flat(text: str, *, first_line: int = 1) -> Mapping | None:
+    """The mapping, or `None` where the text is anything but distinct simple fields."""
+    # Without a last end of line a block of text would end differently.
+    if len(text) > _MAX or text[-1:] != "\n" or not text.replace("\n", "").isprintable():
+        return None
+    lines = text.split("\n")
+    entries: list[Entry] = []
+    seen: set[str] = set()
+    at = 0
+    while at < len(lines):
+        if not lines[at]:
+            at += 1
+            continue
+        end = _block_end(lines, at)
+        entry = _read_field(lines[at:end], at + first_line)
+        if entry is None or entry.key in seen:
+            return None
+        seen.add(entry.key)
+        entries.append(entry)
+        at = end
+    return Mapping(tuple(entries), entries[0].line) if entries else None
+
+
+def _block_end(lines: list[str], start: int) -> int:
+    """Where the lines that belong to the field in line `start` end: indented, empty, or list items at the margin."""
+    at = start + 1
+    while at < len(lines) and lines[at][:1] in ("", " ", "-"):
+        at += 1
+    while not lines[at - 1]:
+        at -= 1
+    return at
+
+
+def _read_field(lines: list[str], line: int) -> Entry | None:
+    found = _FLAT_FIELD.fullmatch(lines[0])
+    if found is None or found.end(1) > _MAX_KEY:
+        return None
+    key, double, single, plain, flow, style = found.groups()
+    value: Node | None = None
+    if len(lines) > 1:
+        if style:
+            value = _read_text(lines[1:], style, line)
+        elif double is single is plain is flow:
+            value = _read_nested(lines[1:], line + 1)
+    elif flow is not None:
+        value = _read_flow(flow, line)
+    elif style is None:
+        value = _scalar(double, single, plain, line=line)
+    return None if value is None else Entry(key, line, value)
+
+
+def _scalar(double: str | None, single: str | None, plain: str | None, *, line: int) -> Scalar:
+    if double is not None or single is not None:
+        return Scalar(double if double is not None else single or "", line, is_plain=False)
+    return Scalar(plain.rstrip(" ") if plain else "", line)
+
+
+def _read_text(lines: list[str], style: str, line: int) -> Scalar | None:
+    """A block of text. Folding is done only where every line has the same margin."""
+    margin = " " * (len(lines[0]) - len(lines[0].lstrip(" ")))
+    if not margin or any(not text.startswith(margin) or text.isspace() for text in lines if text) or not lines[0]:
+        return None
+    cut = [text[len(margin) :] for text in lines]
+    if style[0] == "|":
+        joined = "\n".join(cut)
+    elif any(text[:1] == " " for text in cut):
+        return None
+    else:
+        # One end of line becomes a space, each empty line after it an end of line.
+        joined = _FOLD.sub(lambda ends: "\n" * (len(ends.group()) - 1) or " ", "\n".join(cut))
+    return Scalar(joined if style.endswith("-") else joined + "\n", line, is_plain=False)
+
+
+def _read_nested(lines: list[str], line: int) -> Node | None:
+    """A list or a mapping of one-line values, all at one margin."""
+    margin = " " * (len(lines[0]) - len(lines[0].lstrip(" ")))
+    if any(not text.startswith(margin) for text in lines):
+        return None
+    cut = [text[len(margin) :] for text in lines]
+    if cut[0].startswith("-"):
+        items = [_ITEM.fullmatch(text) for text in cut]
+        if any(item is None for item in items):
+            return None
+        found = (_scalar(*item.groups(), line=at) for at, item in enumerate(items, line) if item)
+        return Sequence(tuple(found), line)
+    return _read_inner(cut, line) if margin else None
+
+
+def _read_inner(lines: list[str], line: int) -> Mapping | None:
+    entries: dict[str, Entry] = {}
+    for at, text in enumerate(lines, line):
+        found = _INNER.fullmatch(text)
+        if found is None or found.group(1) in entries or found.end(1) > _MAX_KEY:
+            return None
+        key, double, single, plain = found.groups()
+        entries[key] = Entry(key, at, _scalar(double, single, plain, line=at))
+    return Mapping(tuple(entries.values()), line)
+
+
+def _read_flow(text: str, line: int) -> Sequence | None:
+    if not text.strip(" "):
+        return Sequence((), line)
+    items = [_FLOW_ITEM.fullmatch(part) for part in text.split(",")]
+    if any(item is None for item in items):
+        return None
+    return Sequence(tuple(_scalar(*item.groups(), line=line) for item in items if item), line)
+
+
+class Repaired(Struct, frozen=True):
+    mapping: Mapping
+    problems: tuple[Problem, ...]
+
+
+class _Block(Struct, frozen=True):
+    line: int
+    lines: tuple[str, ...]
+
+
+def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
+    """The fields that could be read, with a warning for each that was not YAML; `None` when there is no field."""
+    entries: dict[str, Entry] = {}
+    problems: list[Problem] = []
+    for glued in _GLUED_VALUE.finditer(text):
+        message = f"Field {glued[1]!r} has no space behind its colon"
+        line = first_line + text.count("\n", 0, glued.start())
+        problems.append(_warning("yaml_repaired", message, file=file, line=line, hint=f"Write '{glued[1]}: …'"))
+    text = _GLUED_VALUE.sub(r"\1: ", text)
+    for block in _split(text, first_line=first_line):
+        for entry in _read_block(block, file=file, problems=problems):
+            if entry.key in entries:
+                message = f"Key {entry.key!r} stands twice, first in line {entries[entry.key].line}"
+                problems.append(_warning("duplicate_key", message, file=file, line=entry.line))
+            else:
+                entries[entry.key] = entry
+    if not entries:
+        return None
+    return Repaired(Mapping(tuple(entries.values()), first_line), tuple(problems))
+
+
+def _split(text: str, *, first_line: int) -> list[_Block]:
+    """One block for each line that begins a field at the margin, with the lines that follow it."""
+    lines = text.split("\n")[:_MAX_LINES]
+    starts = [index for index, line in enumerate(lines) if _FIELD.fullmatch(line)]
+    ends = [*starts[1:], len(lines)]
+    return [
+        _Block(first_line + start, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=bool(starts))
+    ]
+
+
+def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:
+    text = "\n".join(block.lines) + "\n"
+    flat = read_flat(text, first_line=block.line)
+    if flat is not None:
+        return flat.entries
+    for attempt in (text, _INDENT_TAB.sub(_spaces, text)):
+        document = read_yaml(attempt, file=file, first_line=block.line)
+        if isinstance(document.root, Mapping):
+            problems.extend(
+                _warning(problem.code, problem.message, file=file, line=problem.line or block.line)
+                for problem in document.problems
+            )
+            if attempt is not text:
+                problems.append(_warning("tab_indent", "Tabs indent this field", file=file, line=block.line))
+            return document.root.entries
+    return (_as_text(block, file=file, problems=problems),)
+
+
+def _as_text(block: _Block, *, file: str, problems: list[Problem]) -> Entry:
+    found = _FIELD.fullmatch(block.lines[0])
+    assert found is not None
+    key, value = found.group(2).strip(), (found.group(3) or "").strip()
+    rest = " ".join(line.strip() for line in block.lines[1:] if line.strip() and not line.startswith("#"))
+    if _BLOCK_START.fullmatch(value):
+        value = ""
+    value = f"{value} {rest}".strip()
+    message = f"Field {key!r} is not YAML and was read as plain text"
+    problems.append(_warning("yaml_repaired", message, file=file, line=block.line, hint="Put the value in quotes"))
+    return Entry(key, block.line, Scalar(_unquoted(value), block.line, is_plain=False))
+
+
+def _unquoted(value: str) -> str:
+    quote = value[:1]
+    if quote not in ("'", '"') or not value:
+        return value
+    inner = value[1:]
+    return inner[:-1] if inner.endswith(quote) else inner
+
+
+def _spaces(found: re.Match[str]) -> str:
+    return found.group().replace("\t", "  ")
+
+
+def _warning(code: str, message: str, *, file: str, line: int, hint: str = "") -> Problem:
+    return Problem(severity="warning", code=code, message=message, file=file, line=line, hint=hint)
+
+
+class FrontMatter(Struct, frozen=True):
     mapping: Mapping | None
     """Nothing when there is none, or it could not be read."""
     body: str

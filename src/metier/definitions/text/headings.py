@@ -1,22 +1,32 @@
 """The heading tree of a Markdown body: what each section is called and where it lies. Renders nothing."""
 
-from collections.abc import Iterator
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from msgspec import Struct
 
-_ATX = lazy_regex(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*")
-_SETEXT = lazy_regex(r" {0,3}(=+|-+)[ \t]*")
-_FENCE = lazy_regex(r" {0,3}(`{3,}|~{3,})(.*)")
-_NOT_A_PARAGRAPH = lazy_regex(r" {4}|\t| {0,3}(?:[-*+][ \t]|\d{1,9}[.)][ \t]|>|<|\||#)")
-_LINK = lazy_regex(r"!?\[([^\]]*)\]\([^)]*\)")
-_MARKS = lazy_regex(r"[`*]|(?<!\w)_|_(?!\w)|~~")
-_NOT_IN_SLUG = lazy_regex(r"[^\w\- ]")
-_NOT_PROSE = lazy_regex(r"[ \t]*(?:#|[-*_=]{3,}[ \t]*$|<|!\[|\[!|\|)")
+_NOT_IN_SLUG = re.compile(r"[^\w\- ]")
+_NOT_PROSE = ("![", "[!", "<")
+"""Start of an image, a badge or an HTML tag."""
+_PROSE = ("paragraph_open", "bullet_list_open", "ordered_list_open", "blockquote_open")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class _Markdown(MarkdownIt):
+    def normalizeLink(self, url: str) -> str:  # noqa: N802 - the library's name
+        """Keep the address: it is not rendered, and half a surrogate pair cannot be normalized."""
+        return url
+
+
+_INLINE = _Markdown("commonmark").enable("strikethrough")
+# Only the blocks: a body is long, and only the text of its headings is needed.
+_BLOCKS = _Markdown("commonmark").enable("table").disable("inline")
+
+
+class Section(Struct, frozen=True, kw_only=True):
     """A heading with everything up to the next heading of its level or above."""
 
     level: int
@@ -36,8 +46,7 @@ class Section:
     children: tuple["Section", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
+class _Heading(Struct, frozen=True):
     level: int
     text: str
     index: int
@@ -46,11 +55,7 @@ class _Heading:
 
 def parse_sections(body: str, *, first_line: int = 1) -> tuple[Section, ...]:
     """The sections of the top level, each with its own below it."""
-    lines = body.splitlines(keepends=True) if "\r" in body else body.split("\n")
-    if "\r" not in body:
-        lines = [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
-    headings = list(_find_headings([line.rstrip("\r\n") for line in lines]))
-    return _TreeBuilder(lines, headings, first_line).build()
+    return _TreeBuilder(_split_lines(body), list(_find_headings(body)), first_line).build()
 
 
 def walk_sections(sections: tuple[Section, ...]) -> Iterator[Section]:
@@ -71,56 +76,30 @@ def find_section(sections: tuple[Section, ...], name: str) -> Section | None:
 
 
 def first_paragraph(body: str) -> str:
-    """The first run of prose lines: no heading, rule, table, image or code; else the first heading's text."""
+    """The first lines of prose, list items included, without images and HTML; else the first heading's text."""
+    lines = _split_lines(body)
     heading = ""
-    lines: list[str] = []
-    for line in _outside_fences(body.split("\n")):
-        if line.strip() and not _NOT_PROSE.match(line):
-            lines.append(line.strip(" \t>"))
-        elif lines:
-            break
-        elif line.lstrip().startswith("#") and not heading:
-            heading = line.strip("# \t")
-    return " ".join(lines) or heading
+    for token, following in itertools.pairwise(_BLOCKS.parse(body)):
+        if token.level == 0 and token.type in _PROSE and token.map is not None:
+            block = itertools.takewhile(str.strip, lines[slice(*token.map)])
+            prose = [line for text in block if not (line := text.strip(" \t\r\n>")).startswith(_NOT_PROSE)]
+            if prose:
+                return " ".join(prose)
+        elif token.type == "heading_open" and not heading:
+            heading = following.content
+    return heading
 
 
-def _find_headings(lines: list[str]) -> Iterator[_Heading]:
-    paragraph: list[str] = []
-    begin = 0
-    for index, line in enumerate(_outside_fences(lines)):
-        atx = _ATX.fullmatch(line)
-        if atx:
-            yield _Heading(len(atx.group(1)), _plain_text(atx.group(2) or ""), index)
-        elif paragraph and (underline := _SETEXT.fullmatch(line)):
-            yield _Heading(1 if underline.group(1)[0] == "=" else 2, _plain_text(" ".join(paragraph)), begin)
-        elif line.strip() and (paragraph or not _NOT_A_PARAGRAPH.match(line)):
-            begin = begin if paragraph else index
-            paragraph.append(line.strip())
-            continue
-        paragraph = []
+def _split_lines(body: str) -> list[str]:
+    """The lines as Markdown ends them, with their ends."""
+    return list(io.StringIO(body, newline=""))
 
 
-def _outside_fences(lines: list[str]) -> Iterator[str]:
-    """The lines, with those of code blocks and comments blank, so that numbers stay."""
-    fence = ""
-    in_comment = False
-    for line in lines:
-        mark = _FENCE.fullmatch(line)
-        if fence:
-            if mark and mark.group(1).startswith(fence) and not mark.group(2).strip():
-                fence = ""
-            yield ""
-        elif in_comment:
-            in_comment = "-->" not in line
-            yield ""
-        elif mark and not (mark.group(1)[0] == "`" and "`" in mark.group(2)):
-            fence = mark.group(1)
-            yield ""
-        elif line.lstrip().startswith("<!--"):
-            in_comment = "-->" not in line
-            yield ""
-        else:
-            yield line
+def _find_headings(body: str) -> Iterator[_Heading]:
+    for before, token in itertools.pairwise(_BLOCKS.parse(body)):
+        # Deeper ones are in a quote or a list.
+        if before.type == "heading_open" and before.level == 0 and before.map is not None:
+            yield _Heading(int(before.tag.removeprefix("h")), _plain_text(token.content), before.map[0])
 
 
 class _TreeBuilder:
@@ -181,4 +160,11 @@ def _unique_slugs(texts: list[str]) -> list[str]:
 
 
 def _plain_text(text: str) -> str:
-    return _MARKS.sub("", _LINK.sub(r"\1", text)).strip()
+    (inline,) = _INLINE.parseInline(text)
+    return "".join(_list_words(inline.children or ())).strip()
+
+
+def _list_words(tokens: Iterable[Token]) -> Iterator[str]:
+    for token in tokens:
+        yield " " if token.type in ("softbreak", "hardbreak") else "" if token.children else token.content
+        yield from _list_words(token.children or ())

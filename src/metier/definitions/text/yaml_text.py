@@ -1,15 +1,18 @@
 """Read YAML as text: every scalar stays the string that was written, with its line. Nothing is constructed.
 
+YAML's own types would turn a skill named `on` into true and a version `1.0` into a number, and lose the line. The
+reader of a field knows its type: pydantic for settings, the definition models for front matter.
+
 Settings and front matter both come through here. A hostile text costs a bounded amount of work: size, depth
 and the number of nodes are capped. Anchors, aliases, merge keys, tags and directives are errors; a lenient reader
-goes on with the text as it is written, where the expansion of an alias counts and a merge key is a key.
+continues with the text as it is written, where the expansion of an alias counts and a merge key is a key.
 """
 
 from collections.abc import Iterator
 
 import yaml
+from msgspec import Struct
 
-from metier.dataclass import dataclass
 from metier.definitions.problems import Problem, Severity
 
 MAX_BYTES = 64 * 1024
@@ -20,29 +23,25 @@ type Node = Scalar | Sequence | Mapping
 type Plain = str | list[Plain] | dict[str, Plain] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     value: str
     line: int
     is_plain: bool = True
     """Written without quotes and not as a block: only then may a reader take `null` or `~` as nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     items: tuple[Node, ...]
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     key: str
     line: int
     value: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(Struct, frozen=True):
     entries: tuple[Entry, ...]
     line: int
 
@@ -50,8 +49,7 @@ class Mapping:
         return next((entry for entry in self.entries if entry.key == key), None)
 
 
-@dataclass(frozen=True, slots=True)
-class YamlDocument:
+class YamlDocument(Struct, frozen=True):
     root: Node | None
     """Nothing when the text is empty or an error was found."""
     problems: tuple[Problem, ...] = ()

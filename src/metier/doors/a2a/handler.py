@@ -4,7 +4,7 @@ The SDK's own handler runs tasks in the web process; here a pool or a worker dri
 store.
 """
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, override
@@ -15,6 +15,7 @@ from a2a.server.events import Event
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types.a2a_pb2 import (
     AgentCard,
+    AuthenticationInfo,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
@@ -39,21 +40,35 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from pydantic import ValidationError
 
 from metier.doors.a2a.card import build_card, list_skill_ids
-from metier.doors.a2a.identity import Caller
-from metier.doors.a2a.incoming import Incoming, build_answer, read_message
-from metier.doors.a2a.push import get_config, list_configs, set_config
-from metier.doors.a2a.tasks import RESTING, TERMINAL, TaskView, build_task, find_task_state
-from metier.errors import MetierError, StoreError, UsageError
-from metier.runtime.children.child_runs import request_task
+from metier.doors.a2a.task_mapping import (
+    RESTING,
+    TERMINAL,
+    Caller,
+    Incoming,
+    TaskView,
+    build_answer,
+    build_task,
+    find_task_state,
+    read_message,
+)
+from metier.errors import MetierError, StoreError, ToolFailed, UsageError
+from metier.runtime.child_runs import request_task
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.notify.a2a import Target, check_target
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunExists
+from metier.store.outbox import Receiver
+
+MOST_RECEIVERS = 10
+"""Of one task."""
+_MOST_ID_CHARACTERS = 200
 
 CALLER = "metier"
 """The key under which a call's context holds its `Caller`."""
@@ -64,6 +79,55 @@ _MOST_CONTEXT_CHARACTERS = 8_000
 _PAGE = 50
 _MOST_PAGE = 100
 _MOST_LOOKED_AT = 2_000
+
+
+async def set_config(
+    runtime: Runtime, run_id: str, config: TaskPushNotificationConfig, *, caller: Caller
+) -> TaskPushNotificationConfig:
+    """Raises `InvalidParamsError` for an address that the server may not reach."""
+    name = config.id or run_id
+    if len(name) > _MOST_ID_CHARACTERS:
+        raise InvalidParamsError(message=f"The id is longer than {_MOST_ID_CHARACTERS} characters")
+    try:
+        target = Target(
+            url=config.url,
+            token=config.token,
+            scheme=config.authentication.scheme,
+            credentials=config.authentication.credentials,
+            base_url=caller.base_url,
+        )
+        await check_target(target, runtime.place)
+    except ValidationError as error:
+        names = ", ".join(str(problem["loc"][0]) for problem in error.errors())
+        raise InvalidParamsError(message=f"Not usable in a notification: {names}") from error
+    except ToolFailed as error:
+        raise InvalidParamsError(message=error.message) from error
+    others = [each for each in await runtime.store.outbox.list_receivers(run_id) if each.name != name]
+    if len(others) >= MOST_RECEIVERS:
+        raise InvalidParamsError(message=f"A task has at most {MOST_RECEIVERS} receivers")
+    receiver = Receiver(run_id=run_id, name=name, data=target.model_dump_json())
+    await runtime.store.outbox.set_receiver(receiver)
+    return _build(receiver)
+
+
+async def get_config(runtime: Runtime, run_id: str, name: str) -> TaskPushNotificationConfig:
+    for config in await list_configs(runtime, run_id):
+        if config.id == name:
+            return config
+    raise TaskNotFoundError
+
+
+async def list_configs(runtime: Runtime, run_id: str) -> Sequence[TaskPushNotificationConfig]:
+    return [_build(each) for each in await runtime.store.outbox.list_receivers(run_id)]
+
+
+def _build(receiver: Receiver) -> TaskPushNotificationConfig:
+    """As it was set, but credentials are not said again."""
+    target = Target.model_validate_json(receiver.data)
+    config = TaskPushNotificationConfig(id=receiver.name, task_id=receiver.run_id, url=target.url, token=target.token)
+    if target.scheme:
+        config.authentication.CopyFrom(AuthenticationInfo(scheme=target.scheme))
+    return config
 
 
 class DoorState(Protocol):
@@ -259,7 +323,7 @@ class RunTasks(RequestHandler):
         return f"Earlier in this conversation:\n\n{text}" if text else ""
 
     async def _answer(self, run_id: str, incoming: Incoming, caller: Caller) -> None:
-        """Only a question may be answered here: the caller is a program, and approvals are for a person."""
+        """Only a question may be answered here: the caller is a program, and approvals are for a user."""
         view = await self._find(run_id, caller)
         if find_task_state(view) != TaskState.TASK_STATE_INPUT_REQUIRED or view.waiting.question is None:
             raise UnsupportedOperationError(

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from metier.doors.a2a.card import REST, RPC, build_card
 from metier.doors.a2a.handler import CALLER, DoorState, RunTasks
-from metier.doors.a2a.identity import Caller
+from metier.doors.a2a.task_mapping import Caller
 from metier.errors import MetierError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import find_agent_file

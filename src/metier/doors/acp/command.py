@@ -20,7 +20,7 @@ def acp(*, config: Annotated[Path | None, typer.Option("--config", help="The set
     """Talk to an editor by the Agent Client Protocol, on stdin and stdout, until it closes them.
 
     An approval that the editor's dialog does not answer waits in `agent approvals`; a conversation is one of
-    `agent chat`, and goes on in either.
+    `agent chat`, and continues in either.
     """
     source, sink = claim_streams()
     anyio.run(_serve, Connection(source, sink), config)

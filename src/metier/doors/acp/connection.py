@@ -1,6 +1,7 @@
 """JSON-RPC with an editor, a message a line. Knows no method; light to import, so that the first answer is quick."""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -10,6 +11,8 @@ from typing import Any, BinaryIO, cast
 import anyio
 from anyio.abc import TaskGroup
 
+logger = logging.getLogger("metier.doors")
+
 LONGEST_LINE = 20_000_000
 """Bytes of one message: pictures are part of it."""
 MOST_REQUESTS = 100
@@ -18,7 +21,7 @@ MOST_WAITING = 10_000
 """Messages that wait to be written. An editor that reads nothing for so long counts as gone."""
 
 GRACE_SECONDS = 2.0
-"""How long requests that were begun may take to end after the editor closed its side."""
+"""How long requests that were started may take to end after the editor closed its side."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 BUSY = -32000
@@ -126,6 +129,9 @@ class Connection:
     def _parse(self, line: bytes) -> Params | None:
         try:
             message: object = json.loads(line)
+            if b"\\ud" in line.lower():
+                # A lone surrogate can be neither stored nor sent on.
+                message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             if len(line) >= LONGEST_LINE:
                 # The rest of the line cannot be told from the next message.
@@ -153,6 +159,11 @@ class Connection:
         except Refusal as refusal:
             if "id" in message:
                 self._refuse(message["id"], refusal)
+        except Exception:
+            # One request must not end the other sessions of the editor.
+            logger.exception("request %.100r failed", message["method"])
+            if "id" in message:
+                self._refuse(message["id"], Refusal(INTERNAL_ERROR, "Internal error; see the log on stderr"))
         finally:
             self._running -= 1
             self._has_ended.set()

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
+from msgspec import Struct
 
-from metier.dataclass import dataclass
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile
 from metier.doors.acp.connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -23,7 +23,7 @@ from metier.doors.acp.session import Session
 from metier.errors import MetierError, UsageError
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.chat.conversations import read_conversation
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 
@@ -34,11 +34,10 @@ MOST_LISTED = 50
 _LONGEST_TITLE = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenWorkspace:
+class OpenWorkspace(Struct, frozen=True, kw_only=True):
     runtime: Runtime
     mode: Profile
-    """The profile of a new session: that of the settings; where they name none, a person is there to be asked."""
+    """The profile of a new session: that of the settings; where they name none, a user is there to be asked."""
 
 
 class EditorDoor:

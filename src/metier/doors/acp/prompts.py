@@ -5,7 +5,8 @@ import binascii
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.doors.acp.connection import INVALID_PARAMS, Params, Refusal
 from metier.runtime.attachments import GivenFile
 from metier.tools.media import find_media_type
@@ -15,8 +16,7 @@ LONGEST_PROMPT = 1_000_000
 _WITHOUT_WORDS = "Look at what is attached."
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     text: str
     given: tuple[GivenFile, ...] = ()
     """Files that came with it: contents of buffers, pictures, documents."""
@@ -82,5 +82,8 @@ def _decode(data: object) -> bytes:
 
 
 def _name_file(uri: str) -> str:
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return uri
     return unquote(parts.path) if parts.scheme == "file" else uri

@@ -1,16 +1,15 @@
-"""One session of an editor: a conversation of the workspace, its turns, and the dialogs that a person answers there."""
+"""One session of an editor: a conversation of the workspace, its turns, and the dialogs that a user answers there."""
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.profile import PROFILES, Profile
-from metier.doors.acp.buffers import EditorBuffers
+from metier.definitions.names import PROFILES, Profile
 from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
 from metier.doors.acp.prompts import Prompt
 from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
@@ -23,11 +22,15 @@ from metier.ids import find_user
 from metier.runtime.chat.chats import Chat, OpenTurn
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.questions.answers import Answer, check_answer, list_field_names
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN
 from metier.runtime.workspace.listed import list_definitions
 from metier.telemetry.jsonl import FILE_NAME, read_events
+
+ANSWER_SECONDS = 10.0
+"""An editor that does not answer for so long does not hold up a step: the disk counts then."""
+MOST_CHARACTERS = 5_000_000
 
 _MODES: dict[Profile, str] = {
     "permissive": "Nothing is asked.",
@@ -49,6 +52,35 @@ COMMANDS = {
 }
 """Commands that a prompt may begin with, after a slash."""
 _HINTED = ("remember", "forget")
+
+
+class EditorBuffers:
+    """Asks an editor only for what it says that it can do."""
+
+    def __init__(self, connection: Connection, capabilities: Params) -> None:
+        files: object = capabilities.get("fs")
+        offered = cast("Params", files) if isinstance(files, dict) else {}
+        self._can_read = offered.get("readTextFile") is True
+        self._can_write = offered.get("writeTextFile") is True
+        self._connection = connection
+        self.session_id = ""
+
+    async def read(self, path: Path) -> str | None:
+        if not self._can_read:
+            return None
+        with anyio.move_on_after(ANSWER_SECONDS), suppress(EditorGone, Refusal):
+            answer = await self._connection.request("fs/read_text_file", self._name(path))
+            content = answer.get("content")
+            return content if isinstance(content, str) and len(content) <= MOST_CHARACTERS else None
+        return None
+
+    async def save(self, path: Path, text: str) -> None:
+        if self._can_write:
+            with anyio.move_on_after(ANSWER_SECONDS), suppress(EditorGone, Refusal):
+                await self._connection.request("fs/write_text_file", {**self._name(path), "content": text})
+
+    def _name(self, path: Path) -> Params:
+        return {"sessionId": self.session_id, "path": str(path)}
 
 
 class Session:
@@ -145,7 +177,7 @@ class Session:
         return await self._drive(prompt)
 
     async def go_on(self) -> None:
-        """Ask again what an open turn waits for, and go on with it; for a session that was loaded."""
+        """Ask again what an open turn waits for, and continue with it; for a session that was loaded."""
         turn = await self.chat.find_open_turn()
         if not self.is_busy and turn is not None and turn.kind in ("approval", "input", "interrupted"):
             await self._drive(None)
@@ -182,7 +214,7 @@ class Session:
         return await self.chat.send(prompt.text, watch, is_typed=False, given=prompt.given)
 
     async def _ask(self, question: ApprovalQuestion) -> Reply | None:
-        """The editor's permission dialog, which a person answers. Nothing where it is closed: the approval waits."""
+        """The editor's permission dialog, which a user answers. Nothing where it is closed: the approval waits."""
         asked = question.asked
         call: Params = {
             "toolCallId": f"{question.row.run_id}:{question.row.step_id}",
@@ -198,8 +230,9 @@ class Session:
             )
         except (EditorGone, Refusal):
             return None
-        outcome: Any = answer.get("outcome")
-        chosen: object = outcome.get("optionId") if isinstance(outcome, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        outcome: object = answer.get("outcome")
+        said = cast("Params", outcome) if isinstance(outcome, dict) else {}
+        chosen = said.get("optionId") if said.get("outcome") == "selected" else None
         if chosen in (_ALLOW, _ALWAYS):
             return Reply(decision="approved", by=find_user(), remember=chosen == _ALWAYS)
         if chosen == _REJECT:

@@ -8,6 +8,7 @@ from metier.event_record import EventRecord
 from metier.events import StepStarted
 from metier.providers.base import Delta
 from metier.telemetry.redaction import RedactionStream, Redactor
+from metier.telemetry.sanitize import SUSPECT, sanitize
 from metier.views.fold import fold
 from metier.views.run_view import RunView, StepView
 
@@ -26,6 +27,8 @@ _KINDS = {
     "WebFetch": "fetch",
     "WebSearch": "fetch",
 }
+_LONGEST_HELD = 4096
+"""Characters of a word with control or invisible characters that wait for the rest of it."""
 _CHANGING = frozenset({"Write", "Edit"})
 _STATES = {"running": "in_progress", "waiting": "pending", "succeeded": "completed"}
 _PLAN = {"pending": "pending", "in_progress": "in_progress", "done": "completed", "dropped": "completed"}
@@ -33,7 +36,7 @@ _END_OF_REPLY = frozenset({"llm_response_received", "llm_request_failed"})
 
 
 class RunUpdates:
-    """Tells an editor of one run while it goes on, or of one that is read from its log."""
+    """Tells an editor of one run while it continues, or of one that is read from its log."""
 
     def __init__(self, workspace: Path, redactor: Redactor, send: Send) -> None:
         self.view = RunView()
@@ -44,6 +47,8 @@ class RunUpdates:
         self._send = send
         self._text = redactor.stream()
         self._thought = redactor.stream()
+        self._held: dict[str, str] = {}
+        """The end of what arrived: a word whose invisible characters can be judged only when it is complete."""
         self._told: dict[str, StepView] = {}
         self._before: dict[str, str | None] = {}
         """The text of a file before a step changes it."""
@@ -55,7 +60,7 @@ class RunUpdates:
         self.view = fold(self.view, record)
         for call_id, step in list_calls(self.view):
             if isinstance(record.payload, StepStarted) and step.state == "running" and step.tool in _CHANGING:
-                # Now, while the step has not begun: afterwards the file is another one.
+                # Now, while the step has not started: afterwards the file is another one.
                 path = find_path(step.arguments, self._workspace)
                 self._before.setdefault(call_id, None if path is None else read_text(path))
             if self._told.get(call_id) is not step and step.kind != "control":
@@ -77,16 +82,17 @@ class RunUpdates:
                 self._show("agent_thought_chunk", self._thought.feed(delta.text))
             case "restart":
                 self._text, self._thought, self.said = self._redactor.stream(), self._redactor.stream(), ""
+                self._held = {}
 
     def say(self, text: str) -> None:
         """A message of our own."""
         if text:
-            self._send(build_message("agent_message_chunk", text))
+            self._send(build_message("agent_message_chunk", sanitize(text)))
 
     def finish(self, result: str) -> None:
         """The answer, unless it was shown while it arrived."""
         self._flush()
-        text = self._redactor.redact(result).strip()
+        text = sanitize(self._redactor.redact(result)).strip()
         if text and not self.said.strip().endswith(text):
             self.say(text)
 
@@ -94,8 +100,18 @@ class RunUpdates:
         self._show("agent_message_chunk", _close(self._text))
         self._show("agent_thought_chunk", _close(self._thought))
         self._text, self._thought = self._redactor.stream(), self._redactor.stream()
+        held, self._held = self._held, {}
+        for kind, text in held.items():
+            self._send_text(kind, sanitize(text))
 
-    def _show(self, kind: str, text: str) -> None:
+    def _show(self, kind: str, arrived: str) -> None:
+        text = self._held.pop(kind, "") + arrived
+        cut = max(text.rfind(" "), text.rfind("\n")) + 1
+        if len(text) - cut <= _LONGEST_HELD and SUSPECT.search(text, cut):
+            text, self._held[kind] = text[:cut], text[cut:]
+        self._send_text(kind, sanitize(text))
+
+    def _send_text(self, kind: str, text: str) -> None:
         if text:
             self.said += text if kind == "agent_message_chunk" else ""
             self._send(build_message(kind, text))

@@ -1,16 +1,19 @@
 """What every request of an MCP client needs: the runs of one workspace, and how text leaves it."""
 
+import hashlib
 from collections.abc import Callable
+from typing import Any, Literal, Protocol, cast
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec import Struct
+from starlette.requests import HTTPConnection
 
-from metier.dataclass import dataclass
 from metier.doors.driven_runs import DrivenRuns
 from metier.runtime.host import Host
-from metier.runtime.records.run_handles import issue_handle, read_handle
+from metier.runtime.records.signatures import issue_handle, read_handle
 from metier.runtime.runs import Runtime
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Cleaner
@@ -22,15 +25,14 @@ SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
 type Context = ServerRequestContext[object, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpDoor:
+class McpDoor(Struct, frozen=True, kw_only=True):
     runs: DrivenRuns
     clean: Cleaner
     """For text that people and models read: no secrets, nothing that a terminal obeys."""
     redactor: Redactor
     """For files, which keep their bytes but for secrets."""
     link: Callable[[str], str] | None = None
-    """The address at which a person decides an approval, by its id; nothing where no page is served."""
+    """The address at which a user decides an approval, by its id; nothing where no page is served."""
 
     @property
     def runtime(self) -> Runtime:
@@ -47,24 +49,63 @@ class McpDoor:
         """What a call that is sent again with an answer carries: the run, and the question that is answered."""
         return f"{request_id}:{issue_handle(self.place, run_id, door=f'{DOOR} {request_id}')}"
 
-    def read_request_state(self, state: str) -> tuple[str, str]:
-        """The question and the run. Raises `MCPError` for a state that was not issued here."""
+    async def read_request_state(self, ctx: Context, state: str) -> tuple[str, str]:
+        """The question and the run. Raises `MCPError` as `read_task_id` does."""
         request_id, _, handle = state.rpartition(":")
         run_id = read_handle(self.place, handle, door=f"{DOOR} {request_id}")
-        if run_id is None:
+        if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="The request state was not issued here")
         return request_id, run_id
 
-    def read_task_id(self, task_id: str) -> str:
-        """The run behind it. Raises `MCPError` for one that was not issued here."""
+    async def read_task_id(self, ctx: Context, task_id: str) -> str:
+        """The run behind it. Raises `MCPError` for one that was not issued here, or that the caller may not read."""
         run_id = read_handle(self.place, task_id, door=DOOR)
-        if run_id is None:
+        if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="There is no such task")
         return run_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class HttpUser(Protocol):
+    """The user that the server found for a request."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    def has(self, grant: Literal["read"]) -> bool: ...
+
+
+def get_user(ctx: Context) -> HttpUser | None:
+    """The user of an HTTP request; None over stdio, where the client is a program of the local user."""
+    request: object = ctx.request
+    if not isinstance(request, HTTPConnection):
+        return None
+    return cast("HttpUser | None", getattr(cast("Any", request).state, "user", None))  # set by the guard
+
+
+def name_prefix(user: HttpUser) -> str:
+    """The prefix of the ids of all runs that this user started over MCP."""
+    return f"{DOOR}-{hashlib.sha256(user.name.encode()).hexdigest()[:12]}-"
+
+
+def readable_prefix(ctx: Context) -> str:
+    """The prefix of the runs that the caller may read: a peer without the grant `read` sees only its own."""
+    user = get_user(ctx)
+    return "" if user is None or user.role != "peer" or user.has("read") else name_prefix(user)
+
+
+async def is_readable(door: McpDoor, ctx: Context, run_id: str) -> bool:
+    """Whether the caller may read a run: one of its own, or a child of one."""
+    prefix = readable_prefix(ctx)
+    row = await door.runtime.store.find_run(run_id)
+    while row is not None and not row.run_id.startswith(prefix) and row.parent_run_id:
+        row = await door.runtime.store.find_run(row.parent_run_id)
+    return row is not None and row.run_id.startswith(prefix)
+
+
+class Client(Struct, frozen=True, kw_only=True):
     """What the client of one request declared that it can do."""
 
     is_modern: bool

@@ -3,13 +3,15 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from metier.doors.mcp.calls import LARGEST_ARGUMENTS
 from metier.doors.mcp.door import McpDoor
 from metier.doors.mcp.server import build_server
+from metier.doors.mcp.tool_calls import LARGEST_ARGUMENTS
 
 MOST_SESSIONS = 200
 IDLE_SECONDS = 1800.0
@@ -36,4 +38,18 @@ async def opened_http(door: McpDoor, *, hosts: Sequence[str] | None = LOOPBACK) 
         max_sessions=MOST_SESSIONS,
     )
     async with manager.run():
-        yield StreamableHTTPASGIApp(manager)
+        yield _UserSessions(StreamableHTTPASGIApp(manager))
+
+
+class _UserSessions:
+    """Names the user of a request, so that the session manager serves a session only to the user that opened it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        user = scope.get("state", {}).get("user")
+        if user is not None:
+            token = AccessToken(token="", client_id=user.name, scopes=[])
+            scope = {**scope, "user": AuthenticatedUser(token)}
+        await self._app(scope, receive, send)

@@ -2,14 +2,14 @@
 
 import base64
 import json
+import re
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.doors.mcp.door import Context, McpDoor
-from metier.doors.mcp.outcome import (
+from metier.doors.mcp.call_results import (
     describe_waiting,
     find_standing,
     get_artifact_uri,
@@ -17,16 +17,16 @@ from metier.doors.mcp.outcome import (
     list_artifacts,
     read_artifact,
 )
+from metier.doors.mcp.door import Context, McpDoor, is_readable, readable_prefix
 from metier.doors.mcp.skills import SCHEME, find_file, list_resources, read_cursor
 from metier.errors import MetierError, SkillError, UsageError
-from metier.lazy_regex import lazy_regex
 from metier.providers.known_cost import find_cost
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
 
 RUNS = "metier://runs/"
-_RUN = lazy_regex(r"metier://runs/([A-Za-z0-9-]{1,100})(?:/artifacts/(.{1,500}))?")
+_RUN = re.compile(r"metier://runs/([A-Za-z0-9-]{1,100})(?:/artifacts/(.{1,500}))?")
 _PAGE = 50
 _LONGEST_NAME = 100
 
@@ -34,11 +34,10 @@ _LONGEST_NAME = 100
 async def list_all(
     door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListResourcesResult:
-    """The skills, then the runs, newest first."""
-    del ctx
+    """The skills, then the runs that the caller may read, newest first."""
     before = read_cursor(params.cursor if params is not None else None, most=10**12)
     skills = [] if before else list_resources(door)
-    rows = await door.runtime.store.list_runs(before=before, limit=_PAGE)
+    rows = await door.runtime.store.list_runs(prefix=readable_prefix(ctx), before=before, limit=_PAGE)
     listed = [*skills, *(_build_run(door, row) for row in rows)]
     return types.ListResourcesResult(resources=listed, next_cursor=str(rows[-1].number) if len(rows) == _PAGE else None)
 
@@ -56,8 +55,7 @@ async def list_templates(
 async def read_resource(
     door: McpDoor, ctx: Context, params: types.ReadResourceRequestParams
 ) -> types.ReadResourceResult:
-    """Raises `MCPError` for an address at which nothing is served."""
-    del ctx
+    """Raises `MCPError` for an address at which nothing is served to the caller."""
     uri = str(params.uri)
     if uri.startswith(SCHEME):
         found = find_file(door, uri)
@@ -65,7 +63,7 @@ async def read_resource(
             raise _build_missing(uri)
         return types.ReadResourceResult(contents=[_build_contents(uri, *found)])
     match = _RUN.fullmatch(uri)
-    if match is None or await door.runtime.store.find_run(match[1]) is None:
+    if match is None or not await is_readable(door, ctx, match[1]):
         raise _build_missing(uri)
     if match[2] is None:
         text = json.dumps(await _describe_run(door, match[1]), ensure_ascii=False, indent=2)
@@ -89,7 +87,7 @@ async def list_prompts(
             definition = resolve_agent(door.place, agent_id).definition
         except MetierError:
             continue  # `agent check` says what is wrong with it
-        task = types.PromptArgument(name="task", description="What the agent shall do.", required=False)
+        task = types.PromptArgument(name="task", description="The task for the agent.", required=False)
         described = (definition.description or definition.name) if definition is not None else agent_id
         prompts.append(types.Prompt(name=agent_id, description=described, arguments=[task]))
     return types.ListPromptsResult(prompts=prompts)
@@ -112,13 +110,14 @@ async def get_prompt(door: McpDoor, ctx: Context, params: types.GetPromptRequest
 
 
 async def complete(door: McpDoor, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-    """The ids of runs, by how they begin; there is nothing else that could be completed."""
-    del ctx
+    """Complete the id of a run; nothing else can be completed."""
     values: list[str] = []
     if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "run_id":
         prefix = params.argument.value
         is_id = prefix.isascii() and len(prefix) < _LONGEST_NAME
-        rows = await door.runtime.store.list_runs(prefix=prefix, limit=100) if is_id else []
+        own = readable_prefix(ctx)
+        longer = prefix if prefix.startswith(own) else own if own.startswith(prefix) else ""
+        rows = await door.runtime.store.list_runs(prefix=longer, limit=100) if is_id and (longer or not own) else []
         values = [row.run_id for row in rows]
     return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
 

@@ -12,12 +12,11 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from metier.doors.driven_runs import DrivenRuns
-from metier.doors.mcp.calls import call_tool
 from metier.doors.mcp.door import SKILLS_EXTENSION, TASKS_EXTENSION, Context, McpDoor
 from metier.doors.mcp.resources import complete, get_prompt, list_all, list_prompts, list_templates, read_resource
 from metier.doors.mcp.skills import DirectoryParams, UriParams, get_skill, list_skills, read_directory
 from metier.doors.mcp.tasks import TaskParams, UpdateParams, cancel_task, get_task, update_task
-from metier.doors.mcp.tools import list_tools
+from metier.doors.mcp.tool_calls import call_tool, list_tools
 from metier.errors import MetierError
 from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
 from metier.runtime.runs import Runtime

@@ -11,18 +11,17 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from msgspec import Struct
 from pydantic import Field
 
 from metier.approval.matchers import read_value
-from metier.dataclass import dataclass
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.text.front_matter import read_front_matter
+from metier.doors.mcp.call_results import guess_type
 from metier.doors.mcp.door import Context, McpDoor
-from metier.doors.mcp.outcome import guess_type
 from metier.errors import SkillError
-from metier.runtime.workspace.catalog import find_skills
-from metier.skills.files import MAX_READ_BYTES, SkillFile, list_files, read_file
-from metier.skills.package import SkillPackage
+from metier.runtime.workspace.skill_catalog import find_skills
+from metier.skills.package import MAX_READ_BYTES, SkillFile, SkillPackage, list_files, read_file
 
 SCHEME = "skill://"
 DIRECTORY = "inode/directory"
@@ -41,8 +40,7 @@ class DirectoryParams(types.PaginatedRequestParams):
     uri: str = Field(max_length=2_000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedSkill:
+class ServedSkill(Struct, frozen=True, kw_only=True):
     name: str
     package: SkillPackage
     files: tuple[SkillFile, ...]

@@ -13,10 +13,10 @@ from pydantic import Field
 from starlette.requests import HTTPConnection
 
 from metier.doors.driven_runs import list_steps
-from metier.doors.forms import read_values
+from metier.doors.forms import build_schema, read_values
+from metier.doors.mcp.call_results import Standing, build_fault, build_result, describe_waiting, find_standing
 from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, read_client
-from metier.doors.mcp.outcome import Standing, build_fault, build_result, describe_waiting, find_standing
-from metier.doors.mcp.questions import build_form
+from metier.engine.entries import InputAsked
 from metier.errors import MetierError
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.store.base import RunRow
@@ -25,6 +25,13 @@ from metier.store.failures import LeaseHeld, RunUnknown
 POLL_INTERVAL_MS = 1_000
 LONGEST_INPUT = 100
 """Answers in one update."""
+
+
+def build_form(door: McpDoor, asked: InputAsked) -> types.ElicitRequestFormParams:
+    """The question with one field for each value that it asks for."""
+    schema = door.clean.value(build_schema(asked))
+    assert isinstance(schema, dict)
+    return types.ElicitRequestFormParams(message=door.clean.text(asked.question), requested_schema=schema)
 
 
 class TaskParams(types.RequestParams):
@@ -38,7 +45,7 @@ class UpdateParams(TaskParams):
 async def get_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str, Any]:
     """`tasks/get`. A run whose driver is gone is driven on from here."""
     client = _check_client(ctx, params.task_id)
-    run_id = door.read_task_id(params.task_id)
+    run_id = await door.read_task_id(ctx, params.task_id)
     row = await _find_row(door, run_id)
     with suppress(LeaseHeld):
         await door.runs.claim(run_id)
@@ -53,7 +60,7 @@ async def get_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str,
 async def update_task(door: McpDoor, ctx: Context, params: UpdateParams) -> dict[str, Any]:
     """`tasks/update`: the answer to a question. Answers to what is not asked are passed over."""
     client = _check_client(ctx, params.task_id)
-    run_id = door.read_task_id(params.task_id)
+    run_id = await door.read_task_id(ctx, params.task_id)
     await _find_row(door, run_id)
     standing = await find_standing(door, run_id)
     asked = standing.waiting.question
@@ -66,14 +73,14 @@ async def update_task(door: McpDoor, ctx: Context, params: UpdateParams) -> dict
 async def cancel_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str, Any]:
     """`tasks/cancel`. A run that has ended is left as it is."""
     client = _check_client(ctx, params.task_id)
-    run_id = door.read_task_id(params.task_id)
+    run_id = await door.read_task_id(ctx, params.task_id)
     await _find_row(door, run_id)
     await door.runtime.cancel(run_id, by=client.answered_by)
     return {"resultType": "complete"}
 
 
 async def answer_question(door: McpDoor, standing: Standing, given: object, *, client: Client) -> None:
-    """Take the answer in and go on. A client that declines leaves the run waiting. Raises `MCPError`."""
+    """Take the answer in and continue. A client that declines leaves the run waiting. Raises `MCPError`."""
     asked = standing.waiting.question
     assert asked is not None, "called where a run asks"
     try:
@@ -140,7 +147,7 @@ def _describe_detail(door: McpDoor, standing: Standing, client: Client) -> dict[
 
 
 def build_requests(door: McpDoor, standing: Standing, *, client: Client) -> types.InputRequests:
-    """A question as a form. An approval only as the address of the page where a person decides it."""
+    """A question as a form. An approval only as the address of the page where a user decides it."""
     asked = standing.waiting.question
     if standing.is_asking and asked is not None:
         return {asked.request_id: types.ElicitRequest(params=build_form(door, asked))}

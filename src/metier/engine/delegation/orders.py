@@ -11,9 +11,9 @@ from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
 from metier.approval.matchers import read_value
-from metier.context.batches import WORKTREE, count_siblings, is_one_of_many
+from metier.context.control import WORKTREE, count_siblings, is_one_of_many
 from metier.decisions import ActionStep, SkillCall
-from metier.definitions.ids import fold_id
+from metier.definitions.names import fold_id
 from metier.definitions.placeholders import name_step, render_body
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine import entries as e

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from metier.approval.judge import RUN_TASK
 from metier.approval.matchers import read_value
 from metier.context.control import choose_specs
-from metier.definitions.ids import fold_id
+from metier.definitions.names import fold_id
 from metier.definitions.task import TaskDefinition
 from metier.messages import ToolSpec, Value
 from metier.tools.schemas import SchemaCheck

@@ -7,15 +7,14 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.engine.state import RunState
-from metier.lazy_regex import lazy_regex
 
 type Foreseen = dict[str, JsonValue]
 
-_FENCED = lazy_regex(r"\s*```[\w-]*[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
+_FENCED = re.compile(r"\s*```[\w-]*[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
 
 
 def render_result(value: JsonValue, *, wants_json: bool) -> str:
-    """What the model gave as its result, as text: an object as JSON, and JSON out of the fence it stands in."""
+    """What the model gave as its result, as text: an object as JSON, and JSON out of the fence it is in."""
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     fenced = _FENCED.fullmatch(value) if wants_json else None

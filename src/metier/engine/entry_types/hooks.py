@@ -9,8 +9,8 @@ from pydantic import Field, JsonValue
 
 from metier.engine.entry_types.undo import FileChange
 from metier.messages import Value
-from metier.tools.hooks.answer import HookDecision, HookStatus
 from metier.tools.hooks.definition import HookEvent
+from metier.tools.hooks.protocol import HookDecision, HookStatus
 
 
 class HookOutcome(Value):

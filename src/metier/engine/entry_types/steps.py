@@ -33,7 +33,7 @@ class StepStarted(TimedEntry):
     effect: Effect
     idempotency_key: str
     verdict: str = ""
-    """What the policy said to it; `ask` where a person then approved it."""
+    """What the policy said to it; `ask` where a user then approved it."""
     rule: str = ""
     """Which rule of which scope said so; empty where the profile did."""
     before: JsonValue = None
@@ -82,6 +82,8 @@ class StepFinished(TimedEntry):
     """Pictures and documents that the model sees beside `text`."""
     nearby: dict[str, str] = Field(default_factory=dict)
     """Files of project instructions that `text` ends with, path → hash; see `engine.nearby`."""
+    diff: str | None = Field(default=None, exclude_if=lambda diff: diff is None)
+    """The change that `Write` or `Edit` made, as a unified diff; empty if it changed nothing, None if not known."""
 
 
 class StepRetried(Value):
@@ -91,7 +93,7 @@ class StepRetried(Value):
 
 
 class FailureTold(Value):
-    """The work of a skill failed and the run goes on: the model reads the error, and who else could do the work."""
+    """The work of a skill failed and the run continues: the model reads the error, and who else could do the work."""
 
     kind: Literal["failure_told"] = "failure_told"
     step_id: str

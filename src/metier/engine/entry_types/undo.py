@@ -1,4 +1,4 @@
-"""Entries about files: what a step changed, and what an undo put back. Part of the union in `entries`. Pure values."""
+"""Entries about files: what a step changed, and what an undo restored. Part of the union in `entries`. Pure values."""
 
 from typing import Literal
 
@@ -32,4 +32,4 @@ class UndoFinished(Value):
     undo_id: str
     files: int = 0
     left_alone: tuple[str, ...] = ()
-    """Paths that could not be put back, each with the reason."""
+    """Paths that could not be restored, each with the reason."""

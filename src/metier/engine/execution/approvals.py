@@ -1,13 +1,13 @@
-"""Put a call before a person: the exact call, its hash, what it would change, why it is wanted, until when."""
+"""Put a call before a user: the exact call, its hash, what it would change, why it is wanted, until when."""
 
 import hashlib
 import json
 from datetime import timedelta
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.dataclass import dataclass
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.execution.paths import find_leads, find_question, render_leads
@@ -17,12 +17,10 @@ from metier.engine.steps import Step
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext
 
-APPROVAL_HOURS = 24
 MAX_PREVIEW_CHARACTERS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What a call would meet if it ran now."""
 
     base: str = ""
@@ -49,7 +47,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> e
     payload = render_call(name, arguments)
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
     now = services.clock.now()
-    expires = now + timedelta(hours=APPROVAL_HOURS)
+    expires = now + timedelta(hours=services.runtime.approval_expiry_hours)
     # The object first: a kill in between finds it there and only repeats the entry.
     row = ApprovalRow(
         approval_id=approval_id,
@@ -84,7 +82,7 @@ async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool
     for step in (log.state.step(step_id) for step_id in action.step_ids):
         reason = await find_question(step, log.state, services)
         if step.phase == "approved" and await _is_stale(step, log, services):
-            reason = "What it changes was changed since"
+            reason = "A file that it changes or runs was changed since"
         if reason:
             await ask_approval(a.AskApproval(step.step_id, reason), log, services)
             return True
@@ -97,7 +95,7 @@ def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
 
 
 def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: Found) -> bytes:
-    """The same of a call that a person edited, with what it would change as that was when they did."""
+    """The same of a call that a user edited, with what it would change as that was when they did."""
     call: JsonValue = {"arguments": arguments, "base": found.base, "leads_to": list(found.leads_to), "tool": tool}
     return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep
 from metier.definitions.acceptance import Criterion, render_criterion
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.decide import describe_disabled
@@ -31,7 +31,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     assert order is not None
     failures: list[str] = []
     if order.output_schema is not None:
-        failures += find_wrong_result(action.result, order.output_schema)
+        failures += await find_wrong_result(action.result, order.output_schema)
     for criterion in order.criteria:
         wrong = await _check(criterion, log, services) if criterion.is_checkable else ""
         failures += [services.clean(f"{render_criterion(criterion)}: {wrong}")] if wrong else []
@@ -39,7 +39,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     await log.record(e.ResultChecked(failures=tuple(failures), repair=can_repair))
 
 
-def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
+async def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
     """What keeps a result from being what its schema says; nothing when nothing does."""
     try:
         check = SchemaCheck("output_schema", schema)
@@ -48,10 +48,10 @@ def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if not check.find_error(text):
+        if not await check.find_error_in_thread(text):
             return []
         return [f"The result must be JSON and nothing else, by the schema {json.dumps(schema)}: {error}"]
-    return [f"The result is not what its schema says: {wrong}" for wrong in check.list_errors(value)]
+    return [f"The result is not what its schema says: {wrong}" for wrong in await check.list_errors_in_thread(value)]
 
 
 async def _check(criterion: Criterion, log: RunLog, services: Services) -> str:

@@ -105,7 +105,7 @@ def _build_end(request: e.ChildRequested, child: RunState) -> e.ChildEnded:
         step_id=request.step_id,
         child_run_id=child.run_id,
         status=child.status,
-        turns=child.turn + child.delegated_turns,
+        turns=child.total_turns,
         cost_usd=child.cost_usd,
         input_tokens=child.input_tokens,
         output_tokens=child.output_tokens,

@@ -23,8 +23,8 @@ from metier.engine.steps import Step
 from metier.errors import ToolFailed
 from metier.store.base import Store
 from metier.tools.files.file_state import FileState, Found, are_same, look_at
+from metier.tools.files.file_text import is_unsaved
 from metier.tools.files.snapshots import Unavailable
-from metier.tools.files.unsaved import is_unsaved
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
 SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"

@@ -22,10 +22,17 @@ from metier.engine.state import RunState
 from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
 from metier.tools.files.file_state import are_same, look_at
-from metier.tools.hooks.answer import HookAnswer, HookDecision
 from metier.tools.hooks.definition import HookCommand
-from metier.tools.hooks.run import HookRun
-from metier.tools.hooks.wire import HookMoment, build_input, describe_call, describe_result, restore_arguments
+from metier.tools.hooks.hook_process import HookRun
+from metier.tools.hooks.protocol import (
+    HookAnswer,
+    HookDecision,
+    HookMoment,
+    build_input,
+    describe_call,
+    describe_result,
+    restore_arguments,
+)
 
 _STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
 _MOST_FILES = 20
@@ -54,7 +61,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
 
 
 async def _add_changes(ran: e.HooksRan, state: RunState, services: Services) -> e.HooksRan:
-    """A hook may write the file of the step anew: an undo takes that back together with the step."""
+    """A hook may write the file of the step again: an undo takes that back together with the step."""
     finished = state.step(ran.step_id).finished if ran.event == "PostToolUse" else None
     if finished is None or services.snapshots is None:
         return ran

@@ -1,8 +1,9 @@
 """What a run changed in a worktree of its own, offered to the run that asked for it as a diff. Nothing is applied."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from metier.definitions.files.whole_file import replace_file
 from metier.engine.services import Services

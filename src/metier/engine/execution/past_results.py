@@ -1,4 +1,4 @@
-"""`results.json` in the run folder: what the steps so far gave, for a script that sums up. Written from the journal.
+"""`results.json` in the run folder: what the steps so far gave, for a script that summarizes. Written from the journal.
 
 It is written when a step that names the file is about to run, and only then: most runs never need it, and what a run
 writes per turn must not grow with its history.

@@ -1,18 +1,18 @@
 """Hold a call to where its paths really lead. Rules read names, and a link has another name than what it leads to.
 
-What a call means is looked up before it runs, so that a person can be asked about it, and once more by the tool when
+What a call means is looked up before it runs, so that a user can be asked about it, and once more by the tool when
 the file is open: what is judged then is the open file, whatever its name means a moment later.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_text
 from metier.approval.judge import name_call
 from metier.approval.verdict import Verdict
-from metier.dataclass import dataclass
 from metier.engine.calls import edit_arguments
 from metier.engine.decide import judge_step
 from metier.engine.services import Services
@@ -22,8 +22,7 @@ from metier.errors import ToolFailed
 from metier.tools.toolbox import Toolbox
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedPaths:
+class JudgedPaths(Struct, frozen=True, kw_only=True):
     """What the rules say to one step, wherever its paths lead. A `tools.base.PathGuard`."""
 
     written: dict[str, JsonValue]
@@ -33,7 +32,7 @@ class JudgedPaths:
     """The verdict on the same call with this argument as this text."""
     is_approved: bool
     approved: frozenset[str]
-    """Where a person was told that the paths lead, before they said yes."""
+    """Where a user was told that the paths lead, before they said yes."""
 
     def check(self, path: str, *, key: str = "path") -> None:
         if is_as_written(self.written.get(key), path, key=key, root=self.root):
@@ -56,6 +55,8 @@ def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
 
     def judge(key: str, text: str) -> Verdict:
         moved = edit_arguments(step.action, {**arguments, key: text})
+        if denial := services.find_new_denial(moved):
+            return Verdict(decision="deny", reason=denial)
         return judge_step(state, replace(step, action=moved), services.policy)
 
     return JudgedPaths(
@@ -78,7 +79,7 @@ async def find_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: 
 
 
 async def find_question(step: Step, state: RunState, services: Services) -> str:
-    """Why a person must be asked about where a call leads; empty when no question is needed, or it is denied anyway."""
+    """Why a user must be asked about where a call leads; empty when no question is needed, or it is denied anyway."""
     leads = await find_leads(step, services)
     if step.phase == "approved" and step.asked is not None:
         is_same = set(leads.values()) <= set(step.approved_leads)

@@ -1,8 +1,9 @@
-"""A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a person."""
+"""A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a user."""
 
 from typing import Literal
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.entry_types.steps import SpoolIdentity
@@ -23,6 +24,7 @@ from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
 from metier.tools.effects import REPEATABLE
 from metier.tools.process.spool import SpoolNote, find_identity, is_lost, read_spool, wait_until_released
+from metier.views.argument_line import build_line
 
 _OUT_OF_SIGHT = (
     "it was begun on another machine, in another folder or in one that is gone; its end cannot be seen from here"
@@ -30,8 +32,7 @@ _OUT_OF_SIGHT = (
 _STILL_RUNNING = "it is still running, and cannot be ended"
 
 
-@dataclass(frozen=True, slots=True)
-class _Unknown:
+class _Unknown(Struct, frozen=True):
     """Why the outcome of the step is unknown."""
 
     why: str
@@ -132,7 +133,8 @@ def _judge_note(step: Step, note: SpoolNote, *, sight: Sight) -> e.StepFinished 
 async def _ask(step: Step, unknown: _Unknown, log: RunLog) -> None:
     assert step.started is not None
     tool = tool_of(step.action.params, step.action.type)
-    known = f"{tool} with {step.action.model_dump_json(include={'params'})}: {unknown.why}"
+    call = f"{tool} {build_line(tool, step.action.params)}".rstrip()
+    known = f"{call}: {unknown.why}"
     reason = f"Step {step.step_id} is in doubt: {known}. Answer with done, retry, skip or abort"
     await log.record(
         e.StepInDoubt(step_id=step.step_id, known=known), e.RunPaused(pause="in_doubt", reason=reason), durable=True

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os.path import isdir
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import anyio
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -17,10 +19,10 @@ from metier.approval.verdict import ALLOW, Verdict
 from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus, answers_in_json, describe_failure, find_owner, write_failure
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
-from metier.engine.decide import judge_step
+from metier.engine.decide import find_read_denial, judge_step
 from metier.engine.delegation.orders import order_call, wait_for
 from metier.engine.entry_types.steps import SpoolIdentity
 from metier.engine.execution.approvals import find_approved_base
@@ -38,6 +40,7 @@ from metier.engine.unwrapping import unwrapped
 from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
 from metier.messages import Spent
 from metier.routing.prefilter import rank_skills
+from metier.skills.package import SkillPackage
 from metier.store.failures import StoreFull
 from metier.task_state import TaskState
 from metier.telemetry.excerpt import cut_middle
@@ -66,7 +69,7 @@ async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None
     """Intents first; then the effects; then the results in call order."""
     before = await note_before([log.state.step(step_id) for step_id in action.step_ids], services)
     steps = await record_intents(action, log, services, identify=identify_spool, before=before)
-    # A step that was begun before entries were lost stays without a result: what became of it is settled next.
+    # A step that was started before entries were lost stays without a result: what became of it is settled next.
     if ready := [step for step in steps if not is_lost(name_spool(step, services.run_folder))]:
         await finish_steps(ready, log, services)
 
@@ -105,10 +108,12 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     """Carry out steps whose intent is on record."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
     before = await look_at_protected(steps, services)
+    began = services.clock.monotonic()
     results: list[e.StepFinished | e.InputAsked | e.ChildRequested | None] = [None] * len(steps)
+    partial: dict[str, str] = {}
 
     async def run(index: int, step: Step) -> None:
-        results[index] = await _execute(step, log, services)
+        results[index] = await _execute(step, log, services, partial=partial)
 
     try:
         if len(steps) == 1:  # the common case; a task of its own would cost as much as the tool
@@ -120,8 +125,11 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
                         group.start_soon(run, index, step)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
+            duration = round((services.clock.monotonic() - began) * 1000, 3)
             ended = [
-                result if isinstance(result, e.StepFinished) else _interrupted(step)
+                result
+                if isinstance(result, e.StepFinished)
+                else _interrupted(step, services.clean(partial.get(step.step_id, "")), duration_ms=duration)
                 for result, step in zip(results, steps, strict=True)
             ]
             await log.record(
@@ -158,17 +166,27 @@ def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
     )
 
 
-def _interrupted(step: Step) -> e.StepFinished:
-    """We stopped it ourselves, so its end is known, though not how far it came."""
-    text = "Stopped before it ended; it may have done part of its work"
-    return e.StepFinished(step_id=step.step_id, status="failed", text=text, is_error=True, error_type="interrupted")
+def _interrupted(step: Step, output: str, *, duration_ms: float) -> e.StepFinished:
+    """We stopped it ourselves, so its end is known, though not how far it came. `output` is its output so far."""
+    kept = cut_middle(output, MAX_RESULT_CHARACTERS)
+    shown = f"; its output so far:\n{kept}" if kept else ""
+    return e.StepFinished(
+        step_id=step.step_id,
+        status="failed",
+        text=f"Stopped before it ended, after {duration_ms / 1000:.1f} s; it may have done part of its work{shown}",
+        stdout_summary=kept[:SUMMARY_CHARACTERS],
+        truncated=kept is not output,
+        is_error=True,
+        error_type="interrupted",
+        duration_ms=duration_ms,
+    )
 
 
 async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> None:
     step = log.state.step(action.step_id)
     name, _ = name_and_arguments(step)
     text = f"Not run: {action.reason}"
-    if answers_in_json(name):
+    if log.state.has_current_call_rules or answers_in_json(name):
         text = write_failure(action.code or "permission_denied", text)
     await log.record(
         e.StepFinished(
@@ -192,6 +210,9 @@ async def retry_step(action: a.RetryStep, log: RunLog) -> None:
 
 
 async def ask_input(action: a.AskInput, log: RunLog) -> None:
+    if (open_question := log.state.question) is not None:
+        await log.record(e.RunPaused(pause="input", reason=open_question.question), durable=True)
+        return
     step = log.state.step(action.step_id)
     question = str(step.action.params.get("question", ""))
     asked = e.InputAsked(
@@ -229,7 +250,10 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinished | e.InputAsked | e.ChildRequested:
+async def _execute(
+    step: Step, log: RunLog, services: Services, *, partial: dict[str, str]
+) -> e.StepFinished | e.InputAsked | e.ChildRequested:
+    """Carry out one step. If it is interrupted, its output so far is in `partial`."""
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
@@ -242,13 +266,20 @@ async def _execute(step: Step, log: RunLog, services: Services) -> e.StepFinishe
         name = "use_skill"
     told: list[Payload] = []
     started = services.clock.monotonic()
-    if name in control:
+    if denial := services.find_new_denial(step.action):
+        result = ToolResult(ok=False, error=denial, meta={"code": "permission_denied"})
+    elif name in control:
         result = await control[name](step, log, services)
     else:
-        context = build_context(step, log, services, emit=told.append)
+
+        def keep_partial(text: str) -> None:
+            partial[step.step_id] = text
+
+        context = replace(build_context(step, log, services, emit=told.append), keep_partial=keep_partial)
         if step.started is not None and step.started.effect not in REPEATABLE:
             await log.check_lease()
-        result = await services.tools.call(name, arguments, context)
+        shown_as = log.state.write_tool_name(name)
+        result = await services.tools.call(name, arguments, context, shown_as=shown_as)
     if result.question is not None:
         return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
     if (work := result.handed_on) is not None:
@@ -327,7 +358,7 @@ def name_spool(step: Step, run_folder: Path) -> Path:
 
 
 def identify_spool(services: Services) -> SpoolIdentity:
-    """What an intent says of the folder in which its effect leaves notes. Raises `StoreFull`: nothing has begun yet."""
+    """Identify the folder in which an effect leaves notes. Raises `StoreFull`: nothing has started yet."""
     machine = services.machine
     try:
         folder = take_identity(_get_spool_folder(services))
@@ -352,7 +383,7 @@ async def build_finished(
 ) -> e.StepFinished:
     """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
     text = services.clean(_as_text(result.output) if result.ok else _render_failure(name, result, services.clean))
-    kept = cut_middle(text, MAX_RESULT_CHARACTERS)
+    kept = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
     is_cut = kept is not text
     digest = await services.store.put_blob(text.encode("utf-8", "surrogatepass")) if is_cut else ""
     code = str(result.meta.get("code", "")) if not result.ok else ""
@@ -379,6 +410,7 @@ async def build_finished(
         spent=result.spent,
         outcome=_OUTCOMES.get(state) if not result.ok else None,
         skill_name=str(result.meta.get("skill") or find_owner(step.action)),
+        diff=services.clean(diff) if isinstance(diff := result.meta.get("diff"), str) else None,
     )
 
 
@@ -411,13 +443,19 @@ async def _use_skill(step: Step, _log: RunLog, services: Services) -> ToolResult
 
 async def _read_skill_files(step: Step, log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
-    if not log.state.skill or services.shelf.find(log.state.skill) is None:
+    package = services.shelf.find(log.state.skill) if log.state.skill else None
+    if package is None:
         return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
     paths = [str(path) for path in cast("list[JsonValue]", arguments.get("paths") or [])]  # checked by the schema
     skill = services.shelf.text(log.state.skill)
+    denied = {path: reason for path in paths if (reason := _find_denial(path, package, log=log, services=services))}
     disclosure = disclose_files(
-        skill, paths, read=services.shelf.reader(log.state.skill), limits=get_disclosure_limits(services)
+        skill,
+        [path for path in paths if path not in denied],
+        read=services.shelf.reader(log.state.skill),
+        limits=get_disclosure_limits(services),
     )
+    refused = (*disclosure.refused, *(f"{path}: {reason}" for path, reason in denied.items()))
     log.emit(
         SkillDisclosureLoaded(
             skill_name=skill.name,
@@ -425,11 +463,20 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
             files=disclosure.files,
             total_bytes=sum(file.bytes for file in disclosure.files),
             total_tokens=sum(file.tokens for file in disclosure.files),
-            refused=disclosure.refused,
+            refused=refused,
         )
     )
-    told = [piece.text for piece in disclosure.pieces] + [f"Not given: {reason}" for reason in disclosure.refused]
-    return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(told), error="\n".join(told))
+    told = [piece.text for piece in disclosure.pieces] + [f"Not given: {reason}" for reason in refused]
+    return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(told), error="\n".join(told), is_limited=True)
+
+
+def _find_denial(path: str, package: SkillPackage, *, log: RunLog, services: Services) -> str:
+    """Why a rule keeps a file of a skill in the workspace from being read."""
+    file = package.definition.folder / path.partition("#")[0]
+    names = dict.fromkeys((os.path.normpath(file), os.path.realpath(file)))
+    inside = [name for name in names if Path(name).is_relative_to(services.workspace)]
+    found = (find_read_denial(services.policy, name, skill=log.state.skill) for name in inside)
+    return next(filter(None, found), "")
 
 
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:

@@ -69,7 +69,7 @@ def _find_notice(state: RunState) -> a.RunHooks | None:
 
 
 def _find_opening(state: RunState) -> a.RunHooks | None:
-    """A session begins and a prompt is submitted once, by a person; work that is handed on is neither."""
+    """A session begins and a prompt is submitted once, by a user; work that is handed on is neither."""
     assert state.started is not None
     order = state.started.order
     if order is not None and (order.task_id or order.call or state.started.parent_run_id):
@@ -101,7 +101,7 @@ def find_before(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None
 
 
 def find_permission(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
-    """The same before a person is asked."""
+    """The same before a user is asked."""
     if step.permission is None:
         due = list_hooks(state, "PermissionRequest", list_names(name_call(step.action)[0]))
         return a.RunHooks("PermissionRequest", step.step_id) if due and step.phase != "asking" else None
@@ -114,7 +114,7 @@ def _refuse(step: Step, said: HooksRan) -> a.RefuseStep:
 
 
 def find_question(step: Step) -> str:
-    """Why a hook wants a person to be asked about the call; empty where none does."""
+    """Why a hook wants a user to be asked about the call; empty where none does."""
     if step.is_edited_after_approval:
         return "A hook changed the call after it was approved"
     if step.hooked is None or step.hooked.decision != "ask":
@@ -163,7 +163,7 @@ def apply_hooks(state: RunState, entry: HooksRan) -> None:
 def _apply_before(step: Step, entry: HooksRan) -> None:
     step.hooked = entry
     if entry.updated_input is not None:
-        # What a person approved is no longer what would be done: they are asked again.
+        # What a user approved is no longer what would be done: they are asked again.
         step.is_edited_after_approval = step.phase == "approved" and step.asked is not None
         if step.is_edited_after_approval:
             step.phase = "pending"

@@ -6,7 +6,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from metier.tools.hooks.definition import HookCommand
-from metier.tools.hooks.run import HookRun
+from metier.tools.hooks.hook_process import HookRun
 
 
 class Hooking(Protocol):

@@ -44,8 +44,9 @@ from metier.messages import ModelReply, TextPart
 from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest
 from metier.providers.cost import find_price
-from metier.providers.failures import CallFailed, SchemaUnsupported, ToolsUnsupported
+from metier.providers.failures import CallFailed, ContextTooLong, SchemaUnsupported, ToolsUnsupported
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
+from metier.providers.tool_names import own_names
 from metier.telemetry.excerpt import one_line
 
 QUOTED_CHARACTERS = 300
@@ -56,10 +57,10 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
     try:
         disabled = services.read_access()
     except ConfigError as error:
-        # Not knowing what is allowed is no reason to go on, nor to lose the run.
+        # Not knowing what is allowed is no reason to continue, nor to lose the run.
         await log.record(RunPaused(pause="explicit", reason=f"{error.message}: {error.hint}"), durable=True)
         return
-    asking = Asking(disabled, asks_for_json(services))
+    asking = Asking(disabled, asks_for_json(services), log.state.prompt_limit)
     if asking.is_json and action.turn == 1 and services.model.structured_output_mode != "json":
         log.emit(_describe_lack("tools", action.turn, services))
     try:
@@ -68,15 +69,33 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         # Once: what follows asks in JSON, as will later turns and runs.
         services.abilities.note_lack("tools", services.model.name)
         log.emit(_describe_lack("tools", action.turn, services, failure=failure))
-        await _ask(action, log, services, asking=Asking(disabled, is_json=True))
+        await _ask(action, log, services, asking=asking._replace(is_json=True))
 
 
 async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: Asking) -> None:
-    """Raises `ToolsUnsupported` where JSON may be asked for instead."""
+    """Ask; once more with half of the prompt where the provider finds it too long. Raises `ToolsUnsupported`."""
+    try:
+        await _ask_once(action, log, services, asking=asking)
+    except ContextTooLong as failure:
+        sent = log.state.call.estimated_tokens if log.state.call is not None else 0
+        smaller = asking._replace(prompt_limit=int(sent * log.state.factor) // 2)
+        await _ask_once(action, log, services, asking=smaller, refused=failure)
+
+
+async def _ask_once(
+    action: CallModel, log: RunLog, services: Services, *, asking: Asking, refused: ContextTooLong | None = None
+) -> None:
+    """Send one request. `refused` is the answer to a longer one.
+
+    Raises `ToolsUnsupported` where JSON may be asked for instead, `ContextTooLong` where a smaller prompt may be tried.
+    """
     try:
         fitted, request, counted = await compose(log.state, services, asking=asking)
     except PromptTooLarge as error:
-        await log.record(RunFailed(reason="prompt_too_large", message=error.message, status="escalated"))
+        failed = RunFailed(reason="prompt_too_large", message=error.message, status="escalated")
+        if refused is not None:
+            failed = RunFailed(reason=refused.reason, message=refused.sentence)
+        await log.record(failed)
         return
     fingerprint = services.fingerprints.of(request)
     _tell_of_prompt(action.turn, fitted, fingerprint, log=log, services=services)
@@ -89,6 +108,7 @@ async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: As
         repair=action.repair,
         disabled_tools=tuple(sorted(asking.disabled)),
         trims=fitted.trims,
+        prompt_limit=asking.prompt_limit if refused is not None else None,
         is_json=asking.is_json,
     )
     await log.record(intent)
@@ -103,6 +123,8 @@ async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: As
     except CallFailed as failure:
         can_fall_back = services.model.structured_output_mode == "native_with_json_fallback" and not asking.is_json
         if isinstance(failure, ToolsUnsupported) and can_fall_back:
+            raise
+        if isinstance(failure, ContextTooLong) and asking.prompt_limit is None:
             raise
         await log.record(RunFailed(reason=failure.reason, message=failure.sentence))
         return
@@ -154,6 +176,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, asking=asking)
     request = await load_media(request, services.store, services.media)
+    budget = get_budget(services, prompt_limit=asking.prompt_limit)
     counted: int | None = None
 
     async def count(asked: ModelRequest) -> int | None:
@@ -161,7 +184,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
         counted = await services.provider.count_tokens(asked)
         return counted
 
-    factor = await fit_exactly(fitted, request=request, budget=get_budget(services), count=count)
+    factor = await fit_exactly(fitted, request=request, budget=budget, count=count)
     if factor is None:
         return Composed(fitted, request, counted)
     fitted, smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
@@ -189,11 +212,17 @@ async def decode(log: RunLog, services: Services) -> None:
 
 def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
     code, message = no.code, no.message
-    if no.tool in state.disabled:
-        code, message = "disabled_tool", describe_disabled(no.tool)
-    elif no.tool in find_hidden(state.skill, services):
-        code, message = "unlisted_tool", describe_unlisted(no.tool, "tools", skill=state.skill)
-    text = write_failure(code, message) if answers_in_json(no.tool) else ""
+    called = no.tool
+    if state.call_rules >= 4:
+        # A tool that was not offered keeps the name that the model wrote.
+        called = own_names(services.tools.names()).get(called, called)
+    tool = services.tools.find(called) if state.has_current_call_rules else None
+    name = tool.info.name if tool is not None else called
+    if name in state.disabled:
+        code, message = "disabled_tool", describe_disabled(state.write_tool_name(name))
+    elif name in find_hidden(state.skill, services):
+        code, message = "unlisted_tool", describe_unlisted(state.write_tool_name(name), "tools", skill=state.skill)
+    text = write_failure(code, message) if state.has_current_call_rules or answers_in_json(name) else ""
     return Rejection(call_id=no.call_id, tool=no.tool, code=code, message=message, text=text)
 
 
@@ -236,7 +265,7 @@ def _describe_unknown_skill(name: str, services: Services) -> str:
 
 
 def _name_skill(step: ActionStep, name: str, services: Services) -> ActionStep:
-    """A skill that is called by its ID goes on under its name, by which rules and the record know it."""
+    """A skill that is called by its ID continues under its name, by which rules and the record know it."""
     own = _find_own_name(name, services)
     return step if own == name else step.model_copy(update={"params": {**step.params, "skill": own}})
 

@@ -81,7 +81,7 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
 
 
 def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonValue]:
-    """The arguments that are known before a person is asked: the skill whose script would run."""
+    """The arguments that are known before a user is asked: the skill whose script would run."""
     package = services.shelf.find(state.skill) if tool == "script_run" and state.skill else None
     if package is None:
         return {}

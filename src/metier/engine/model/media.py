@@ -11,7 +11,7 @@ from metier.tools.base import Media
 
 
 async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, ...]:
-    """Parts that name the bytes; the journal entry that they stand in keeps the blobs as long as the run."""
+    """Parts that name the bytes; the journal entry that they are in keeps the blobs as long as the run."""
     return tuple(
         [
             MediaPart(

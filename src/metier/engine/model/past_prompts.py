@@ -1,15 +1,16 @@
-"""The prompt of a turn that is over, made anew from the journal and checked against the hash that was recorded."""
+"""The prompt of a turn that is over, made again from the journal and checked against the hash that was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.context.budget import FittedPrompt
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.model.call import compose
 from metier.engine.model.prompting import Asking
 from metier.engine.request_parts.fingerprints import Fingerprints
-from metier.engine.services import Services
+from metier.engine.services import Services, use_model
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
 from metier.messages import ModelReply
@@ -17,8 +18,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.providers.failures import CallFailed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastPrompt:
+class PastPrompt(Struct, frozen=True, kw_only=True):
     turn: int
     state: RunState
     """The run right before the request."""
@@ -44,6 +44,8 @@ async def rebuild_prompt(run_id: str, entries: Sequence[e.Entry], services: Serv
     for entry in entries:
         if isinstance(entry, e.ModelCallStarted) and entry.turn == turn:
             return await _compose(state, entry, services)
+        if isinstance(entry, e.ModelChanged):
+            services = use_model(services, entry.options, provider=entry.provider)
         apply(state, entry)
     turns = find_turns(entries)
     known = f"It has turns {turns[0]} to {turns[-1]}" if turns else "No model was asked in it"
@@ -53,13 +55,14 @@ async def rebuild_prompt(run_id: str, entries: Sequence[e.Entry], services: Serv
 async def _compose(state: RunState, call: e.ModelCallStarted, services: Services) -> PastPrompt:
     counted = replace(services, provider=_Counted(services.provider.name, call.counted_tokens))
     is_json = services.model.structured_output_mode == "json" if call.is_json is None else call.is_json
-    composed = await compose(state, counted, asking=Asking(frozenset(call.disabled_tools), is_json))
+    asking = Asking(frozenset(call.disabled_tools), is_json, state.prompt_limit)
+    composed = await compose(state, counted, asking=asking)
     return PastPrompt(
         turn=call.turn,
         state=state,
         fitted=composed.fitted,
         request=composed.request,
-        hash=Fingerprints().of(composed.request).hash,
+        hash=Fingerprints().match(composed.request, call.request_hash).hash,
         recorded_hash=call.request_hash,
     )
 

@@ -1,12 +1,16 @@
 """The part of a run before the model speaks: catalog, candidates, disclosure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from metier.context.disclosure import Disclosure, DisclosureLimits, disclose_files, disclose_overview, disclose_scripts
 from metier.context.tokens import estimate_tokens
+from metier.definitions.problems import Problem
+from metier.definitions.skills.skill import SkillDefinition
+from metier.definitions.skills.skill_rules import find_outside_scripts
 from metier.engine.actions import Disclose
 from metier.engine.entries import (
+    RANKING_VERSION,
     CatalogLoaded,
     ContextDisclosed,
     DisclosedPiece,
@@ -16,33 +20,67 @@ from metier.engine.entries import (
 )
 from metier.engine.journal import RunLog
 from metier.engine.model.prompting import build_catalog, list_described
+from metier.engine.projection import SUMMARY_CHARACTERS
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.errors import NoSkillMatches
-from metier.events import Candidate, DisclosedFile, SkillDisclosureLoaded, SkillLoadFailed
+from metier.events import (
+    Candidate,
+    DisclosedFile,
+    SkillDisclosureLoaded,
+    SkillLoadFailed,
+    SkillPrefilterCompleted,
+    SkillProblemFound,
+)
 from metier.routing.prefilter import prefilter
+from metier.routing.prefilter import rank_skills as rank_index
 from metier.routing.similar import Similar
+from metier.routing.skill import SkillCandidate
 from metier.routing_events import EmbeddingsUnavailable
+
+_LOADED_CODES = frozenset(
+    {
+        "no_trusted_skills",
+        "registry_unusable",
+        "script_outside",
+        "shadowed_skill",
+        "tool_collision",
+        "unknown_skill",
+        "unusable_skill",
+    }
+)
+"""Problems that are not about one skill that cannot be loaded."""
 
 
 async def load_catalog(log: RunLog, services: Services) -> None:
     names = tuple(package.definition.name for package in services.shelf.packages.values())
-    problems = services.shelf.problems
-    for problem in problems:
-        file = Path(problem.file)
-        # Problems are about a `SKILL.md`, or about the folder itself.
-        name = file.parent.name if file.suffix else file.name
-        log.emit(
-            SkillLoadFailed(
-                skill_name=name, path=problem.file, code=problem.code, reason=problem.message, line=problem.line
-            )
-        )
-    await log.record(CatalogLoaded(skills=names, problems=len(problems)))
+    report_skill_problems(log, services)
+    problems = len(services.shelf.problems)
+    await log.record(CatalogLoaded(skills=names, problems=problems, duration_ms=services.shelf.load_ms))
+
+
+def report_skill_problems(log: RunLog, services: Services) -> None:
+    """Emit an event for each skill that cannot be loaded and for each name that no skill has."""
+    for problem in services.shelf.problems:
+        log.emit(_describe_problem(problem))
+
+
+def _describe_problem(problem: Problem) -> SkillLoadFailed | SkillProblemFound:
+    file = Path(problem.file)
+    # Problems are about a `SKILL.md`, or about the folder itself.
+    name = problem.subject or (file.parent.name if file.suffix else file.name)
+    facts = {"skill_name": name, "path": problem.file, "code": problem.code, "reason": problem.message}
+    if problem.code in _LOADED_CODES:
+        return SkillProblemFound(**facts, line=problem.line, hint=problem.hint)
+    return SkillLoadFailed(**facts, line=problem.line)
 
 
 async def rank_skills(log: RunLog, services: Services) -> None:
     """All skills are ranked; those that are no candidates keep their names in the prompt."""
     assert log.state.started is not None
+    if (recorded := services.recall_ranking()) is not None:
+        await log.record(recorded)
+        return
     task = log.state.started.task
     found = await services.shelf.find_similar(services.clean(task))
     if found.failure:
@@ -50,10 +88,31 @@ async def rank_skills(log: RunLog, services: Services) -> None:
     try:
         await log.record(build_ranking(task, services, similar=found.ranked))
     except NoSkillMatches as error:
+        log.emit(_describe_scores(task, services, similar=found.ranked))
         await log.record(RunFailed(reason="no_skill_candidates", message=error.message))
         return
     if catalog := build_catalog(log.state, services):
         log.emit(_describe_catalog(catalog, log.state, services))
+
+
+def _describe_scores(task: str, services: Services, *, similar: Sequence[Similar]) -> SkillPrefilterCompleted:
+    """The best scores of a request that no skill matches, for the user who has to change it or the settings."""
+    options = services.skills
+    index = services.shelf.index
+    ranked = rank_index(index, task, count=options.prefilter_top_k, similar=similar)
+    return SkillPrefilterCompleted(
+        query=task[:SUMMARY_CHARACTERS],
+        candidates=_list_candidates(ranked),
+        considered=len(index),
+        strategy=options.prefilter_zero_candidate_strategy,
+    )
+
+
+def _list_candidates(ranked: Iterable[SkillCandidate]) -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(skill_name=candidate.skill_name, score=round(candidate.score, 1), reason=candidate.reason)
+        for candidate in ranked
+    )
 
 
 def _describe_catalog(catalog: str, state: RunState, services: Services) -> SkillDisclosureLoaded:
@@ -86,17 +145,14 @@ def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] =
         strategy=options.prefilter_zero_candidate_strategy if len(services.shelf.index) else "fallback_all_skills",
         similar=similar,
     )
-    candidates = tuple(
-        Candidate(skill_name=candidate.skill_name, score=round(candidate.score, 1), reason=candidate.reason)
-        for candidate in chosen.candidates
-    )
     strategy = options.prefilter_zero_candidate_strategy if chosen.fell_back else ""
     return SkillsRanked(
-        candidates=candidates,
+        candidates=_list_candidates(chosen.candidates),
         considered=chosen.considered,
         strategy=strategy,
         min_score=options.prefilter_min_score,
         similar=tuple(SimilarSkill(skill_name=each.skill_name, score=each.score) for each in similar),
+        version=RANKING_VERSION,
     )
 
 
@@ -108,6 +164,8 @@ async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
     skill = services.shelf.text(action.skill)
     found: list[Disclosure] = []
     if log.state.needs_overview:
+        for problem in _list_outside_scripts(services.shelf.get(action.skill).definition):
+            log.emit(_describe_problem(problem))
         found += [disclose_overview(skill, get_disclosure_limits(services)), disclose_scripts(skill)]
     if action.paths:
         shown = frozenset(
@@ -120,6 +178,23 @@ async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
     pieces = [piece for disclosure in found for piece in await _keep(disclosure, services)]
     refused = tuple(reason for disclosure in found for reason in disclosure.refused)
     await log.record(ContextDisclosed(pieces=tuple(pieces), refused=refused))
+
+
+def _list_outside_scripts(skill: SkillDefinition) -> list[Problem]:
+    """A warning for each script outside of the skill's folder that its text names."""
+    found = {script.written: script for script in find_outside_scripts(skill.body, skill.folder)}
+    return [
+        Problem(
+            severity="warning",
+            code="script_outside",
+            message=f"Skill {skill.name!r} names the script {script.written!r}, which is outside of its folder and is "
+            "not run while the skill is in charge",
+            file=str(skill.file),
+            line=skill.body_line + skill.body.count("\n", 0, script.at),
+            subject=skill.name,
+        )
+        for script in found.values()
+    ]
 
 
 def get_disclosure_limits(services: Services) -> DisclosureLimits:

@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
@@ -18,15 +19,17 @@ from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
 from metier.context.operating import Subjects
 from metier.context.tokens import estimate_tokens
 from metier.definitions.acceptance import render_criterion
-from metier.definitions.inherit import find_limit
+from metier.definitions.references import find_limit
 from metier.engine.entries import ChildRequest, DecodeFailed
 from metier.engine.request_parts.offer import Offer
+from metier.engine.run_state import write_tool_name
 from metier.engine.services import Services
 from metier.engine.state import RunState
-from metier.messages import Message, TextPart, user
+from metier.messages import Message, TextPart, ToolSpec, user
 from metier.providers.base import ModelRequest
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE
 from metier.providers.options import OFFLINE
+from metier.providers.tool_names import own_names
 
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"
@@ -60,9 +63,23 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], 
         steering = choose_specs(control, [*names, PLAN] if subjects.can_plan else names)
         all_specs = (*steering, *services.partners.specs(control), *services.tools.specs())
         tools = tuple(spec for spec in all_specs if spec.name not in disabled and spec.name not in hidden)
-        decoder = Decoder(tools, mode="json" if is_json else mode)
+        other_names = _list_other_names(tools, services) if state.has_current_call_rules else None
+        decoder = Decoder(
+            tools,
+            mode="json" if is_json else mode,
+            other_names=other_names,
+            unwraps_finish=state.call_rules >= 3,
+            write_name=partial(write_tool_name, call_rules=state.call_rules, is_json=is_json),
+        )
         services.offers[key] = Offer(tools, decoder, render_protocol(tools) if is_json else "")
     return services.offers[key]
+
+
+def _list_other_names(tools: Sequence[ToolSpec], services: Services) -> dict[str, str]:
+    """Other names that a model may call the offered tools by: short ones and, in JSON mode, those on the wire."""
+    offered = {spec.name for spec in tools}
+    short = {alias: name for alias, name in services.tools.aliases().items() if name in offered}
+    return {**own_names(offered), **short}
 
 
 def find_hidden(skill: str, services: Services) -> frozenset[str]:
@@ -176,6 +193,8 @@ class Asking(NamedTuple):
 
     disabled: frozenset[str] = frozenset()
     is_json: bool = False
+    prompt_limit: int | None = None
+    """In tokens, where the provider found a larger prompt too long."""
 
 
 def fit_request(
@@ -189,7 +208,7 @@ def fit_request(
     fitted = fit(
         prompt,
         tools=tools,
-        budget=get_budget(services),
+        budget=get_budget(services, prompt_limit=asking.prompt_limit),
         counter=services.counter,
         factor=factor,
         memory=services.prompts,
@@ -231,11 +250,11 @@ def name_schema(model: str, schema: dict[str, JsonValue]) -> str:
     return f"{model} {hashlib.sha256(json.dumps(schema).encode()).hexdigest()[:16]}"
 
 
-def get_budget(services: Services) -> TokenBudget:
-    return TokenBudget(
-        max_context_tokens=services.model.max_context_tokens,
-        response_headroom_tokens=services.model.response_headroom_tokens,
-    )
+def get_budget(services: Services, *, prompt_limit: int | None = None) -> TokenBudget:
+    """The budget of the settings, or a smaller one where the provider found a prompt too long."""
+    headroom, window = services.model.response_headroom_tokens, services.model.max_context_tokens
+    window = window if prompt_limit is None else min(window, prompt_limit + headroom)
+    return TokenBudget(max_context_tokens=window, response_headroom_tokens=headroom)
 
 
 def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:

@@ -8,10 +8,10 @@ from typing import Literal
 from metier.engine.entries import parse_entry
 from metier.engine.replaying.recorded_contexts import RecordedContexts
 from metier.engine.replaying.recording import Recording
-from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, Store, StoredEntry
+from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSearch, Store, StoredEntry
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
-from metier.store.search import RunSearch
+from metier.store.usage import UsageStore
 from metier.task_state import TaskState
 
 
@@ -38,6 +38,11 @@ class RecordedStore:
     def outbox(self) -> OutboxStore:
         """That of the real store: a replay tells of nothing."""
         return self._store.outbox
+
+    @property
+    def usage(self) -> UsageStore:
+        """That of the real store: usage is recorded by the driver of a run, not by its replay."""
+        return self._store.usage
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         del row, entries

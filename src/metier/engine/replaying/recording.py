@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 
 IGNORED = frozenset(
@@ -39,6 +39,7 @@ _GIVEN = (
     "limits_raised",
     "run_reopened",
     "skill_code_accepted",
+    "model_changed",
     "undo_started",
     "undo_finished",
 )
@@ -47,8 +48,7 @@ _GIVEN_STATUS = ("canceled", "timeout")
 _GIVEN_REASONS = ("missing_provider_api_key", "protected_changed", "records_moved")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One place at which two entries are not the same."""
 
     path: str
@@ -56,8 +56,7 @@ class Difference:
     replayed: JsonValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(Struct, frozen=True, kw_only=True):
     """The first entry that would not be written again as it was."""
 
     number: int
@@ -117,14 +116,14 @@ class Recording:
 
 
 def is_given(entry: e.Entry | None) -> bool:
-    """It came from a person, a signal or the process that started the run, so nothing in the run leads to it."""
+    """It came from a user, a signal or the process that started the run, so nothing in the run leads to it."""
     match entry:
         case None:
             return False
         case e.RunPaused():
             return entry.pause in _GIVEN_PAUSES or entry.limit == "timeout_seconds"
         case e.RunFailed():
-            # A person who ends the run over a step in doubt decides within the run; a cancellation comes from outside.
+            # A user who ends the run over a step in doubt decides within the run; a cancellation comes from outside.
             is_decision = entry.reason == "aborted"
             return (entry.status in _GIVEN_STATUS and not is_decision) or entry.reason in _GIVEN_REASONS
         case _:
@@ -177,7 +176,7 @@ _SENTENCES = {
 
 
 def describe(recorded: e.Entry | None, replayed: e.Entry | None, differences: tuple[Difference, ...]) -> str:
-    """One sentence for a person."""
+    """One sentence for a user."""
     if recorded is None:
         return f"The record is at its end, and the run would go on with {_word(replayed)}"
     if replayed is None:

@@ -1,17 +1,19 @@
 """Drive a recorded run again with its effects blocked: models and tools answer from the record, nothing is sent or run.
 
-The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed anew and their
-hashes compared, replies are decoded anew, verdicts and intents are found anew. What came from the world is given: the
+The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed again and their
+hashes compared, replies are decoded again, verdicts and intents are found again. What came from the world is given: the
 replies, the results of steps, the text of disclosed files, what a call would have changed, which tools were turned off,
 what people answered, where a kill cut the run short.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+from typing import override
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.engine import actions as a
 from metier.engine import entries as e
 from metier.engine.execution.delegating import find_open_delegations
@@ -22,7 +24,8 @@ from metier.engine.perform import perform
 from metier.engine.phases import IllegalTransition
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.replaying.recording import Diverged, Divergence, Recording, is_given
-from metier.engine.services import Services
+from metier.engine.request_parts.fingerprints import Fingerprint, Fingerprints
+from metier.engine.services import Services, use_model
 from metier.engine.state import RunState, apply
 from metier.engine.steps import Step
 from metier.engine.stopping import Stopper
@@ -31,7 +34,7 @@ from metier.event_record import EventRecord
 from metier.messages import ModelReply
 from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest, Observer
-from metier.providers.failures import CallFailed, ToolsUnsupported
+from metier.providers.failures import CallFailed, ContextTooLong, ToolsUnsupported
 from metier.routing.similar import FoundSimilar, Similar
 from metier.store.base import Lease
 from metier.telemetry.redaction import build_redactor
@@ -40,14 +43,13 @@ from metier.telemetry.sinks import Cleaner, EventWriter, RunScope
 _NO_TRACE = "0" * 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replayed(Struct, frozen=True, kw_only=True):
     """How far a replay came."""
 
     entries: tuple[e.Entry, ...]
-    """The record; what follows from the input derived anew, where that was asked for."""
+    """The record; what follows from the input derived again, where that was asked for."""
     compared: int
-    """Entries that were found again as they stand in the record."""
+    """Entries that were found again as they are in the record."""
     given: int
     """Entries of a fork that were taken over from its parent and are not driven again."""
     divergence: Divergence | None = None
@@ -69,7 +71,15 @@ async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *,
     abilities = _RecordedAbilities(tape)
     shelf = replace(services.shelf, similarities=_RecordedSimilarities(tape))
     played = replace(
-        services, shelf=shelf, store=store, provider=provider, fallbacks=(), read_access=access, abilities=abilities
+        services,
+        shelf=shelf,
+        store=store,
+        provider=provider,
+        fallbacks=(),
+        read_access=access,
+        abilities=abilities,
+        fingerprints=_RecordedFingerprints(tape),
+        recall_ranking=partial(_recall_ranking, tape),
     )
     lease = Lease(run_id=run_id, owner=services.owner, token=0)
     log = RunLog(state, store=store, lease=lease, writer=_silent_writer(run_id, services))
@@ -93,7 +103,8 @@ class _EndOfRecord(Exception):
 async def _play(player: "_Player", log: RunLog, services: Services) -> None:
     """Each pass is what one start or one resume of the run was."""
     while not player.tape.is_over:
-        await player.give(log)
+        changed = await player.give(log)
+        services = services if changed is None else _change_model(services, changed)
         try:
             await drive(log, services, Stopper(), perform=player.perform)
         except _EndOfRecord:
@@ -123,10 +134,13 @@ class _Player:
     def __init__(self, tape: Recording) -> None:
         self.tape = tape
 
-    async def give(self, log: RunLog) -> None:
-        """Write down what came from outside, as it came. Raises `Diverged` when it cannot follow."""
+    async def give(self, log: RunLog) -> e.ModelChanged | None:
+        """Write down what came from outside, as it came; the last change of the model. Raises `Diverged`."""
+        changed: e.ModelChanged | None = None
         while is_given(entry := self.tape.peek()) and entry is not None:
             await self._record(entry, log)
+            changed = entry if isinstance(entry, e.ModelChanged) else changed
+        return changed
 
     async def perform(self, action: a.Action, log: RunLog, services: Services) -> None:
         if self.tape.is_over:
@@ -170,7 +184,7 @@ class _Player:
             log.state.cost_usd = before + last.cost_usd
 
     async def _delegate(self, action: a.Delegate, log: RunLog, services: Services) -> None:
-        """The steps are found anew; whom they reached, and what the other runs came to, is given. None is started."""
+        """The steps are found again; whom they reached, and what the other runs came to, is given. None is started."""
         has_child = False
         for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
             await log.record(build_intent(step, log, services))
@@ -259,6 +273,13 @@ class _Player:
             ) from error
 
 
+def _change_model(services: Services, changed: e.ModelChanged) -> Services:
+    provider = services.provider
+    if isinstance(provider, _RecordedProvider):
+        provider.name = changed.provider
+    return use_model(services, changed.options, provider=changed.provider)
+
+
 def _awaited(step: Step) -> e.StepFinished:
     return e.StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
 
@@ -282,6 +303,8 @@ class _RecordedProvider:
                 return replied.reply
             case e.RunFailed() as failed if not is_given(failed):
                 raise _RecordedFailure(failed)
+            case e.ModelCallStarted(prompt_limit=int()):
+                raise ContextTooLong("The provider found the request too long then")
             case e.ModelCallStarted(is_json=True):
                 raise ToolsUnsupported("The endpoint took no tools then")
             case None:
@@ -315,6 +338,25 @@ class _RecordedAbilities:
 
     def note_lack(self, ability: Ability, model: str) -> None:
         del ability, model
+
+
+class _RecordedFingerprints(Fingerprints):
+    """Fingerprints in the form of the record."""
+
+    def __init__(self, tape: Recording) -> None:
+        super().__init__()
+        self._tape = tape
+
+    @override
+    def of(self, request: ModelRequest) -> Fingerprint:
+        entry = self._tape.peek()
+        return self.match(request, entry.request_hash if isinstance(entry, e.ModelCallStarted) else "")
+
+
+def _recall_ranking(tape: Recording) -> e.SkillsRanked | None:
+    """The recorded ranking, if another version of the ranking made it."""
+    entry = tape.peek()
+    return entry if isinstance(entry, e.SkillsRanked) and entry.version != e.RANKING_VERSION else None
 
 
 class _RecordedSimilarities:

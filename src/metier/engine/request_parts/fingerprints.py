@@ -13,6 +13,10 @@ class Fingerprint(NamedTuple):
     bytes: int
 
 
+_EMPTY_DIGEST = hashlib.sha256(b"").digest()
+"""The hash that 0.2 used for no tools if an earlier request of the same process had tools."""
+
+
 class Fingerprints:
     """Belongs to one run. A history that only grew since the last request is not gone through again."""
 
@@ -25,8 +29,19 @@ class Fingerprints:
         """The tools of the last request and their hash; they are the same object turn after turn."""
 
     def of(self, request: ModelRequest) -> Fingerprint:
+        return self._digest(request, self._digest_tools(request.tools))
+
+    def match(self, request: ModelRequest, recorded: str) -> Fingerprint:
+        """Compute the fingerprint in the form of a record: 0.2 hashed an empty list of tools in two ways."""
+        fingerprint = self._digest(request, self._digest_tools(request.tools))
+        if request.tools or fingerprint.hash == recorded:
+            return fingerprint
+        other_form = self._digest(request, _EMPTY_DIGEST)
+        return other_form if other_form.hash == recorded else fingerprint
+
+    def _digest(self, request: ModelRequest, tools: bytes) -> Fingerprint:
         digest = hashlib.sha256(request.model.encode())
-        digest.update(self._digest_tools(request.tools))
+        digest.update(tools)
         size = 0
         for block in request.system:
             text = block.text.encode("utf-8", "surrogatepass")
@@ -39,6 +54,8 @@ class Fingerprints:
         return Fingerprint(digest.hexdigest()[:32], size)
 
     def _digest_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        if not tools:
+            return b""
         if tools is not self._tools[0]:
             text = b"\0".join(tool.__pydantic_serializer__.to_json(tool) for tool in tools)
             self._tools = (tools, hashlib.sha256(text).digest())

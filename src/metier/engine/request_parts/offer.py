@@ -1,14 +1,14 @@
 """What a model may call in a run, how it is told, and what understands its calls."""
 
+from msgspec import Struct
+
 from metier.context.decoder import Decoder
-from metier.dataclass import dataclass
 from metier.messages import ToolSpec
 
 type OfferKey = tuple[bool, frozenset[str], frozenset[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     tools: tuple[ToolSpec, ...]
     decoder: Decoder
     protocol: str = ""

@@ -6,7 +6,7 @@ from metier.messages import Message
 
 
 class SameMessages:
-    """Belongs to one run. A request is built anew each turn; most of its messages say what they said before.
+    """Belongs to one run. A request is built again each turn; most of its messages say what they said before.
 
     Encoding, counting and hashing a history go by the identity of its messages. One new object at its beginning, such
     as the task, would make them go through all of it again, on every turn.

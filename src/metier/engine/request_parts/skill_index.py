@@ -3,24 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from metier.context.disclosure import Read, SkillText
-from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts
 from metier.routing.catalog import open_index_of
-from metier.routing.router import RoutingIndex
+from metier.routing.ranking import RoutingIndex
 from metier.routing.similar import FoundSimilar, Similarities
 from metier.skills.activation import find_package
-from metier.skills.files import list_files, read_file
-from metier.skills.package import SkillPackage
+from metier.skills.package import SkillPackage, list_files, read_file
 from metier.skills.trust.judgement import is_trusted
 
 EVALS = "evals/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillIndex:
+class SkillIndex(Struct, frozen=True, kw_only=True):
     """Active packages by canonical name, and the index over them."""
 
     packages: dict[str, SkillPackage]
@@ -28,6 +27,8 @@ class SkillIndex:
     workspace: Path
     problems: tuple[Problem, ...] = ()
     """What kept a skill from being here."""
+    load_ms: float = 0
+    """Milliseconds that loading took; 0 if it was not measured."""
     similarities: Similarities | None = None
     """Finds skills by meaning; None where the settings name nothing that makes embeddings."""
 

@@ -1,4 +1,4 @@
-"""A span that has begun and not ended."""
+"""A span that has started and not ended."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ _SUBJECT_OF = {
     names.RUN_SCRIPT: names.SCRIPT,
     names.AWAIT_APPROVAL: names.TOOL_NAME,
 }
-"""The attribute whose value stands in the name of a span, by operation."""
+"""The attribute whose value is in the name of a span, by operation."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,6 +21,9 @@ from metier.telemetry.otel.span import AttributeValue
 type Attributes = dict[str, AttributeValue]
 BUILT_IN_AGENT = "metier"
 _MCP_SEPARATOR = "/"
+_SKILL_STATUS = {"succeeded": "success", "timeout": "timeout"}
+_MAX_NAMES = 128
+"""Names of skills on one span; backends cut long lists, and the count tells of the others."""
 
 
 class Fresh(NamedTuple):
@@ -173,6 +176,22 @@ def describe_script(entry: e.StepFinished) -> Attributes:
         names.STEP_STATUS: entry.status,
         names.DURATION_MS: entry.duration_ms,
         **_describe_process(entry),
+        names.SKILL_NAME: entry.skill_name,
+        names.SKILL_SCRIPT: entry.script,
+        names.SKILL_DURATION_MS: entry.duration_ms,
+        names.SKILL_STATUS: _SKILL_STATUS.get(entry.status, "error"),
+        names.SKILL_STDOUT_BYTES: entry.stdout_bytes,
+        names.SKILL_STDERR_BYTES: entry.stderr_bytes,
+        **({names.SKILL_ERROR_TYPE: entry.error_type or entry.status} if entry.is_error else {}),
+    }
+
+
+def describe_catalog(entry: e.CatalogLoaded) -> Attributes:
+    return {
+        names.OPERATION: names.LOAD_SKILLS,
+        names.SKILL_COUNT: len(entry.skills),
+        names.SKILL_NAMES: entry.skills[:_MAX_NAMES],
+        names.SKILL_PROBLEMS: entry.problems,
     }
 
 

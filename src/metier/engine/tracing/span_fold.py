@@ -28,7 +28,7 @@ class SpanFold:
     def __init__(self, run_id: str, *, with_content: bool = False) -> None:
         self.run_id = run_id
         self.trace: TraceParent | None = None
-        """The span of the run; None until it has begun."""
+        """The span of the run; None until it has started."""
         self._seq = 0
         self._forked_at = 0
         self._with_content = with_content
@@ -64,7 +64,7 @@ class SpanFold:
             return max(self._now, datetime.fromisoformat(entry.recorded_at))
         if isinstance(entry, e.ModelReplied):
             return self._now + timedelta(milliseconds=entry.latency_ms)
-        if isinstance(entry, e.StepFinished):
+        if isinstance(entry, e.StepFinished | e.CatalogLoaded):
             return self._now + timedelta(milliseconds=entry.duration_ms)
         return self._now
 
@@ -72,6 +72,8 @@ class SpanFold:
         match entry:
             case e.RunStarted():
                 return self._begin_run(entry)
+            case e.CatalogLoaded():
+                return self._load_skills(entry)
             case e.RunReopened():
                 return self._reopen(entry)
             case e.RunFinished() | e.RunFailed():
@@ -97,6 +99,11 @@ class SpanFold:
         if self._with_content:
             self._fresh.append(attributes.Fresh("user", entry.task))
         return []
+
+    def _load_skills(self, entry: e.CatalogLoaded) -> list[Span]:
+        self._begin(names.LOAD_SKILLS, attributes.describe_catalog(entry))
+        self._open[names.LOAD_SKILLS].began -= timedelta(milliseconds=entry.duration_ms)
+        return [self._finish(names.LOAD_SKILLS, {})]
 
     def _reopen(self, entry: e.RunReopened) -> list[Span]:
         """The span of the run was exported when it failed: what follows is a span of its own below it."""

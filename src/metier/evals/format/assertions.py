@@ -1,18 +1,24 @@
-"""Map what an `evals.json` demands to a check or a sentence, whatever tool wrote it. Pure.
+"""Assertions of an `evals.json` as checks or sentences, whatever tool wrote it, and paths into JSON values. Pure.
 
-A wrong check is worse than none: an object becomes a check by code only where it says what to look for, not where it
-only describes it. What is neither is a problem, never dropped.
+A wrong check is worse than none: an object becomes a check by code only if it says what to look for. An object that is
+neither a check nor a sentence is a problem, never dropped.
 """
 
+import re
+from collections.abc import Sequence
 from typing import cast
 
+from msgspec import Struct
 from pydantic import JsonValue, ValidationError
 
 from metier.approval.regex import BadPattern, compile_pattern
-from metier.dataclass import dataclass
 from metier.definitions.nearest import hint_nearest
-from metier.evals.format.checks import CHECKS, NAMES, AnyCheck, FileMatches, JsonPath, Matches, Sentence
-from metier.evals.format.paths import BadPath, parse_path
+from metier.evals.format.cases import CHECKS, NAMES, AnyCheck, FileMatches, JsonPath, Matches, Sentence
+
+_PART = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+|\*)\]|\[['\"]([^'\"]+)['\"]\]")
+
+type Step = str | int | None
+"""A name, a position, or None for every element."""
 
 SENTENCE_KEYS = (
     "text", "description", "assertion", "expectation", "statement", "criterion", "criteria", "condition", "expected",
@@ -22,7 +28,6 @@ SENTENCE_KEYS = (
 _OPERANDS = ("value", "pattern", "regex", "substring", "expected", "contains", "string", "target", "needle")
 _PATHS = ("path", "file", "filename", "target", "value")
 _TOOLS = ("tool", "tool_name", "value", "target")
-
 _TEXT_KINDS: dict[str, tuple[str, bool]] = {
     "contains": ("contains", False),
     "includes": ("contains", False),
@@ -58,8 +63,50 @@ _TOOL_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
+class BadPath(ValueError):
+    """The text is no path; the message says where it stops being one."""
+
+
+def parse_path(text: str) -> tuple[Step, ...]:
+    """Raises `BadPath`."""
+    rest = text.strip().removeprefix("$")
+    if rest and rest[0] not in ".[":
+        rest = f".{rest}"
+    steps: list[Step] = []
+    position = 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
+        if part is None:
+            raise BadPath(f"{rest[position:][:20]!r} is neither a name nor a position")
+        name, number, quoted = part.groups()
+        steps.append(name or quoted or (None if number == "*" else int(number)))
+        position = part.end()
+    return tuple(steps)
+
+
+def find_values(value: JsonValue, steps: Sequence[Step]) -> list[JsonValue]:
+    """Every value that the path leads to; none where it leads nowhere."""
+    found = [value]
+    for step in steps:
+        found = [inner for outer in found for inner in _enter(outer, step)]
+    return found
+
+
+def _enter(value: JsonValue, step: Step) -> list[JsonValue]:
+    match value, step:
+        case dict(), str():
+            return [value[step]] if step in value else []
+        case dict(), None:
+            return list(value.values())
+        case list(), None:
+            return value
+        case list(), int():
+            return [value[step]] if step < len(value) else []
+        case _:
+            return []
+
+
+class Unusable(Struct, frozen=True):
     """Why nothing can be checked."""
 
     message: str

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metier.approval.matchers import read_value
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Sequence, read_yaml
-from metier.evals.format.case import EvalSet, TargetKind
-from metier.evals.format.reading import CaseReader, EvalsReading
+from metier.evals.format.cases import EvalSet, TargetKind
+from metier.evals.format.eval_files import CaseReader, EvalsReading
 
 FOLDER = ".agent/evals"
 MAX_BYTES = 64 * 1024

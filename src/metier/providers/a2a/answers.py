@@ -2,9 +2,9 @@
 
 from typing import cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.providers.failures import BadRequest, ReplyBroken
 from metier.providers.json_values import Wire, as_object, as_objects, as_text
 
@@ -13,8 +13,7 @@ ENDED = frozenset({"completed", "failed", "canceled", "rejected"})
 RESTING = ENDED | {"input_required", "auth_required"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteTask:
+class RemoteTask(Struct, frozen=True, kw_only=True):
     id: str
     state: str
     """As the protocol names it, without the prefix, in lower case."""

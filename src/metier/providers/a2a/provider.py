@@ -1,6 +1,6 @@
 """A remote agent as the one who answers in a run: the task goes to it by A2A, and its result is the result.
 
-The wait is durable: the id of the message follows from the run, so a process that goes on after a kill sends the same
+The wait is durable: the id of the message follows from the run, so a process that continues after a kill sends the same
 message again and finds the same task. What comes back is only ever a result or a question: a remote agent has no tools
 here, and its text is never read as a decision.
 """
@@ -11,16 +11,30 @@ from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.a2a.answers import ENDED, RemoteTask, read_card, read_result, read_task
 from metier.providers.base import ModelRequest, Observer
-from metier.providers.connection import Connection, Server
-from metier.providers.failures import AuthFailed, BadRequest, CallFailed, ConnectionLost, NotFound, ServerFailed
+from metier.providers.connection import Server
+from metier.providers.failures import (
+    AnswerTooLarge,
+    AuthFailed,
+    BadRequest,
+    CallFailed,
+    ConnectionLost,
+    NotFound,
+    ServerFailed,
+)
 from metier.providers.json_values import Wire, as_object, as_objects, parse_json
-from metier.providers.transport import HttpClients, connection_lost, exchange, open_http_client, read_body
+from metier.providers.transport import (
+    ReplyTooLarge,
+    connection_lost,
+    exchange,
+    open_http_client,
+    read_body,
+)
 from metier.telemetry.otel.trace_context import HEADER
 
 A2A = "a2a"
@@ -28,13 +42,14 @@ CARD = "/.well-known/agent-card.json"
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.2, 5.0
 AWAY_SECONDS = 60.0
 """How long a server that was there may be away, for a restart, before the call fails."""
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+"""Of one answer: a card, a task with its artifacts, or a list of tasks."""
 ASK, FINISH = "ask_user", "finish"
 _WAITS = "waits:"
 """How the mark of a question begins that the remote agent does not want an answer to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteAgent:
+class RemoteAgent(Struct, frozen=True, kw_only=True):
     """Where a remote agent is, and as whom it is called."""
 
     name: str
@@ -51,12 +66,11 @@ type FindTask = Callable[[tuple[Message, ...]], str]
 class RemoteAgentProvider:
     """Answers by asking a remote agent. `run_id` makes its messages ones that are known again."""
 
-    def __init__(self, agent: RemoteAgent, connection: Connection, *, run_id: str, find_task: FindTask) -> None:
+    def __init__(self, agent: RemoteAgent, *, run_id: str, find_task: FindTask) -> None:
         self._agent = agent
         self._run_id = run_id
         self._find_task = find_task
-        self._clients = connection.shared.get(HttpClients, HttpClients) if connection.shared is not None else None
-        self._client = self._clients.lend() if self._clients is not None else open_http_client()
+        self._client: httpx2.AsyncClient | None = None
         self._server = Server(A2A, agent.token)
         self._endpoint = ""
 
@@ -95,9 +109,7 @@ class RemoteAgentProvider:
         return None
 
     async def close(self) -> None:
-        if self._clients is not None:
-            self._clients.give_back(self._client)
-        else:
+        if self._client is not None:
             await self._client.aclose()
 
     async def _hand_over(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
@@ -125,7 +137,7 @@ class RemoteAgentProvider:
         try:
             listed = await self._call("ListTasks", {"contextId": self._run_id}, headers)
         except CallFailed as failure:
-            if isinstance(failure, AuthFailed | ConnectionLost):
+            if isinstance(failure, AuthFailed | ConnectionLost | AnswerTooLarge):
                 raise
             return None  # a server need not list tasks
         found = as_objects(listed.get("tasks"))
@@ -193,8 +205,14 @@ class RemoteAgentProvider:
         if self._agent.token:
             sent["Authorization"] = f"Bearer {self._agent.token}"
         try:
-            async with self._client.client.stream(method, url, json=body, headers=sent) as response:
-                data = await read_body(response)
+            self._client = self._client or open_http_client(self._agent.url)
+            async with self._client.stream(method, url, json=body, headers=sent) as response:
+                data = await read_body(response, max_bytes=MAX_ANSWER_BYTES)
+        except ReplyTooLarge as error:
+            raise AnswerTooLarge(
+                f"The remote agent {self._agent.name!r} answered with more than {MAX_ANSWER_BYTES} bytes",
+                hint="Ask it for a shorter result",
+            ) from error
         except httpx2.HTTPError as error:
             raise connection_lost(A2A, error) from error
         check_status(response.status_code, self._agent.name)

@@ -1,8 +1,9 @@
 """Anthropic's Messages format: our request to its JSON, its JSON and stream events to our reply. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from metier.messages import (
     MediaPart,

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import assert_never
 
-from metier.lazy_regex import lazy_regex
 from metier.messages import (
     MediaPart,
     ModelReply,
@@ -42,7 +42,7 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "LANGUAGE": "refusal",
     "IMAGE_SAFETY": "refusal",
 }
-_SCHEMA_BESIDE_TOOLS = lazy_regex(r"gemini-(?:[3-9]|\d\d)")
+_SCHEMA_BESIDE_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
 """Models before these refuse a schema in a request that has tools."""
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
 

@@ -7,11 +7,11 @@ itself where it was.
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.skill import Entrypoint
-from metier.lazy_regex import lazy_regex
 from metier.providers.offline.request import read_request, split_parts, split_weakly
 from metier.providers.offline.words import find_keywords, find_matched
 
@@ -31,8 +31,7 @@ type Rank = Callable[[str], Sequence[tuple[str, float]]]
 """Skills for a text with their scores on 0-100, best first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineSkill:
+class OfflineSkill(Struct, frozen=True, kw_only=True):
     """A skill as far as it can be used without a model."""
 
     name: str
@@ -44,8 +43,7 @@ class OfflineSkill:
     """What its `impl.py` takes; nothing where it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(Struct, frozen=True, kw_only=True):
     """What the placeholders of an entrypoint stand for."""
 
     workspace: str
@@ -56,8 +54,7 @@ class Places:
     """There are earlier steps that are not of this run, but of the task that it is a step of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One part of the request."""
 
     number: int
@@ -69,8 +66,7 @@ class Step:
     """Why the part cannot be done; empty where it can."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     left_out: int = 0
     """Parts beyond the most that are planned."""
@@ -78,8 +74,7 @@ class Plan:
     """The request is longer than what is read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planner:
+class Planner(Struct, frozen=True, kw_only=True):
     """Everything a plan depends on besides the request."""
 
     skills: tuple[OfflineSkill, ...]
@@ -153,8 +148,7 @@ class Planner:
         return Step(number=number, text=part, skill=choice.skill, reason=choice.reason, problem=problem)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptCall:
+class ScriptCall(Struct, frozen=True, kw_only=True):
     """What `script_run` is called with; or, without a script, the tool of the skill itself."""
 
     skill: str
@@ -168,8 +162,7 @@ class ScriptCall:
         return "script_run" if self.script else name_capability(self.skill)
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(Struct, frozen=True):
     skill: OfflineSkill | None
     reason: str = ""
     problem: str = ""
@@ -200,7 +193,7 @@ def find_named(text: str, skills: Sequence[OfflineSkill]) -> list[OfflineSkill]:
     return [by_name[name] for name in found if name in by_name]
 
 
-_CALLED = lazy_regex(
+_CALLED = re.compile(
     r"(?<![\w/$.~-])[/$]([a-z0-9][\w-]*)(?![\w/.-])"  # /name, $name
     r"|`([\w-]+)`"
     r"|(?<![\w/.$~-])([a-z0-9]+(?:[-_][a-z0-9]+)+)(?![\w/-]|\.\w)"  # a name of several words, written as one

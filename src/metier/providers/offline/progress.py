@@ -4,11 +4,12 @@ Only the structure counts, never words in it: a call is known by its id, a skill
 beginning of a part. What a tool result or a skill says cannot change the plan.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.names import canonical_name, name_capability
-from metier.lazy_regex import lazy_regex
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.offline.plan import ScriptCall
 
@@ -18,12 +19,11 @@ DONE_TITLE = "Done means:\n"
 """How the list begins that a result is held against."""
 SCHEMA_TITLE = "The result is JSON by this schema, and nothing else: "
 
-_CALL_ID = lazy_regex(r"offline-(\d{1,9})-(\d{1,9})")
-_DISCLOSED = lazy_regex(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
+_CALL_ID = re.compile(r"offline-(\d{1,9})-(\d{1,9})")
+_DISCLOSED = re.compile(r'<skill-content skill="([\w.-]+)" path="SKILL\.md')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """A script that was run for a step."""
 
     step: int
@@ -33,8 +33,7 @@ class Attempt:
     """The tool's answer, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     turn: int = 1
     """The turn that is to be answered."""
     in_charge: str = ""
@@ -90,8 +89,7 @@ def read_progress(messages: Sequence[Message]) -> Progress:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _Call(Struct, frozen=True, kw_only=True):
     """One of our own calls, with its result."""
 
     turn: int
@@ -105,7 +103,7 @@ class _Call:
 
 
 def _find_start(messages: Sequence[Message]) -> int:
-    """The task is the last thing a person said; everything after it is the run."""
+    """The task is the last thing a user said; everything after it is the run."""
     return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user"), 0)
 
 

@@ -6,9 +6,9 @@ the final words `offline_result`; this file chooses the next call.
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.decisions import ActionStep, ModelDecision
 from metier.definitions.skills.scripts import discover_scripts, find_impl
 from metier.definitions.skills.skill import SkillDefinition
@@ -135,8 +135,7 @@ def plan(request: ModelRequest, planner: Planner, *, max_turns: int = MAX_TURNS)
     return turn.reply()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Turn:
+class _Turn(Struct, frozen=True, kw_only=True):
     """One request, understood."""
 
     planner: Planner

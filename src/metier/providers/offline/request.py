@@ -7,11 +7,10 @@ is split inside quotes, code or brackets.
 
 import re
 from bisect import bisect_right
-from dataclasses import field
 from typing import NamedTuple
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct, field
+
 from metier.providers.offline.words import VERBS, find_content_words
 
 READ_CHARACTERS = 20_000
@@ -23,22 +22,22 @@ _AND = r"(?:and|und|et|y)"
 _ENDED = rf"(?:[,;.!?]\s+(?:{_AND}\s+)?|\s+{_AND}\s+)"
 _MAYBE_ENDED = rf"(?:[,;.!?])?\s+(?:{_AND}\s+)?"
 
-_CLOSED = lazy_regex(
+_CLOSED = re.compile(
     r"```.{0,5000}?```|`[^`\n]{0,500}`|\"[^\"]{0,1000}\"|“[^“”]{0,1000}[“”]|„[^„“”]{0,1000}[“”]|«[^«»]{0,1000}»"
     r"|(?<!\w)'[^'\n]{0,500}'(?!\w)|‘[^‘’\n]{0,500}’(?!\w)|「[^「」]{0,500}」|\((?!\d+\))[^()]{0,500}\)",
     re.DOTALL,
 )
-_THEN = lazy_regex(
+_THEN = re.compile(
     rf"{_MAYBE_ENDED}(?P<word>then|after\s+(?:that|this)|afterwards?|subsequently|thereafter|followed\s+by"
     r"|dann|danach|anschlie(?:ß|ss)end|puis|ensuite|après\s+cela|luego|después(?!\s+de\b)|a\s+continuación)\b[,:]?\s+",
     re.IGNORECASE,
 )
-_VERB_FIRST = lazy_regex(
+_VERB_FIRST = re.compile(
     rf"(?:,\s+|\s+)(?:und\s+)?(?=(?:{'|'.join(VERBS)})\s+(?:dann|danach|anschließend|zuletzt|zum\s+schluss)\b)",
     re.IGNORECASE,
 )
 """German puts the verb before the joint: "und schreibe danach …"."""
-_LATER = lazy_regex(
+_LATER = re.compile(
     rf"{_ENDED}(?:finally|lastly|at\s+the\s+end|in\s+the\s+end|zum\s+schluss|schlie(?:ß|ss)lich|zuletzt|abschließend"
     r"|enfin|finalement|finalmente|por\s+último|al\s+final)\b[,:]?\s+"
     rf"|{_ENDED}(?:next|second(?:ly)?|third(?:ly)?|fourth(?:ly)?|fifth|zweitens|drittens|deuxièmement"
@@ -48,32 +47,32 @@ _LATER = lazy_regex(
     r"(?:done|finished|complete|completed|ready),?\s+(?:then\s+)?",
     re.IGNORECASE,
 )
-_PLAIN = lazy_regex(r";\s+|\s+(?:->|=>|→)\s+|\n\s*\n")
-_BUT_FIRST = lazy_regex(r"[,;.]?\s+but\s+(?:first|before\s+that)[,:]?\s+", re.IGNORECASE)
-_WEAK = lazy_regex(
+_PLAIN = re.compile(r";\s+|\s+(?:->|=>|→)\s+|\n\s*\n")
+_BUT_FIRST = re.compile(r"[,;.]?\s+but\s+(?:first|before\s+that)[,:]?\s+", re.IGNORECASE)
+_WEAK = re.compile(
     rf"(?:,\s+(?:{_AND}\s+)?|\s+(?:{_AND}|&)\s+|[.!?]\s+|\n)(?=(?:please\s+|also\s+)*(?:{'|'.join(VERBS)})\b)",
     re.IGNORECASE,
 )
 _GERMAN = ("dann", "danach", "anschließend")
-_CONDITION = lazy_regex(r"\b(?:if|whenever|unless|wenn|falls|si|cuando)\b[^.;!?\n]*$", re.IGNORECASE)
-_IDIOM = lazy_regex(r"\b(?:since|until|till|by|even|back|just|only|now|the|than|bis|seit)$", re.IGNORECASE)
+_CONDITION = re.compile(r"\b(?:if|whenever|unless|wenn|falls|si|cuando)\b[^.;!?\n]*$", re.IGNORECASE)
+_IDIOM = re.compile(r"\b(?:since|until|till|by|even|back|just|only|now|the|than|bis|seit)$", re.IGNORECASE)
 
-_ITEM = lazy_regex(
+_ITEM = re.compile(
     r"^[ \t]*(?:\(?\d{1,3}[.):]|[-*•–]|\(?[a-h]\)|(?:step|schritt|étape|paso)\s+\d{1,3}\s*[:.)–-])[ \t]+",
     re.IGNORECASE | re.MULTILINE,
 )
-_INLINE_ITEM = lazy_regex(r"(?:^|(?<=\s))\(?(\d{1,2})[.)]\s+")
-_OPENING = lazy_regex(
+_INLINE_ITEM = re.compile(r"(?:^|(?<=\s))\(?(\d{1,2})[.)]\s+")
+_OPENING = re.compile(
     r"^(?:[\s,;:.!?•*–-]+|(?:and|then|also|next|finally|lastly|und|et|y|dann|puis|luego)[,:]?\s+"
     r"|(?:first(?:ly)?|first\s+of\s+all|zuerst|zunächst|erstens|d['’]abord|tout\s+d['’]abord|primero|en\s+primer\s+lugar)[,:]\s+"
     r"|(?:start|begin)\s+by\s+|to\s+(?:start|begin)\s+with[,:]?\s+)",
     re.IGNORECASE,
 )
-_FIRST = lazy_regex(
+_FIRST = re.compile(
     r"^(?:first(?:ly)?|first\s+of\s+all|zuerst|zunächst|erstens|d['’]abord|primero)[,:]?\s+", re.IGNORECASE
 )
-_AFTER_DOING = lazy_regex(r"^after\s+(\w+ing\b[^,]{1,300}),\s+(?:then\s+)?(.+)$", re.IGNORECASE | re.DOTALL)
-_CONTROL = lazy_regex(r"[\x00-\x08\x0b-\x1f\x7f]+")
+_AFTER_DOING = re.compile(r"^after\s+(\w+ing\b[^,]{1,300}),\s+(?:then\s+)?(.+)$", re.IGNORECASE | re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
 
 
 class Joint(NamedTuple):
@@ -83,8 +82,7 @@ class Joint(NamedTuple):
     """What follows is to be done before what precedes."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestText:
+class RequestText(Struct, frozen=True):
     """A request, cleaned and bounded, with the stretches in which nothing is split."""
 
     text: str

@@ -1,14 +1,14 @@
 """What the offline backbone says at the end: what each step produced, what was not done and why. Pure."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Literal, cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.decisions import describe_failure, find_summary, read_failure, read_success
-from metier.lazy_regex import lazy_regex
 from metier.messages import Shortfall
 from metier.providers.offline.plan import Plan, Step
 from metier.providers.offline.progress import Attempt, Progress
@@ -27,19 +27,17 @@ _STATUSES: dict[str, Literal["failed", "timeout", "blocked", "escalated"]] = {
     "escalated": "escalated",
 }
 
-_CUT_SUMMARY = lazy_regex(r'\{"success":\s*true,\s*"result":\s*\{"summary":\s*(?=")')
+_CUT_SUMMARY = re.compile(r'\{"success":\s*true,\s*"result":\s*\{"summary":\s*(?=")')
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Struct, frozen=True):
     """What a script said it did."""
 
     summary: str
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """What the result says besides the outcome of the steps."""
 
     blocked: str

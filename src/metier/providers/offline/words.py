@@ -1,6 +1,6 @@
 """Words of a request: which of them say what is looked for, and which open an order. Pure."""
 
-from metier.lazy_regex import lazy_regex
+import re
 
 MAX_KEYWORDS = 12
 MAX_KEYWORD_CHARACTERS = 60
@@ -51,8 +51,8 @@ busca crea encuentra escribe haz lista muestra redacta resume
 VERBS = tuple(sorted(frozenset(_VERB_TEXT.split())))
 """Words that open an order. After "and", a comma or a full stop they may begin another piece of work."""
 
-_WORD = lazy_regex(r"[^\W_](?:[\w./+#'’-]*[\w+#])?")
-_QUOTED = lazy_regex(
+_WORD = re.compile(r"[^\W_](?:[\w./+#'’-]*[\w+#])?")
+_QUOTED = re.compile(
     r'"([^"\n]{2,200})"|“([^“”\n]{2,200})[“”]|„([^„“”\n]{2,200})[“”]|«([^«»\n]{2,200})»|`([^`\n]{2,200})`'
     r"|(?<!\w)'([^'\n]{2,200})'(?!\w)|‘([^‘’\n]{2,200})’(?!\w)|「([^「」\n]{1,200})」"
 )

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from metier.messages import (
     MediaPart,
@@ -23,7 +24,7 @@ from metier.providers.json_values import Wire, as_count, as_object, as_objects, 
 from metier.providers.media import build_data_url, describe_absent, is_picture
 from metier.providers.openai.strict_schema import schema_is_strict
 from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body
+from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body, render_result
 
 NAME = "openai"
 
@@ -232,9 +233,9 @@ def _user_messages(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
     for part in turn.parts:
         match part:
             case ToolResultPart():
-                content = f"Error: {part.text}" if part.is_error else part.text
+                content = render_result(part)
                 messages.append({"role": "tool", "tool_call_id": part.call_id, "content": content})
-                # The message of a tool holds text only: what it shows stands in one of the user right behind.
+                # The message of a tool holds text only: what it shows is in one of the user right behind.
                 for each in part.media:
                     seen += [_text_piece(f"{each.name} (from {part.name}):"), _media_piece(each, media)]
             case TextPart():

@@ -30,7 +30,7 @@ from metier.providers.json_values import (
 from metier.providers.media import build_data_url, describe_absent, is_picture
 from metier.providers.openai.strict_schema import schema_is_strict
 from metier.providers.tool_names import own_names, wire_name
-from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
+from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body, render_result
 
 NAME = "openai"
 
@@ -188,7 +188,7 @@ def _items(part: Part, turn: Turn, request: ModelRequest) -> list[Wire]:
             name = wire_name(part.name)
             return [{"type": "function_call", "call_id": part.id, "name": name, "arguments": arguments}]
         case ToolResultPart():
-            text = f"Error: {part.text}" if part.is_error else part.text
+            text = render_result(part)
             seen = [_media_item(each, request.media) for each in part.media]
             output = [{"type": "input_text", "text": text}, *seen] if seen else text
             return [{"type": "function_call_output", "call_id": part.call_id, "output": output}]

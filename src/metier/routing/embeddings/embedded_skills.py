@@ -8,8 +8,8 @@ import anyio
 from anyio.to_thread import run_sync
 
 from metier.routing.catalog import DescribedSkill
-from metier.routing.clauses import leave_out_exclusions
 from metier.routing.embeddings.embedder import Embedder, Embeddings
+from metier.routing.index import leave_out_exclusions
 from metier.routing.similar import DEPTH, EmbeddingsFailed, FoundSimilar, Similar
 from metier.routing.vectors import Vector, VectorFile, name_text
 
@@ -53,7 +53,7 @@ class EmbeddedSkills:
         return FoundSimilar(await run_sync(self._rank, wanted))
 
     async def _fill(self, embedder: Embedder, file: VectorFile, *, size: int) -> None:
-        """Ask for what is missing. What arrived is kept also where time runs out: the next request goes on there."""
+        """Ask for what is missing. What arrived is kept also where time runs out: the next request continues there."""
         vectors = self._vectors
         for key in [key for key, vector in vectors.items() if len(vector) != size]:
             del vectors[key]

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.extras import hint_extra
 from metier.routing.similar import EmbeddingsFailed
 from metier.routing.vectors import Vector, build_vector

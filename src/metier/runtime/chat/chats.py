@@ -1,25 +1,29 @@
 """A chat: one context, one run per message. Everything it knows is in the store: it can be killed at any time."""
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from anyio.to_thread import run_sync
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.context.conversation import KnownFact, PastTurn
-from metier.context.told_facts import LONGEST_FACT, LONGEST_KEY, find_facts, name_fact
-from metier.dataclass import dataclass
+from metier.context.conversation import LONGEST_FACT, LONGEST_KEY, KnownFact, PastTurn, find_facts, name_fact
+from metier.context.decoder import build_step
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.engine.calls import build_memory_key
 from metier.engine.loop import hold_lease
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.unwrapping import unwrapped
 from metier.errors import UsageError
 from metier.ids import find_user
+from metier.providers.model_names import ModelName, parse_model_name
 from metier.providers.options import OFFLINE
 from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see
 from metier.runtime.build import check_budget
+from metier.runtime.chat.commands import MARK, TypedApproval, use_typed
 from metier.runtime.chat.conversations import (
     CHOICES,
     OWN_FACTS,
@@ -33,14 +37,13 @@ from metier.runtime.chat.conversations import (
     get_measures,
     load_turn,
     read_conversation,
+    sum_up_if_due,
 )
-from metier.runtime.chat.summaries import sum_up_if_due
-from metier.runtime.chat.typed_commands import MARK, TypedApproval, use_typed
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.lease_terms import LeaseHolder
-from metier.runtime.questions.approvals import ApprovalQuestion
-from metier.runtime.questions.reopening import build_raise, can_reopen
-from metier.runtime.records.known_cost import TYPED, find_listed_cost
+from metier.runtime.questions.approval_questions import ApprovalQuestion
+from metier.runtime.questions.resumption import build_raise, can_reopen
+from metier.runtime.records.index_rows import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Answer, Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, is_built_in, resolve_agent
@@ -67,9 +70,10 @@ MOST_PARTIAL = 8_000
 MOST_RUNS = 100_000
 """More than any conversation has."""
 
+ALWAYS = "always"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
+
+class ChatRequest(Struct, frozen=True, kw_only=True):
     context_id: str = ""
     """An own name or the id of a run; a new conversation begins where there is none of it. Empty: a fresh one."""
     is_continued: bool = False
@@ -80,8 +84,7 @@ class ChatRequest:
     """A user opens it at this machine: they get past the default agent of the settings, as with `agent run`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTurn:
+class OpenTurn(Struct, frozen=True, kw_only=True):
     """A turn that has not ended."""
 
     state: RunState
@@ -127,13 +130,22 @@ class Chat:
         agent = self.resolve()
         if agent.model.provider == OFFLINE:
             return (OFFLINE,)
-        return tuple(dict.fromkeys((agent.model.name, *(agent.models or agent.model.allowed_models))))
+        current = ModelName(agent.model.provider, agent.model.name)
+        default = self.runtime.place.settings.model.provider
+        others = agent.models or agent.model.allowed_models
+        return (
+            self.answered_by,
+            *(name for name in dict.fromkeys(others) if parse_model_name(name, provider=default) != current),
+        )
 
     @property
     def answered_by(self) -> str:
-        """The model of the next turn."""
+        """The model of the next turn, with its provider if that is not the one of the settings."""
         options = self.resolve().model
-        return options.provider if options.provider == OFFLINE else options.name
+        if options.provider == OFFLINE:
+            return OFFLINE
+        is_default = options.provider == self.runtime.place.settings.model.provider
+        return options.name if is_default else str(ModelName(options.provider, options.name))
 
     async def use_model(self, name: str) -> None:
         """From the next turn on. Raises `UsageError` for one that the agent may not use."""
@@ -161,7 +173,7 @@ class Chat:
         self.is_new = True
 
     async def switch(self, context_id: str) -> None:
-        """Go on with another conversation, with the agent and the model it had. Raises `UsageError`."""
+        """Continue with another conversation, with the agent and the model it had. Raises `UsageError`."""
         conversation = await read_conversation(self.runtime.store, context_id)
         if not conversation.state.version and not conversation.turns:
             raise UsageError(f"There is no conversation {context_id!r}", hint="`/resume` lists them")
@@ -170,7 +182,7 @@ class Chat:
         self.agent_id, self.model = had.get("agent", self.agent_id), had.get("model", "")
 
     async def find_cost(self) -> float | None:
-        """What all of its runs cost, those that summed up among them; None where a price is not known."""
+        """What all of its runs cost, those that summarized among them; None where a price is not known."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
         costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
@@ -248,7 +260,7 @@ class Chat:
         return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
 
     def _find_runtime(self, state: RunState) -> Runtime:
-        """A command that the person typed goes on without a model."""
+        """A command that the person typed continues without a model."""
         started = state.started
         if started is None or started.provider != TYPED:
             return self.runtime
@@ -275,7 +287,7 @@ class Chat:
         return ended
 
     async def undo(self) -> PastTurn:
-        """Take the last turn back: the conversation goes on without it, its journal stays. Raises `UsageError`."""
+        """Take the last turn back: the conversation continues without it, its journal stays. Raises `UsageError`."""
         await self.close_open_turn()
         conversation = await self._read()
         if not conversation.turns:
@@ -414,14 +426,14 @@ class Chat:
 
 
 async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
-    """Begin a conversation or go on with one, with the agent and the model it had last. Raises `UsageError`."""
+    """Begin a conversation or continue with one, with the agent and the model it had last. Raises `UsageError`."""
     if request.is_continued and request.context_id:
         raise UsageError("--continue and --context exclude each other", hint="Name the conversation, or take the last")
     context_id = request.context_id
     if request.is_continued:
         chats = await list_chats(runtime, limit=1)
         if not chats:
-            raise UsageError("There is no conversation to go on with", hint="Begin one with `agent chat`")
+            raise UsageError("There is no conversation to continue", hint="Start one with `agent chat`")
         context_id = chats[0].context_id
     context_id = context_id or runtime.place.ids.run_id(runtime.place.clock.now())
     check_names(context_id=context_id)
@@ -439,7 +451,7 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
 
 
 def is_turn(row: RunRow) -> bool:
-    """One of those that a person spoke in and did not take back; those that sum up are none."""
+    """One of those that a user spoke in and did not take back; those that summarize are none."""
     return row.agent != SUMMARIZER and row.reason != UNDONE
 
 
@@ -451,3 +463,29 @@ async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextS
 
 def _stand(state: ContextState, status: TaskState) -> ContextState:
     return replace(state, task_state=status, agent_state_detail=CHAT)
+
+
+async def list_always(chat: Chat) -> list[str]:
+    """What is not asked about any more, in words."""
+    facts = await chat.runtime.store.contexts.list_facts(chat.context_id, bucket=ALWAYS)
+    return [str(fact.value) for fact in facts]
+
+
+async def is_always(chat: Chat, question: ApprovalQuestion) -> bool:
+    """The person said "always" to a call like this one."""
+    return _build_key(question) in await list_always(chat)
+
+
+async def keep_always(chat: Chat, question: ApprovalQuestion) -> None:
+    """From now on a call like this one is not asked about in this conversation; what is denied stays denied."""
+    if len(await list_always(chat)) >= MAX_POCKET_FACTS_PER_BUCKET:
+        return  # the oldest would be dropped; the person is asked once more instead
+    key = _build_key(question)
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    change = ContextChange(facts=(NewFact(bucket=ALWAYS, key=name, value=key),))
+    await chat.runtime.store.contexts.commit(chat.context_id, change)
+
+
+def _build_key(question: ApprovalQuestion) -> str:
+    """As far as "always in this run" extends, see `build_memory_key`."""
+    return build_memory_key(build_step(question.tool, question.arguments, call_id=""))

@@ -1,14 +1,14 @@
-"""The conversation of a context, read from its store and written back: turns, summary, facts. Starts no run.
+"""The conversation of a context: its turns, facts and summary, read from its store and written back.
 
-The journals of the runs are the truth; the log of the context holds what the next turn is told of each, so that a turn
-costs one look and not one per turn before it. What a crash left out of the log is put in from the journals.
+Older turns are summarized by a model, in a run of its own, or from their own words.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from itertools import takewhile
 from typing import cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -18,20 +18,39 @@ from metier.context.conversation import (
     PastTurn,
     build_measures,
     build_messages,
+    count_folded,
+    cut,
+    parse_facts,
     render_facts,
     render_summary,
+    render_transcript,
 )
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
 from metier.messages import MediaPart
-from metier.runtime.workspace.agents import SUMMARIZER
+from metier.providers.options import OFFLINE
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime, Watch
+from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce, resolve_agent, restore_agent
 from metier.runtime.workspace.instructions import Said
 from metier.settings.model import Settings
 from metier.store.base import RunRow, Store
-from metier.store.contexts import MAX_EVENTS_PER_CONTEXT, ContextEvent, ContextState, Fact, NewEvent, NewFact
+from metier.store.contexts import (
+    MAX_EVENTS_PER_CONTEXT,
+    MAX_SUMMARY_SIZE_CHARS,
+    NEVER,
+    ContextChange,
+    ContextEvent,
+    ContextState,
+    Fact,
+    NewEvent,
+    NewFact,
+    NewSummary,
+)
+from metier.store.summaries import summarize_by_extraction
 from metier.telemetry.excerpt import one_line
 
 TURN = "turn"
@@ -40,16 +59,38 @@ SUMMARIZED = "summarized"
 OWN_FACTS = "remembered"
 TOLD_FACTS = "told"
 CHOICES = "chat"
-"""The bucket of facts that says with which agent and model a chat goes on."""
+"""The bucket of facts that says with which agent and model a chat continues."""
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
 """How many runs are looked at for turns that are not in the log; a crash leaves one."""
 MOST_NOTES = 12
 _LONGEST_NOTE = 160
 
+SUMMARIZER_AGENT = b"""---
+name: Summarizer
+tools: []
+skills: []
+tasks: []
+---
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+You keep the record of a conversation between a person and an agent. Answer with text alone and call no tool.
+"""
+SUM_UP_TASK = """Below are the summary of a conversation so far, the facts that are kept beside it, and the turns since.
+Write the new summary of all of it: what the person wants, what was decided and why, what was done (names of files,
+commands and numbers exactly), what is still open. Leave out what is over and done with. At most {words} words.
+
+Then, if the turns hold facts that must stay word for word (names, numbers, preferences, standing instructions) and that
+are not kept yet, write a line `Facts:` and one line `- name: fact` for each.
+"""
+FACTS_LINE = "facts:"
+FEWEST_CHARACTERS = 20
+"""A summary that is shorter says nothing."""
+MAX_SUMMARIZER_TURNS = 2
+
+
+# The journals of the runs are the truth. The log of the context caches what the next turn needs of each run, so that
+# a turn costs one read and not one per earlier turn; entries that a crash left out are restored from the journals.
+class Conversation(Struct, frozen=True, kw_only=True):
     """What is known of a context before its next turn."""
 
     state: ContextState
@@ -60,7 +101,7 @@ class Conversation:
     recorded: frozenset[str] = frozenset()
     """Runs that the log tells of, undone ones too."""
     is_crowded: bool = False
-    """The log is about to lose what nothing sums up yet."""
+    """The log is about to lose what nothing summarizes yet."""
 
 
 async def read_conversation(store: Store, context_id: str) -> Conversation:
@@ -167,7 +208,7 @@ def _read_turn(event: ContextEvent) -> PastTurn:
 
 
 def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
-    """In the order in which they were told; what a person asked to keep stands before the same told by the way."""
+    """In the order in which they were told; what a user asked to keep stands before the same told by the way."""
     told = sorted((f for f in facts if f.bucket in (OWN_FACTS, TOLD_FACTS)), key=lambda f: (f.timestamp, f.key))
     known = [KnownFact(key=fact.key, text=_text(fact.value, "text"), is_own=fact.bucket == OWN_FACTS) for fact in told]
     own = {fact.key for fact in known if fact.is_own}
@@ -200,3 +241,132 @@ def _find_notes(entries: Sequence[e.Entry]) -> tuple[str, ...]:
 def _text(value: JsonValue, key: str) -> str:
     found = value.get(key, "") if isinstance(value, dict) else value
     return found if isinstance(found, str) else str(cast("object", found))
+
+
+class _Draft(Struct, frozen=True, kw_only=True):
+    text: str
+    facts: tuple[KnownFact, ...] = ()
+    run_id: str = ""
+    cost_usd: float = 0.0
+
+
+# The summary is a run, so that its request and its cost are on record and `allowed_models` applies. It cannot loop: a
+# turn is summarized once, the summary has a fixed size, and if the model fails or says too little, words of the
+# conversation are used at once.
+async def sum_up_if_due(
+    runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: Watch, is_wanted: bool = False
+) -> Conversation:
+    """The conversation as the next turn should know it; the same where it is short enough.
+
+    `is_wanted`: the person asks for it, so all turns but the last one are summarized.
+    """
+    measures = get_measures(agent.place.settings)
+    count = count_folded(conversation.turns, measures, is_crowded=conversation.is_crowded)
+    count = max(count, len(conversation.turns) - 1) if is_wanted else count
+    if count <= 0:
+        return conversation
+    old = conversation.turns[:count]
+    draft = await _ask_model(runtime, conversation, old, agent=agent, watch=watch)
+    draft = draft or _Draft(text=_extract(conversation, old, measures))
+    clean = build_place_cleaner(runtime.place).text
+    text = cut(clean(draft.text), measures.summary_tokens)[:MAX_SUMMARY_SIZE_CHARS]
+    known = {fact.key for fact in conversation.facts}
+    told = [fact for fact in draft.facts if fact.key not in known]
+    change = ContextChange(
+        summary=NewSummary(text=text, upto=old[-1].number),
+        facts=build_told_facts([replace(fact, text=clean(fact.text)) for fact in told], turn=old[-1].turn),
+        events=(
+            NewEvent(
+                event_type=SUMMARIZED,
+                payload={"turns": count, "run_id": draft.run_id, "cost_usd": draft.cost_usd},
+                turn_number=conversation.state.current_turn,
+            ),
+        ),
+    )
+    await runtime.store.contexts.commit(conversation.state.context_id, change)
+    return await read_conversation(runtime.store, conversation.state.context_id)
+
+
+async def _ask_model(
+    runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: AgentInForce, watch: Watch
+) -> _Draft | None:
+    """Nothing where there is no model, or none that could do it."""
+    if agent.model.provider == OFFLINE and runtime.place.provider is None:
+        return None
+    summarizer = build_summarizer(runtime, agent)
+    measures = get_measures(agent.place.settings)
+    request = RunRequest(
+        task=SUM_UP_TASK.format(words=measures.summary_tokens // 2),
+        extra_context=_render(conversation, old, measures),
+        context_id=conversation.state.context_id,
+    )
+    quiet = Watch(stopper=watch.stopper, report=watch.report)
+    state = await runtime.start_as(summarizer, request, quiet)
+    if state.phase not in FINAL:
+        state = await runtime.cancel(state.run_id, by="chat")
+    draft = _read(state)
+    if draft is None:
+        reason = state.failure.message if state.failure else "its reply says nothing"
+        watch.report(f"The model did not sum up the conversation ({reason}); its own words are kept instead")
+    return draft
+
+
+def build_summarizer(runtime: Runtime, agent: AgentInForce) -> AgentInForce:
+    """An agent without tools, with the models that the chat's agent may use. Raises `UsageError` for another one."""
+    named = agent.place.settings.chat.summary_model
+    place = resolve_agent(runtime.place, agent.id, model=named).place if named else agent.place
+    options = place.settings.runtime.model_copy(update={"max_turns": MAX_SUMMARIZER_TURNS})
+    place = replace(place, settings=place.settings.model_copy(update={"runtime": options}))
+    file = place.workspace / ".agent" / "agents" / SUMMARIZER / "AGENT.md"
+    return restore_agent(place, SUMMARIZER, SUMMARIZER_AGENT, file=file)
+
+
+def _read(state: RunState) -> _Draft | None:
+    if state.phase != "DONE" or len(state.result.strip()) < FEWEST_CHARACTERS:
+        return None
+    text, _, listed = _split_facts(state.result)
+    facts = parse_facts(listed)
+    return (
+        _Draft(text=text.strip(), facts=facts, run_id=state.run_id, cost_usd=state.cost_usd) if text.strip() else None
+    )
+
+
+def _split_facts(reply: str) -> tuple[str, str, str]:
+    """What stands before, at and behind the line that announces facts."""
+    lines = reply.splitlines()
+    for at, line in enumerate(lines):
+        if line.strip().strip("#* ").casefold() == FACTS_LINE:
+            return "\n".join(lines[:at]), line, "\n".join(lines[at + 1 :])
+    return reply, "", ""
+
+
+def _render(conversation: Conversation, old: Sequence[PastTurn], measures: Measures) -> str:
+    """Within what a turn may be told, so that it fits wherever a turn does."""
+    return "\n\n".join(
+        [
+            f"## Summary so far\n{conversation.state.summary or '(none)'}",
+            f"## Facts that are kept\n{render_facts(conversation.facts, measures) or '(none)'}",
+            f"## Turns since\n{cut(render_transcript(old, measures), measures.fold_tokens * 5 // 4)}",
+        ]
+    )
+
+
+def _extract(conversation: Conversation, old: Sequence[PastTurn], measures: Measures) -> str:
+    events = [
+        _as_event(turn, who, text) for turn in old for who, text in (("person", turn.said), ("agent", turn.answer))
+    ]
+    return summarize_by_extraction(
+        conversation.state.summary, events, most_characters=min(MAX_SUMMARY_SIZE_CHARS, measures.summary_tokens * 3)
+    )
+
+
+def _as_event(turn: PastTurn, who: str, text: str) -> ContextEvent:
+    return ContextEvent(
+        number=turn.number,
+        event_type=who,
+        payload=text,
+        turn_number=turn.turn,
+        agent_id="",
+        message_id="",
+        timestamp=NEVER,
+    )

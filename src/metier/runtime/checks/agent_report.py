@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from metier.approval.rules import Rule, Scope
-from metier.dataclass import dataclass
-from metier.definitions.ids import fold_id
+from metier.definitions.names import fold_id
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.skills.naming import is_called
 from metier.runtime.build import list_all_tools
@@ -17,8 +18,7 @@ from metier.tools.toolbox import Toolbox
 from metier.tools.toolsets.loader import load_toolsets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class Named(Struct, frozen=True, kw_only=True):
     """A tool, skill or task that the agent may use."""
 
     name: str
@@ -29,8 +29,7 @@ class Named:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentReport:
+class AgentReport(Struct, frozen=True, kw_only=True):
     agent: AgentInForce
     tools: tuple[Named, ...]
     skills: tuple[Named, ...]

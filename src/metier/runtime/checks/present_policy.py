@@ -1,21 +1,35 @@
-"""The policy that a run of an agent would have if it began now: for looking at calls, not for running them."""
+"""The policy of a run that would start now, applied to a proposed call, an edited one, or calls of past runs."""
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.chain import STRICTNESS
-from metier.approval.judge import Explanation, RulePolicy
+from metier.approval.judge import RUN_TASK, Explanation, RulePolicy, name_call
+from metier.approval.rules import Decision, Rule, RuleList, Scope
 from metier.context.decoder import build_step
+from metier.decisions import ActionStep
+from metier.definitions.names import Profile
 from metier.definitions.policy_file import read_policy_file
-from metier.definitions.profile import Profile
+from metier.engine import entries as e
+from metier.engine.calls import build_memory_key
+from metier.engine.decide import Policy
+from metier.engine.execution.approvals import Found
 from metier.engine.execution.paths import find_call_leads
-from metier.runtime.build import list_all_tools
+from metier.engine.journal import read_entries
+from metier.engine.state import RunState, apply, fold
+from metier.errors import ConfigError, UsageError
+from metier.runtime.build import list_all_tools, list_tools
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.policy import Speakers, build_policy
+from metier.runtime.workspace.policy import Speakers, build_policy, list_outside_scripts
 from metier.runtime.workspace.trust import find_withheld
+from metier.store.base import Store
+from metier.tools.access import FILE_NAME, AccessFile
+from metier.tools.base import ToolContext
 from metier.tools.toolbox import Toolbox
 
 
@@ -35,10 +49,29 @@ def build_present_policy(
         agent=agent.definition,
         known=Toolbox(offered).names(),
         withheld=find_withheld(place, host),
+        outside=list_outside_scripts(agent.packages, place.workspace),
+        access=_read_access(place.workspace),
     )
     tools = Toolbox(agent.choose_tools(offered))
     folder = root or place.workspace
     return build_policy(agent.packages, tools, workspace=folder, profile=chosen, speakers=speakers, is_partial=True)
+
+
+def _read_access(workspace: Path) -> Scope:
+    """The tools that are turned off, as rules. A run reads the file before each turn instead.
+
+    Raises `ConfigError` if the file cannot be used.
+    """
+    rules: list[Rule] = []
+    for reading in AccessFile(workspace).load():
+        reading.check()
+        for name in sorted(reading.off, key=reading.lines.__getitem__):
+            reason, file, line = f"Tool {name!r} is turned off", str(reading.file), reading.lines[name]
+            rules.append(
+                Rule(number=len(rules) + 1, subject=name, decision="deny", reason=reason, file=file, line=line)
+            )
+    tasks = tuple(replace(rule, subject="*") for rule in rules if rule.subject == RUN_TASK)
+    return Scope(kind="host", name=FILE_NAME, tools=RuleList(tuple(rules)), tasks=RuleList(tasks))
 
 
 async def explain_call(
@@ -59,3 +92,120 @@ def _with_profile(place: Host, profile: Profile) -> Host:
     """What file tools refuse depends on it."""
     runtime = place.settings.runtime.model_copy(update={"profile": profile})
     return replace(place, settings=place.settings.model_copy(update={"runtime": runtime}))
+
+
+class PastCall(Struct, frozen=True, kw_only=True):
+    """A call and what was decided about it when it was made."""
+
+    step_id: str
+    action: ActionStep
+    skill: str
+    was: Decision
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    run_id: str
+    step_id: str
+    tool: str
+    arguments: dict[str, JsonValue]
+    was: Decision
+    now: Decision
+    reason: str
+    rule: str
+
+
+class Backtest(Struct, frozen=True):
+    calls: int
+    changes: tuple[Change, ...]
+
+
+def find_calls(run_id: str, entries: Sequence[e.Entry]) -> list[PastCall]:
+    """Every call that was judged, in order. What was remembered from an earlier answer counts as asked about."""
+    state = RunState(run_id)
+    found: dict[str, PastCall] = {}
+    for entry in entries:
+        step_id = getattr(entry, "step_id", "")
+        was = _find_decision(entry, state)
+        if was is not None and step_id not in found:
+            action = state.step(step_id).action
+            found[step_id] = PastCall(step_id=step_id, action=action, skill=state.skill, was=was)
+        apply(state, entry)
+    return list(found.values())
+
+
+def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Profile], Policy]) -> Backtest:
+    """Judge the calls of a run again, under the agent and profile it had. `build` gives the rules of today."""
+    started = entries[0] if entries and isinstance(entries[0], e.RunStarted) else None
+    if started is None:
+        return Backtest(0, ())
+    policy = build(started.agent, read_profile(started.profile))
+    calls = find_calls(run_id, entries)
+    changes: list[Change] = []
+    for call in calls:
+        verdict = policy.judge(call.action, skill=call.skill)
+        if verdict.decision != call.was:
+            tool, arguments = name_call(call.action)
+            changes.append(
+                Change(
+                    run_id=run_id,
+                    step_id=call.step_id,
+                    tool=tool,
+                    arguments=arguments,
+                    was=call.was,
+                    now=verdict.decision,
+                    reason=verdict.reason,
+                    rule=verdict.rule,
+                )
+            )
+    return Backtest(len(calls), tuple(changes))
+
+
+def _find_decision(entry: e.Entry, state: RunState) -> Decision | None:
+    match entry:
+        case e.ApprovalAsked():
+            return "ask"
+        case e.StepStarted():
+            return "ask" if build_memory_key(entry.action) in state.remembered else "allow"
+        case e.StepFinished(status="denied"):
+            return "deny"
+        case _:
+            return None
+
+
+def read_profile(word: str) -> Profile:
+    match word:
+        case "permissive" | "guarded" | "strict":
+            return word
+        case _:
+            return "guarded"
+
+
+type EditedCall = tuple[str, dict[str, JsonValue]]
+"""A tool and the arguments that a user gave it."""
+
+
+async def refuse_edited(run_id: str, call: EditedCall, *, place: Host, store: Store) -> str:
+    """Why a call that a user edited would be denied in this run; empty where it would not.
+
+    By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
+    own before anything happens; where the rules of today cannot be read, that has to do.
+    """
+    tool, arguments = call
+    state = fold(run_id, await read_entries(store, run_id))
+    if state.started is None:
+        return ""
+    try:
+        policy = build_present_policy(place, state.started.agent, profile=read_profile(state.started.profile))
+    except (ConfigError, UsageError):
+        return ""
+    verdict = policy.judge(build_step(tool, arguments, call_id=""), skill=state.skill)
+    # The tool was there when the question was put: one that only a run can list is not missing.
+    return verdict.reason if verdict.decision == "deny" and verdict.code != "unknown_tool" else ""
+
+
+async def look_at_call(place: Host, tool: str, arguments: dict[str, JsonValue]) -> Found:
+    """Only files can be looked at without running anything; of other calls nothing is known."""
+    tools = Toolbox(list_tools((), place))
+    preview = await tools.preview(tool, arguments, ToolContext(workspace=place.workspace))
+    leads = await find_call_leads(tool, arguments, tools=tools, root=str(place.workspace))
+    return Found(preview.base if preview else "", tuple(leads.values()), preview.text if preview else "")

@@ -4,59 +4,228 @@ Reads, and lets plugins say which tools they have; asks no server and runs no to
 a warning at most.
 """
 
-from collections.abc import Iterable
-from dataclasses import field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.approval.judge import RulePolicy
 from metier.approval.load import RuleReading, RuleSource, read_rules
+from metier.approval.profile import ProfilePolicy
+from metier.approval.rules import SHELL, RuleList, Scope
 from metier.approval.scopes import ScopeReader
-from metier.capabilities.checks.check import check_capability
+from metier.capabilities.contract_check import check_capability
 from metier.context.control import CONTROL_NAMES
-from metier.dataclass import dataclass
+from metier.decisions import ActionStep
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import AgentDefinition
-from metier.definitions.ids import fold_id
+from metier.definitions.files.contained_path import read_contained
+from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.permits import Permits
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.references import Reference
+from metier.definitions.references import INHERIT, Reference, resolve_list
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.naming import hint_skill
-from metier.definitions.skills.scripts import discover_scripts
-from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
+from metier.definitions.skills.skill import SkillDefinition, find_field_line, load_skill
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
-from metier.definitions.skills.versions import find_version_fault
+from metier.definitions.skills.versions import find_version_problem
 from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.task import TaskDefinition, TaskStep
 from metier.definitions.text.yaml_text import Node
 from metier.definitions.workspace import Checked, Workspace, load_workspace, read_agent, read_task
 from metier.errors import ConfigError
-from metier.providers.allowed import is_allowed
+from metier.providers.model_names import is_allowed, parse_model_name
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.routing.similar_opening import find_embeddings_fault
-from metier.runtime.checks.step_checks import StepChecker
+from metier.runtime.build import list_tools
 from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_skills, open_needs
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
-from metier.runtime.workspace.instructions import find_context_problems
+from metier.runtime.workspace.instructions import find_context_problems, find_project_problems
 from metier.runtime.workspace.list_checks import find_bare_skills, find_idle_rules
-from metier.runtime.workspace.listed import list_definitions
-from metier.runtime.workspace.model_choice import split_name
+from metier.runtime.workspace.listed import check_duplicate, list_definitions
+from metier.runtime.workspace.model_choice import choose_profile
 from metier.runtime.workspace.plugins import find_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
-from metier.runtime.workspace.project import find_project_problems
+from metier.runtime.workspace.skill_catalog import find_skills, open_needs
 from metier.runtime.workspace.tasks import check_schemas
 from metier.skills.needs import ABSENT, SkillNeeds, describe_lacks
 from metier.tools.access import AccessFile
 from metier.tools.base import Tool
+from metier.tools.toolbox import Toolbox
+
+FENCE = b"---"
+"""How a file begins that means to be a step; one without is a page that the author keeps beside the task."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
+# A step may name a tool that a rule always denies, belong to an agent that cannot be used, end with a command that no
+# rule allows, or be in a file that no other step leads to.
+class StepChecker:
+    """Holds steps against their agents, and against the rules and settings of the workspace."""
+
+    def __init__(
+        self, place: Host, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
+    ) -> None:
+        """`agents` by folded ID, nothing for one that cannot be used; `agent` does steps that name none."""
+        self._place = place
+        self._agent = agent
+        self._agents = agents
+        self._broken = {name for name, agent in agents.items() if agent is None}
+        self._is_tool = is_tool
+        self._host = _read_host(place)
+        self._off = frozenset(name for access in AccessFile(place.workspace).load() for name in access.off)
+        self._tools: Toolbox | None = None
+
+    def check(
+        self, task: TaskDefinition, *, permits: Iterable[Permits], references: Iterable[Reference]
+    ) -> list[Problem]:
+        """What is wrong with the steps; `permits` and `references` are theirs, with lines."""
+        said = {each.file: each for each in permits}
+        problems = self._find_broken_agents(references)
+        for step in task.steps:
+            own = said.get(str(step.file))
+            agent = self._find_agent(step, task)
+            if own is not None:
+                scopes = self._read_scopes(step, task, agent)
+                problems += self._check_tools(own, agent, scopes)
+                problems += self._check_commands(own, step, task, agent=agent, scopes=scopes)
+        return [*problems, *_find_unreached(task)]
+
+    def _find_agent(self, step: TaskStep, task: TaskDefinition) -> AgentDefinition | None:
+        """Nothing for the built-in one, and for one that is not there."""
+        name = step.agent or task.agent or self._agent
+        return self._agents.get(fold_id(name)) if name else None
+
+    def _find_broken_agents(self, references: Iterable[Reference]) -> list[Problem]:
+        return [
+            _problem(
+                "error",
+                "agent_unusable",
+                f"Agent {each.name!r} cannot be used, so this step can never run",
+                file=each.file,
+                line=each.line,
+                hint="Correct the agent",
+            )
+            for each in references
+            if each.kind == "agent" and fold_id(each.name) in self._broken
+        ]
+
+    def _read_scopes(self, step: TaskStep, task: TaskDefinition, agent: AgentDefinition | None) -> list[Scope]:
+        reader = ScopeReader(root=str(self._place.workspace))
+        scopes = [self._host]
+        if agent is not None:
+            scopes.append(reader.read_agent(agent))
+        scopes.append(reader.read_task(task))
+        return scopes if step is task.steps[0] else [*scopes, reader.read_step(step)]
+
+    def _check_tools(self, own: Permits, agent: AgentDefinition | None, scopes: list[Scope]) -> Iterator[Problem]:
+        for name, line in own.tools.items():
+            if not self._is_tool(name):
+                continue
+            speaker = next((scope for scope in scopes if is_always_denied(name, scope.tools)), None)
+            if speaker is not None:
+                # A host narrows what any pack may do; what the pack itself contradicts is a mistake of the pack.
+                severity = "warning" if speaker.kind == "host" else "error"
+                message = f"Tool {name!r} is denied by the rules of {speaker.title}, so this step can never call it"
+                hint = "Take the tool out, or change the rule"
+                yield _problem(severity, "tool_denied", message, file=own.file, line=line, hint=hint)
+            elif name in self._off:
+                message = f"Tool {name!r} is turned off in this workspace, so this step does not have it"
+                hint = "Turn it on in 'tool-access.json', or take it out"
+                yield _problem("warning", "tool_off", message, file=own.file, line=line, hint=hint)
+            elif agent is not None and not _has_tool(agent, name):
+                message = f"Tool {name!r} is not in the list of agent {agent.id!r}; this step adds it"
+                hint = "Add it to the agent too if that is meant, else take it out"
+                yield _problem("warning", "tool_beyond_agent", message, file=own.file, line=line, hint=hint)
+
+    def _check_commands(
+        self, own: Permits, step: TaskStep, task: TaskDefinition, *, agent: AgentDefinition | None, scopes: list[Scope]
+    ) -> Iterator[Problem]:
+        """A command that is not allowed is never run, and so the step never counts as done."""
+        for command, line in own.commands.items():
+            reason = self._find_obstacle(command, step, task, agent=agent, scopes=scopes)
+            if reason:
+                message = f"The command {command!r} is never run, so this step can never succeed: {reason}"
+                hint = f"Let it have {SHELL!r}, and allow the command by a rule that names it whole"
+                yield _problem("error", "command_not_allowed", message, file=own.file, line=line, hint=hint)
+
+    def _find_obstacle(
+        self, command: str, step: TaskStep, task: TaskDefinition, *, agent: AgentDefinition | None, scopes: list[Scope]
+    ) -> str:
+        names: tuple[str, ...] = (SHELL,)
+        for owner in (agent, task.steps[0], step):
+            names = resolve_list(owner.tools, names) if owner is not None else names
+        if SHELL not in names:
+            return f"the lists of tools leave it no {SHELL!r}"
+        if self._tools is None:
+            self._tools = Toolbox(list_tools((), self._place))
+        profile = choose_profile(self._place.settings.runtime.profile, agent)
+        asking = ProfilePolicy("guarded" if profile == "permissive" else profile, self._tools)
+        policy = RulePolicy(asking, self._tools, root=str(self._place.workspace), scopes=scopes)
+        verdict = policy.judge(ActionStep(type="run_command", params={"command": command}), skill="")
+        return "" if verdict.decision == "allow" else verdict.reason or "a rule asks about it"
+
+
+def is_always_denied(name: str, rules: RuleList) -> bool:
+    """No call of this tool is ever allowed by these rules, whatever its arguments are."""
+    for rule in rules.rules:
+        if rule.speaks_of(frozenset({name})):
+            if rule.decision != "deny":
+                return False
+            if not rule.when:
+                return True
+    return rules.default == "deny"
+
+
+def _has_tool(agent: AgentDefinition, name: str) -> bool:
+    return agent.tools is None or INHERIT in agent.tools or name in agent.tools
+
+
+def _read_host(place: Host) -> Scope:
+    """Nothing where it cannot be read: that is said of the file itself."""
+    try:
+        data = read_policy_file(place.workspace)
+    except ConfigError:
+        return Scope(kind="host")
+    reader = ScopeReader(root=str(place.workspace))
+    return reader.read_policy(data.decode("utf-8", "replace"), file="")
+
+
+def _find_unreached(task: TaskDefinition) -> Iterator[Problem]:
+    """Only where the chain is whole: else the step before it is what has to be fixed."""
+    if task.steps[-1].next is not None:
+        return
+    steps = {step.file.name.casefold() for step in task.steps}
+    for file in sorted(task.steps[0].file.parent.glob("*.md")):
+        if file.name.casefold() not in steps and _is_step(file):
+            message = "No step leads to this file, so it never runs"
+            hint = f"Write 'next: {file.name}' in the step before it, or take its front matter out"
+            yield _problem("warning", "step_unreached", message, file=str(file), line=1, hint=hint)
+
+
+def _is_step(file: Path) -> bool:
+    try:
+        return read_contained(file, within=file.parent, limit=len(FENCE))[: len(FENCE)] == FENCE
+    except OSError:
+        return False
+
+
+def _problem(
+    severity: Literal["error", "warning"], code: str, message: str, *, file: str, line: int, hint: str
+) -> Problem:
+    return Problem(severity=severity, code=code, message=message, file=file, line=line, hint=hint)
+
+
+class CheckedFile(Struct, frozen=True):
     """A file beside the definitions."""
 
     kind: str
@@ -64,8 +233,7 @@ class CheckedFile:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(Struct, frozen=True):
     workspace: Workspace
     files: tuple[CheckedFile, ...] = ()
 
@@ -99,6 +267,7 @@ def check_task(place: Host, task_id: str, *, agent: str = "") -> tuple[Problem, 
     `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
     only where a name is not known without them.
     """
+    check_duplicate(place.workspace, "tasks", TASK_FILE, id=task_id)
     found = list_definitions(place.workspace, "tasks", TASK_FILE)
     item = read_task(found[fold_id(task_id)])
     listed = list_definitions(place.workspace, "agents", AGENT_FILE)
@@ -201,8 +370,7 @@ class _Known:
         return self._brings[skill]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Checker:
+class _Checker(Struct, frozen=True, kw_only=True):
     """Holds definitions against what the workspace has."""
 
     root: Path
@@ -216,7 +384,7 @@ class _Checker:
         if item.draft is not None:
             found += check_schemas(item.draft)
         if isinstance(item.definition, SkillDefinition):
-            found += _check_entrypoint(item.definition)
+            found += _check_scripts(item.definition)
             found += _check_version(item.definition)
             found += check_capability(item.definition, strict=self.strict)
             found += self._check_needs(item.definition, item.references)
@@ -277,8 +445,7 @@ class _Checker:
         return problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Servers:
+class _Servers(Struct, frozen=True):
     names: frozenset[str] | None
     """None: not known."""
     files: tuple[CheckedFile, ...] = ()
@@ -393,7 +560,7 @@ def _check_context(place: Host) -> tuple[CheckedFile, ...]:
 
 
 def _check_embeddings(place: Host) -> tuple[CheckedFile, ...]:
-    """Runs go on by words alone where nothing comes of the setting, so a person would hardly notice."""
+    """Runs continue by words alone where nothing comes of the setting, so a user would hardly notice."""
     options = place.settings.embeddings
     if options is None or not options.is_on:
         return ()
@@ -415,30 +582,34 @@ def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
     wrong = [
         _error("model_not_allowed", f"Model {name!r} is not allowed here", file=permits.file, line=line, hint=hint)
         for name, line in permits.model.items()
-        if not is_allowed(split_name(name, options), host)
+        if not is_allowed(parse_model_name(name, provider=options.provider), host)
     ]
     useless = [
         _error("model_not_allowed", f"Model {name!r} has no effect", file=permits.file, line=line, hint=hint)
         for name, line in permits.allowed_models.items()
-        if not is_allowed(split_name(name, options), host)
+        if not is_allowed(parse_model_name(name, provider=options.provider), host)
     ]
     return [*wrong, *(replace(problem, severity="warning") for problem in useless)]
 
 
 def _check_version(skill: SkillDefinition) -> list[Problem]:
-    fault = find_version_fault(skill)
-    return [_error("needs_version", fault, file=str(skill.file), line=1)] if fault else []
+    problem = find_version_problem(skill)
+    return [problem] if problem is not None else []
+
+
+def _check_scripts(skill: SkillDefinition) -> list[Problem]:
+    """Listed scripts must be there, and so must the one that runs without a model."""
+    return [*report_missing_scripts(skill), *_check_entrypoint(skill)]
 
 
 def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:
-    """What runs without a model must be there."""
     if skill.entrypoint is None:
         return []
     wanted = skill.entrypoint.script.lower().removesuffix(".py") + ".py"
     scripts = [script.name for script in discover_scripts(skill)]
     if wanted in scripts:
         return []
-    line = next((at for at, text in enumerate(skill.header.split("\n"), 2) if "entrypoint" in text), 1)
+    line = find_field_line(skill, "entrypoint")
     message = f"The entrypoint names the script {skill.entrypoint.script!r}, which the skill does not have"
     hint = hint_nearest(wanted, scripts) or f"Add 'scripts/{wanted}'"
     return [_error("missing_script", message, file=str(skill.file), line=line, hint=hint)]

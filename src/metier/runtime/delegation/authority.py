@@ -1,38 +1,43 @@
-"""What binds a run that works for another one: the rules and tools of every run above it, pinned with the run itself.
-
-A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that nothing
-that happens to the files or to the runs above can widen what it may do.
-"""
+"""Authority between runs: the rules and tools that a parent imposes, and the agents and tasks a run may delegate to."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from metier.approval.chain import Above, ChainPolicy
-from metier.approval.judge import RulePolicy
+from metier.approval.judge import RUN_TASK, RulePolicy
 from metier.approval.reading import PAGES, ReadingPolicy
-from metier.definitions.agent import FILE_NAME, parse_agent
+from metier.definitions.agent import FILE_NAME, AgentDefinition, load_agent, parse_agent
+from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.names import SKILL_PIN as SKILL
-from metier.definitions.names import canonical_name
+from metier.definitions.names import canonical_name, fold_id, name_capability
+from metier.definitions.references import find_limit, resolve_list
+from metier.definitions.task import FILE_NAME as TASK_FILE
+from metier.definitions.task import TaskDefinition, TaskStep, load_task
 from metier.engine.decide import Policy
+from metier.engine.delegation.partners import Partner, Partners, read_inputs
 from metier.engine.entries import ChildRequest, RunStarted, parse_entry, render_entry
 from metier.runtime.records.pins import (
     AGENT,
+    OUTSIDE,
     POLICY,
     TOOLS,
     TRUST,
+    find_outside,
+    find_partners,
     find_policy,
     find_tools,
     find_trusted,
     restore_package,
 )
+from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, SCRIPT_TOOLS, Speakers, build_policy
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.tasks import TASK, find_pinned_task
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool
-from metier.tools.mcp.listing import ID_PREFIX
+from metier.tools.mcp.offered_tools import ID_PREFIX
 from metier.tools.toolbox import Toolbox
 
 ABOVE = "above:"
@@ -40,9 +45,11 @@ ABOVE = "above:"
 START = "start"
 ORIGIN = "origin:"
 """What a run was pinned to where it was started, if that was not here: a bound, like that of a run above."""
-_KEPT = (POLICY, TRUST, TOOLS)
+_KEPT = (POLICY, TRUST, TOOLS, OUTSIDE)
 
 
+# A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that no
+# change to files or to parent runs can widen its permissions.
 async def hand_down(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
     """The pins that a child begins with: what its task is, and what binds it."""
     pins = {f"{ABOVE}0:{START}": await store.put_blob(render_entry(started))}
@@ -107,32 +114,55 @@ class ToolBounds(NamedTuple):
 
     names: frozenset[str] | None = None
     """Those of the run above; None where there is none."""
+    lists: tuple[frozenset[str], ...] = ()
+    """The `tools` lists of all runs above that allow nothing else."""
+    called: str = ""
+    """The tool of the skill that a skill of the run above calls in this run."""
     reads_only: bool = False
     has_worktree: bool = False
 
     def has(self, tool: Tool) -> bool:
-        """A child has no tool that its parent has not; those that a skill brings come with the skill."""
+        """A child has no tool that its parent does not have.
+
+        The parent may lack a tool that comes with a skill only because it does not have the skill. So scripts, toolsets
+        and `impl.py` are bound by the lists of the runs above instead.
+        """
         name = tool.info.name
         # A server outside the sandbox works in the workspace, whatever folder the run works in.
         is_outside = self.has_worktree and tool.info.id.startswith(ID_PREFIX)
         if (self.reads_only or is_outside) and tool.info.effect != "read" and name not in PAGES:
             return False
-        return self.names is None or name in self.names or name in SCRIPT_TOOLS or "." in name
+        if self.names is None or name in self.names or name == self.called:
+            return True
+        comes_with_skill = name in SCRIPT_TOOLS or "." in name
+        return comes_with_skill and all(name in names for names in self.lists)
 
 
 async def find_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
     """A task has no tools of its own, its steps have."""
     pins = {**run.inherited, **run.pins}
     order, number = run.order, 0
+    call = order.call if order is not None else None
     reads_only = order is not None and order.reads_only
     names: frozenset[str] | None = None
+    lists: list[frozenset[str]] = []
     while START in (kept := _select(pins, number)):
         started = await _read_start(kept, store)
         order, number = started.order, number + 1
         reads_only = reads_only or (order is not None and order.reads_only)
-        if names is None and (order is None or not order.task_id):
+        if order is not None and order.task_id:
+            continue
+        if names is None:
             names = frozenset(info.name for info in await find_tools(kept, store))
-    return ToolBounds(names, reads_only, run.agent.place.worktree is not None)
+        if (allowed := (await _read_definitions(started, kept, store)).find_allowed_tools()) is not None:
+            lists.append(allowed)
+    return ToolBounds(
+        names=names,
+        lists=tuple(lists),
+        called=name_capability(call.skill) if call is not None else "",
+        reads_only=reads_only,
+        has_worktree=run.agent.place.worktree is not None,
+    )
 
 
 def _is_skill(pin: str, skill: str) -> bool:
@@ -150,25 +180,49 @@ async def _read_start(pins: Mapping[str, str], store: Store) -> RunStarted:
     return started
 
 
-async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> RulePolicy:
-    workspace = Path(started.workspace)
-    trusted = await find_trusted(pins, store)
-    packages = [await _read_skill(name, digest, store) for name, digest in pins.items() if name.startswith(SKILL)]
+class _Definitions(NamedTuple):
+    """The definitions that a run above was started with."""
+
+    agent: AgentDefinition | None = None
+    task: TaskDefinition | None = None
+    step: TaskStep | None = None
+
+    def find_allowed_tools(self) -> frozenset[str] | None:
+        """The only tools that the lists of the agent, `TASK.md` and the step allow; None if they allow all."""
+        first = self.task.steps[0] if self.task is not None else None
+        allowed: frozenset[str] | None = None
+        for owner in (self.agent, first, self.step if self.step is not first else None):
+            if owner is not None and (limit := find_limit(owner.tools)) is not None:
+                allowed = frozenset(limit)
+            elif owner is not None and allowed is not None:
+                allowed = frozenset(resolve_list(owner.tools, tuple(allowed)))
+        return allowed
+
+
+async def _read_definitions(started: RunStarted, pins: Mapping[str, str], store: Store) -> _Definitions:
+    workspace, order = Path(started.workspace), started.order
     agent = None
     if digest := pins.get(f"{AGENT}{started.agent}", ""):
         file = workspace / ".agent/agents" / started.agent / FILE_NAME
         agent = parse_agent(await store.get_blob(digest), file=file, id=started.agent).agent
-    order = started.order
     task = await find_pinned_task(workspace, order.step_of, pins=pins, store=store) if order and order.step_of else None
     step = next((s for s in task.steps if order and s.file.name == order.step_file), None) if task else None
+    return _Definitions(agent, task, step)
+
+
+async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> RulePolicy:
+    trusted = await find_trusted(pins, store)
+    packages = [await _read_skill(name, digest, store) for name, digest in pins.items() if name.startswith(SKILL)]
+    definitions = await _read_definitions(started, pins, store)
     speakers = Speakers(
         host=await find_policy(pins, store),
-        agent=agent,
-        task=task,
-        step=step,
+        agent=definitions.agent,
+        task=definitions.task,
+        step=definitions.step,
         trusted=lambda package: package.definition.name in trusted,
         known=None,
         withheld=trusted & {HOST_FILE, DEFINITIONS},
+        outside=await find_outside(pins, store),
     )
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
     return build_policy(packages, tools, workspace=Path(started.root), profile=profile, speakers=speakers)
@@ -183,3 +237,58 @@ def _describe(started: RunStarted) -> str:
     if order is not None and order.task_id:
         return f"task {order.task_id!r}"
     return f"agent {started.agent!r}" if started.agent else "the built-in agent"
+
+
+async def choose_partners(run: PreparedRun, store: Store) -> Partners:
+    """As pinned, or as the files stand now. None where a task decides, or where the depth of delegation is reached."""
+    if run.is_planned:
+        return Partners()
+    if run.pins:
+        return await find_partners(run.pins, store)
+    lineage = run.order.lineage if run.order else ()
+    if len(lineage) >= run.agent.place.settings.runtime.max_delegation_depth:
+        return Partners()
+    names = _find_reachable(run)
+    return Partners(
+        agents=_list_agents(run, lineage) if "delegate" in names else (),
+        tasks=_list_tasks(run, lineage) if RUN_TASK in names else (),
+    )
+
+
+def _find_reachable(run: PreparedRun) -> tuple[str, ...]:
+    """Which of the two tools the lists of agent, task and step leave; a list of tasks asks for theirs."""
+    names = ("delegate", RUN_TASK)
+    definition = run.agent.definition
+    for owner in (definition, *run.steps) if definition else run.steps:
+        chosen = resolve_list(owner.tools, names)
+        names = (*chosen, RUN_TASK) if owner.tasks else chosen
+    return names
+
+
+def _list_agents(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
+    """All that can be read, but those that wait for this run."""
+    waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
+    found: list[Partner] = []
+    for each in _sorted(list_definitions(run.agent.place.workspace, "agents", FILE_NAME)):
+        reading = load_agent(Path(each.path), id=each.id, within=each.within)
+        if reading.agent is not None and fold_id(f"agent:{each.id}") not in waiting:
+            found.append(Partner(id=each.id, name=reading.agent.name, description=reading.agent.description))
+    return tuple(found)
+
+
+def _list_tasks(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
+    waiting = {fold_id(name) for name in lineage}
+    allowed = {fold_id(name) for name in run.agent.tasks}
+    found: list[Partner] = []
+    for each in _sorted(list_definitions(run.agent.place.workspace, "tasks", TASK_FILE)):
+        if fold_id(each.id) not in allowed or fold_id(f"task:{each.id}") in waiting:
+            continue
+        task = load_task(Path(each.path), id=each.id, within=each.within).task
+        if task is not None:
+            inputs = read_inputs(task)
+            found.append(Partner(id=each.id, name=task.name, description=task.description, inputs=inputs))
+    return tuple(found)
+
+
+def _sorted(listed: Mapping[str, FoundDefinition]) -> list[FoundDefinition]:
+    return sorted(listed.values(), key=lambda found: found.id)

@@ -1,11 +1,11 @@
 """Where runs work that have a worktree each: below the home folder, outside the workspace and its runs."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from anyio.to_thread import run_sync
+from msgspec import Struct
+from msgspec.structs import replace
 
-from metier.dataclass import dataclass
 from metier.engine.entries import RunWorktree
 from metier.engine.execution.offering import keep_changes
 from metier.engine.journal import read_entries
@@ -15,12 +15,11 @@ from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import is_folder_name
 from metier.store.base import ENDED, Store
-from metier.tools.files.snapshots import Unavailable
-from metier.tools.files.worktrees import Worktree
+from metier.tools.files.snapshots import Unavailable, Worktree
 
 FOLDER = ".agent/worktrees"
 _KEPT = "kept"
-"""Marks one whose changes could not be read: it stays until a person removes it."""
+"""Marks one whose changes could not be read: it stays until a user removes it."""
 
 
 def locate_worktree(place: Host, run_id: str) -> Worktree:
@@ -57,8 +56,7 @@ def check_worktree(place: Host) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceWorktrees:
+class PlaceWorktrees(Struct, frozen=True):
     """Reads what the runs of a host changed in their worktrees."""
 
     place: Host
@@ -95,7 +93,7 @@ def remove_deleted(place: Host, run_id: str) -> None:
 
 
 async def _keep_unheard(place: Host, store: Store, run_id: str, *, folder: Path) -> bool:
-    """May its worktree go? Not as long as the run goes on, nor where its changes cannot be read."""
+    """May its worktree go? Not as long as the run continues, nor where its changes cannot be read."""
     row = await store.find_run(run_id)
     if row is None:
         return True  # it was killed before it began

@@ -3,7 +3,7 @@
 The runs that it handed work to are in it too, each below `children/`; what they share is in it once.
 
 A zip file without compression, so that the same run gives the same bytes on every machine. `manifest.json` has the hash
-of every other member and of itself: a file that was changed is refused. It is no signature: a person who can write the
+of every other member and of itself: a file that was changed is refused. It is no signature: a user who can write the
 file can also write another one.
 """
 
@@ -11,24 +11,24 @@ import errno
 import gzip
 import hashlib
 import json
+import re
 import stat
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field, ValidationError
 
-from metier.dataclass import dataclass
 from metier.engine.entries import Entry, RunStarted, parse_entry, render_entry
 from metier.engine.phases import IllegalTransition
 from metier.engine.state import RunState, fold
 from metier.errors import ArchiveRefused
-from metier.lazy_regex import lazy_regex
 from metier.messages import Value
 
 FORMAT = "metier-run"
@@ -38,8 +38,8 @@ MOST_BYTES = 512 * 1024 * 1024
 """An archive may unpack to no more than this."""
 COMPRESSED = ".gz"
 CHILDREN = "children/"
-_RUN_ID = lazy_regex(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
-_DIGEST = lazy_regex(r"[0-9a-f]{64}")
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -68,8 +68,7 @@ class Manifest(Value):
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class Archive(Struct, frozen=True, kw_only=True):
     """A run in memory, as it goes into a file and comes out of one."""
 
     run_id: str

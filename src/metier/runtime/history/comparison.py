@@ -1,13 +1,22 @@
-"""Where two runs part: the first decision, step or ending that is not the same. Ids, times and hashes do not count."""
+"""Comparisons of runs: the first difference between two of them, and past calls judged by other rules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
+from metier.approval.judge import RulePolicy
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.names import Profile, fold_id
 from metier.engine import entries as e
 from metier.engine.replaying.recording import Difference, find_differences
+from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
+from metier.runtime.history.run_views import read_history
+from metier.runtime.host import Host
+from metier.runtime.runs import Runtime
+from metier.runtime.workspace.listed import list_definitions
 
 _TOLD = {
     "run_started": ("task", "mode", "agent", "provider", "model", "profile", "extra_context", "pins"),
@@ -29,17 +38,17 @@ _TOLD = {
 _CALL_ID = "call_id"
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """One thing that a run did."""
 
     number: int
     kind: str
     facts: JsonValue
+    turn: int = 0
+    """0 before the first request to a model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     same: int
     """So many moments are the same in both."""
     turn: int
@@ -66,18 +75,22 @@ def compare_runs(left: Sequence[e.Entry], right: Sequence[e.Entry]) -> Compariso
         if here is None or there is None or here.kind != there.kind or here.facts != there.facts:
             is_same_kind = here is not None and there is not None and here.kind == there.kind
             found = tuple(find_differences(here.facts, there.facts)) if is_same_kind and here and there else ()
+            parted = here or there
+            turn = parted.turn if parted is not None else turn
             return Comparison(same=same, turn=turn, left=here, right=there, differences=found, beginnings=beginnings)
         same += 1
-        turn += here.kind == "decision_made"
+        turn = here.turn
     return Comparison(same=same, turn=turn, left=None, right=None, beginnings=beginnings)
 
 
 def _find_moments(entries: Sequence[e.Entry]) -> list[Moment]:
-    return [
-        Moment(number, entry.kind, _without_ids(_facts(entry)))
-        for number, entry in enumerate(entries, start=1)
-        if entry.kind in _TOLD
-    ]
+    moments: list[Moment] = []
+    turn = 0
+    for number, entry in enumerate(entries, start=1):
+        turn = entry.turn if isinstance(entry, e.ModelCallStarted) else turn
+        if entry.kind in _TOLD:
+            moments.append(Moment(number, entry.kind, _without_ids(_facts(entry)), turn))
+    return moments
 
 
 def _facts(entry: e.Entry) -> JsonValue:
@@ -93,3 +106,35 @@ def _without_ids(value: JsonValue) -> JsonValue:
             return [_without_ids(item) for item in value]
         case _:
             return value
+
+
+class PastRuns(Struct, frozen=True, kw_only=True):
+    runs: int
+    calls: int
+    """Those that were judged."""
+    changes: tuple[Change, ...]
+    """Those of them that would be judged differently."""
+
+
+async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None = None) -> PastRuns:
+    """Newest first. `host` is a draft of the rules of the workspace. Raises `ConfigError` for rules with a problem."""
+    build = _open_by_agent(runtime.place, host)
+    build("", "guarded")  # a draft that cannot be used is refused, also where no run was made yet
+    rows = await runtime.store.list_runs(limit=runs)
+    found = [backtest(row.run_id, await read_history(runtime, row.run_id), build) for row in rows]
+    return PastRuns(
+        runs=len(rows),
+        calls=sum(each.calls for each in found),
+        changes=tuple(change for each in found for change in each.changes),
+    )
+
+
+def _open_by_agent(place: Host, host: bytes | None) -> Callable[[str, Profile], RulePolicy]:
+    """Policies are built once for each agent and profile that runs had; one that is gone counts as the built-in."""
+    there = list_definitions(place.workspace, "agents", AGENT_FILE)
+
+    @cache
+    def build(agent: str, profile: Profile) -> RulePolicy:
+        return build_present_policy(place, agent if fold_id(agent) in there else "", profile=profile, host=host)
+
+    return build

@@ -1,37 +1,37 @@
-"""A fork: a new run that shares the first entries of another one and goes on from there with the files of now."""
+"""A fork: a new run that shares the first entries of another one and continues from there with the files of now."""
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from metier.engine import entries as e
 from metier.engine.execution.approvals import build_approval_id
 from metier.engine.journal import read_entries, store_entries
 from metier.engine.state import RunState, apply
 from metier.errors import UsageError
+from metier.providers.model_names import parse_model_name, qualify_model_name
 from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.build import build_services
-from metier.runtime.children.child_runs import restore_run
+from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import find_inherited
 from metier.runtime.history.replays import find_changed, get_start
 from metier.runtime.host import Host
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
-from metier.runtime.records.rows import build_row
-from metier.runtime.records.seals import is_started_here, seal
+from metier.runtime.records.record import build_row
+from metier.runtime.records.signatures import is_started_here, seal
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
-from metier.runtime.workspace.hook_choice import choose_hooks
-from metier.runtime.workspace.prepared_run import PreparedRun
+from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step
 from metier.store.base import Store
 
 _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """A place in a journal: `number` entries are taken over, `kind` is the last of them."""
 
     number: int
@@ -40,16 +40,14 @@ class Point:
     phase: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkRequest:
+class ForkRequest(Struct, frozen=True, kw_only=True):
     at: int
     model: str = ""
     provider: str = ""
     task: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
+class Fork(Struct, frozen=True, kw_only=True):
     state: RunState
     changed: tuple[str, ...]
     """What is not as it was in the parent: definitions, instructions, tools, model, provider, task."""
@@ -125,9 +123,12 @@ def _resolve(place: Host, started: e.RunStarted, request: ForkRequest, *, is_own
     model = place.settings.model
     provider = request.provider or (model.provider if place.provider else started.provider)
     name = request.model or (model.name if request.provider else started.model)
-    changed = type(model).model_validate({**model.model_dump(), "provider": provider, "name": name})
+    is_routed = bool(request.model) and not request.provider
+    wanted = name if is_routed else qualify_model_name(name, provider=provider)
+    chosen = parse_model_name(wanted, provider=provider)
+    changed = type(model).model_validate({**model.model_dump(), "provider": chosen.provider, "name": chosen.model})
     forking = replace(place, settings=place.settings.model_copy(update={"model": changed}))
-    return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else name)
+    return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else str(chosen))
 
 
 async def _build_start(

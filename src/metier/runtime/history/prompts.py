@@ -2,14 +2,17 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName
 from metier.context.provenance import Difference, Segment, find_difference, list_segments
-from metier.dataclass import dataclass
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
+from metier.engine.decide import find_read_denial
 from metier.engine.journal import read_entries
 from metier.engine.model.call import compose
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
@@ -22,14 +25,13 @@ from metier.errors import UsageError
 from metier.providers.base import ModelRequest
 from metier.providers.facts import Prices, load_facts
 from metier.runtime.build import build_services, find_facts_file
-from metier.runtime.children.child_runs import prepare_run
+from metier.runtime.child_runs import prepare_run
 from metier.runtime.first_entry import build_start
 from metier.runtime.history.replays import build_replay_services
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import resolve_agent
-from metier.runtime.workspace.instructions import describe_cuts
-from metier.runtime.workspace.project import load_project
+from metier.runtime.workspace.instructions import describe_cuts, load_project
 
 LAYERS: tuple[LayerName, ...] = (
     *SYSTEM_LAYERS,
@@ -47,8 +49,7 @@ _PREVIEW = "preview"
 _GIVEN = "the request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLayer:
+class ShownLayer(Struct, frozen=True, kw_only=True):
     name: str
     source: str
     """Where its text is from: a file, the turns before, what was given."""
@@ -61,8 +62,7 @@ class ShownLayer:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPrompt:
+class ShownPrompt(Struct, frozen=True, kw_only=True):
     agent: str
     model: str
     turn: int
@@ -82,7 +82,7 @@ class ShownPrompt:
 
     @property
     def is_exact(self) -> bool:
-        """Made anew from the journal, it is what was sent, byte for byte."""
+        """Made again from the journal, it is what was sent, byte for byte."""
         return self.request_hash == self.recorded_hash
 
 
@@ -122,7 +122,11 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         composed = await compose(state, services, asking=asking)
         files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]
         shown = _show(state, services, composed.fitted, request=composed.request, files=files)
-        problems = (problem for file in load_project(place) for problem in file.problems)
+        problems = (
+            problem
+            for file in load_project(place, deny=partial(find_read_denial, services.policy))
+            for problem in file.problems
+        )
         return replace(shown, problems=(*shown.problems, *problems))
 
 

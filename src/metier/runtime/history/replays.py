@@ -1,19 +1,20 @@
 """Replay of a run from what is kept with it: no key, no network, no process, and none of its files."""
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.context.tokens import TokenCounter
-from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
 from metier.engine import entries as e
-from metier.engine.authority import find_authority
+from metier.engine.authority import find_authority, find_origin
 from metier.engine.journal import read_entries
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.replaying.recording import Recording
@@ -24,7 +25,7 @@ from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
 from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
-from metier.runtime.children.child_runs import restore_run
+from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import bind
 from metier.runtime.history.archive import Archive
 from metier.runtime.host import Host
@@ -32,6 +33,7 @@ from metier.runtime.records.pins import (
     AGENT,
     SKILL,
     find_instructions,
+    find_outside,
     find_partners,
     find_policy,
     find_tools,
@@ -40,9 +42,9 @@ from metier.runtime.records.pins import (
 )
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
-from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy
+from metier.runtime.workspace.instructions import load_project
+from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.project import load_project
 from metier.runtime.workspace.trust import find_withheld
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
@@ -52,8 +54,7 @@ from metier.tools.base import Refusing, Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.toolbox import Toolbox
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayReport:
+class ReplayReport(Struct, frozen=True, kw_only=True):
     run_id: str
     outcome: Replayed
     changed: tuple[str, ...] = ()
@@ -126,8 +127,7 @@ def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
     return (*([f"{AGENT}{agent.id}"] if has_changed else []), *skills)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayChanges:
+class ReplayChanges(Struct, frozen=True, kw_only=True):
     """What is other than it was in the run, to see what that would do."""
 
     packages: tuple[SkillPackage, ...] = ()
@@ -156,7 +156,7 @@ async def build_replay_services(
     changes: ReplayChanges = NO_CHANGES,
 ) -> Services:
     """What the run had, but for the changes, and without anything that could have an effect."""
-    started = get_start("", entries)
+    started = find_origin(entries) or get_start("", entries)
     run = await restore_run(place, store, folder=place.runs, started=started)
     agent = run.agent
     place, settings = agent.place, agent.place.settings
@@ -171,14 +171,12 @@ async def build_replay_services(
     trusted = await find_trusted(started.pins, store)
     host = read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store)
     host = host if changes.policy is None else changes.policy
-    policy = build_policy(
-        packages,
-        tools,
-        # Paths are judged as they were where the run took place.
-        workspace=Path(started.root),
-        profile=settings.runtime.profile,
-        speakers=_speak(run, agent, host, trusted=trusted, with_current_files=with_current_files),
-    )
+    speakers = _speak(run, agent, host, trusted=trusted, with_current_files=with_current_files)
+    current = list_outside_scripts(packages, place.workspace) if with_current_files else None
+    speakers = replace(speakers, outside=await find_outside(started.pins, store) if current is None else current)
+    # Paths are judged as they were where the run took place.
+    root = Path(started.root)
+    policy = build_policy(packages, tools, workspace=root, profile=settings.runtime.profile, speakers=speakers)
     partners = await find_partners(started.pins, store)
     instructions = pinned or compose_instructions(
         replace(run, agent=agent), tools, partners, project=load_project(place)
@@ -192,7 +190,7 @@ async def build_replay_services(
         policy=narrow(place, await bind(policy, run, store, tools=tools)),
         tools=tools,
         shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries), cache_folder=place.cache),
-        instructions=instructions if changes.base is None else replace(instructions, base=changes.base),
+        instructions=instructions if changes.base is None else dataclasses.replace(instructions, base=changes.base),
         model=get_model_options(place, provider),
         runtime=settings.runtime,
         skills=settings.skills.model_copy(update=dict(changes.skills)),

@@ -1,28 +1,38 @@
 """A run as people see it: the fold of its event log, or of its journal where that log is on another machine."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from datetime import datetime
+from importlib.util import find_spec
 
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
+from metier.decisions import describe_failure, describe_success
 from metier.engine.decide import get_run_limits
-from metier.engine.entries import Entry
+from metier.engine.entries import Entry, StepFinished
+from metier.engine.journal import read_entries, read_entries_of
 from metier.engine.state import RunState, fold
-from metier.errors import LogError
+from metier.errors import ConfigError, LogError
 from metier.event_record import EventRecord
+from metier.extras import hint_extra
 from metier.runtime.cleaning import build_place_cleaner
-from metier.runtime.history.entries import read_history
 from metier.runtime.history.undo import read_changes
 from metier.runtime.host import Host
-from metier.runtime.records.journal_events import Teller
+from metier.runtime.records.run_log import Teller
 from metier.runtime.runs import Runtime
+from metier.store.base import RunRow
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.views.fold import fold_all, with_answer
-from metier.views.run_view import RunLimits, RunView
+from metier.views.run_view import RunLimits, RunView, StepView
 
 MOST_CHILDREN = 50
 """Of one run; a page that showed thousands would help no reader."""
 _MOST_LEVELS = 4
+
+
+async def read_history(runtime: Runtime, run_id: str, *, after: int = 0) -> list[Entry]:
+    """The entries of a run in order, those behind `after`. An unknown run has none."""
+    return await read_entries(runtime.store, run_id, after=after)
 
 
 class _Kept:
@@ -39,20 +49,27 @@ class _Kept:
 
 
 async def read_run_view(
-    runtime: Runtime, run_id: str, *, levels: int = _MOST_LEVELS, entries: Sequence[Entry] | None = None
+    runtime: Runtime,
+    run_id: str,
+    *,
+    levels: int = _MOST_LEVELS,
+    entries: Sequence[Entry] | None = None,
+    max_children: int | None = MOST_CHILDREN,
 ) -> RunView:
     """How a run stands, with the runs that it handed work to. An unknown run has an empty view.
 
-    `entries` are its journal, where that was read.
+    `entries` are its journal, where that was read. Totals need all children: pass None for `max_children`.
     """
     entries = await read_history(runtime, run_id) if entries is None else entries
     state = fold(run_id, entries)
     logged = await run_sync(_read_log, runtime, run_id)
-    view = fold_all(_complete(runtime.place, run_id, logged=logged, entries=entries))
+    row = await runtime.store.find_run(run_id)
+    view = fold_all(_complete(runtime.place, row, logged=logged, entries=entries))
     view = with_answer(view, build_place_cleaner(runtime.place).text(state.result))
     view = replace(view, limits=_find_limits(state, entries))
-    children = [child.run_id for child in state.children][:MOST_CHILDREN] if levels else []
-    return replace(view, children=tuple([await read_run_view(runtime, each, levels=levels - 1) for each in children]))
+    children = [child.run_id for child in state.children][:max_children] if levels else []
+    views = [await read_run_view(runtime, each, levels=levels - 1, max_children=max_children) for each in children]
+    return replace(view, children=tuple(views))
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
@@ -74,15 +91,23 @@ def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
 
 
 def _complete(
-    place: Host, run_id: str, *, logged: Sequence[EventRecord], entries: Sequence[Entry]
+    place: Host, row: RunRow | None, *, logged: Sequence[EventRecord], entries: Sequence[Entry]
 ) -> Sequence[EventRecord]:
     """The log says more and has the times; what the journal has beyond it follows."""
     last = max((record.entry for record in logged), default=0)
-    if last >= len(entries):
+    if row is None or last >= len(entries):
         return logged
     kept = _Kept()
-    Teller(place, run_id, kept).tell(entries)
-    return [*logged, *(record for record in kept.records if record.entry > last)]
+    Teller(place, row.run_id, kept).tell(entries)
+    # Journal entries carry no times. The index knows when the run started and when it last changed; the time of this
+    # look would make the run's duration grow with every look at a run that no process drives.
+    latest = max((row.updated_at, *(record.timestamp for record in logged[-1:])))
+    added = [record for record in kept.records if record.entry > last]
+    return [*logged, *(_stamp(record, row.created_at if record.entry == 1 else latest) for record in added)]
+
+
+def _stamp(record: EventRecord, moment: datetime) -> EventRecord:
+    return record.model_copy(update={"timestamp": moment})
 
 
 def _find_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:
@@ -90,3 +115,25 @@ def _find_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:
         return RunLimits()
     limits = get_run_limits(state)
     return RunLimits(max_turns=limits.max_turns, max_cost_usd=limits.max_cost_usd)
+
+
+async def render_shared_run(runtime: Runtime, run_id: str) -> str:
+    """Raises `ConfigError` where the package that lays out pages is not installed."""
+    if find_spec("jinja2") is None:
+        raise ConfigError("A page needs the package 'jinja2', which is not installed", hint=hint_extra("server"))
+    # Of the extra: loaded when a page is wanted, so that no other command needs it.
+    from metier.views.page.share import render_share  # noqa: PLC0415
+
+    view = await read_run_view(runtime, run_id)
+    return render_share(view, await read_step_diffs(runtime, run_id))
+
+
+async def read_whole_step(runtime: Runtime, run_id: str, step: StepView) -> StepView:
+    """A step with all of its output and its change: the journal has them, events only their first lines."""
+    entries = await read_entries_of(runtime.store, run_id, StepFinished)
+    end = next((entry for entry in reversed(entries) if entry.step_id == step.step_id), None)
+    if end is None:
+        return step
+    text = (await runtime.store.get_blob(end.digest)).decode("utf-8", "replace") if end.digest else end.text
+    said = describe_failure(text) if end.is_error else describe_success(text)
+    return replace(step, output=said, output_lines=0, diff=end.diff, diff_lines=0)

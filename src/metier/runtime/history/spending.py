@@ -1,51 +1,93 @@
-"""What the runs of a workspace used, read from their event logs."""
+"""Usage and cost: of a workspace from the totals of the store, of a conversation from its journals."""
 
+import re
 from datetime import datetime, timedelta
 
-from anyio.to_thread import run_sync
+from msgspec import Struct
 
-from metier.dataclass import dataclass
-from metier.errors import LogError, UsageError
-from metier.lazy_regex import lazy_regex
-from metier.runtime.records.known_cost import TYPED
+from metier.errors import MetierError, UsageError
+from metier.runtime.records.usage import list_usage, record_usage
 from metier.runtime.runs import Runtime
-from metier.store.base import RunRow
-from metier.telemetry.jsonl import FILE_NAME, read_events
-from metier.views.spending import Spent, list_spent
+from metier.store.usage import ALL_TIME, MAX_TASK_NAME, Amounts, DayTotal, Span, UsageTotal, build_span
+from metier.telemetry.excerpt import one_line
+from metier.views.run_view import Usage
+from metier.views.spending import Grouping, Spent, Total
 
-_AGE = lazy_regex(r"(\d{1,5})([hdw])")
+MAX_GROUPS = 200
+_AGE = re.compile(r"(\d{1,5})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
-_PAGE = 500
+_PAGE = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSpending:
-    spent: tuple[Spent, ...]
+class Spending(Struct, frozen=True, kw_only=True):
+    """The usage of a workspace since a time."""
+
+    totals: tuple[Total, ...]
+    """By the wanted group, the highest cost first; at most `MAX_GROUPS` unless more are wanted."""
+    days: tuple[Total, ...]
     runs: int
-    """How many began in that time."""
+    """The number of runs created in that time."""
     completed: int
-    """Those of them that came to a result."""
-    missing: int
-    """Those of which there is no event log here."""
+    unrecorded: int
+    """Ended runs that are not counted yet: of an earlier version, or imported."""
+
+    @property
+    def whole(self) -> Usage:
+        usage = Usage()
+        for day in self.days:
+            usage = usage.plus(day.usage)
+        return usage
 
 
-async def read_spent(runtime: Runtime, begun: datetime | None = None, *, context_id: str = "") -> ReadSpending:
-    """Of runs that began since then, in one conversation or in all."""
+async def read_spending(
+    runtime: Runtime, by: Grouping, *, since: datetime | None = None, limit: int = MAX_GROUPS
+) -> Spending:
+    """Read sums only: the time does not depend on the number of runs."""
+    usage, span = runtime.store.usage, find_span(runtime, since)
+    days = _build_totals(await usage.sum_by("day", span, limit=limit))
+    runs, completed = await usage.count_created(since=since)
+    return Spending(
+        totals=days if by == "day" else _build_totals(await usage.sum_by(by, span, limit=limit)),
+        days=days,
+        runs=runs,
+        completed=completed,
+        unrecorded=await usage.count_unrecorded(),
+    )
+
+
+async def record_old_runs(runtime: Runtime) -> int:
+    """Record the usage of ended runs that earlier versions drove or that were imported. Returns the number of runs."""
+    count = 0
+    while run_ids := await runtime.store.usage.list_unrecorded(limit=_PAGE):
+        for run_id in run_ids:
+            try:
+                await record_usage(runtime.store, await runtime.read(run_id))
+            except MetierError:  # a damaged journal must not keep the others from being counted, nor be read forever
+                await runtime.store.usage.record(run_id, ())
+            count += 1
+    return count
+
+
+async def read_conversation_spending(runtime: Runtime, context_id: str) -> list[Spent]:
+    """The model calls of one conversation."""
     spent: list[Spent] = []
-    runs = completed = missing = last = 0
+    last = 0
     while page := await runtime.store.list_runs(context_id=context_id, before=last, limit=_PAGE):
         last = page[-1].number
         for row in page:
-            if begun is not None and row.created_at < begun:
-                continue
-            runs += 1
-            completed += row.status == "completed"
-            found = await run_sync(_read_one, runtime, row)
-            if found is None:
-                missing += 1
-            else:
-                spent += found
-    return ReadSpending(spent=tuple(spent), runs=runs, completed=completed, missing=missing)
+            for hour, model, skill, amounts in list_usage(await runtime.read(row.run_id)):
+                spent.append(
+                    Spent(
+                        model=model,
+                        agent=row.agent or "built in",
+                        skill=skill or "none",
+                        task=one_line(row.task, MAX_TASK_NAME),
+                        day=hour[:10] or f"{row.updated_at:%Y-%m-%d}",
+                        calls=amounts.calls,
+                        usage=build_usage(amounts),
+                    )
+                )
+    return spent
 
 
 def parse_since(text: str, *, now: datetime) -> datetime:
@@ -59,10 +101,26 @@ def parse_since(text: str, *, now: datetime) -> datetime:
     return moment if moment.tzinfo else moment.astimezone()
 
 
-def _read_one(runtime: Runtime, row: RunRow) -> list[Spent] | None:
-    try:
-        # A command that a person typed into a chat is a run that no model answered.
-        found = list_spent(read_events(runtime.folder(row.run_id) / FILE_NAME))
-        return [each for each in found if each.model != f"{TYPED}/{TYPED}"]
-    except LogError:
-        return None
+def build_usage(amounts: Amounts) -> Usage:
+    return Usage(
+        input_tokens=amounts.input_tokens,
+        cached_tokens=amounts.cached_tokens,
+        output_tokens=amounts.output_tokens,
+        cost_usd=amounts.cost_usd,
+        unpriced_calls=amounts.unpriced_calls,
+    )
+
+
+def find_span(runtime: Runtime, since: datetime | None) -> Span:
+    return ALL_TIME if since is None else build_span(since, now=runtime.place.clock.now())
+
+
+def _build_totals(found: list[UsageTotal]) -> tuple[Total, ...]:
+    return tuple(Total(name=name, calls=amounts.calls, usage=build_usage(amounts)) for name, amounts in found)
+
+
+async def read_days(
+    runtime: Runtime, by: Grouping, *, names: tuple[str, ...], since: datetime | None
+) -> list[DayTotal]:
+    """The named groups day by day; nothing for the grouping by day itself."""
+    return [] if by == "day" else await runtime.store.usage.sum_by_day(by, find_span(runtime, since), names=names)

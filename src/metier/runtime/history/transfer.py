@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, cast
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -29,10 +29,10 @@ from metier.runtime.history.replays import build_replay_services, get_start
 from metier.runtime.host import Host
 from metier.runtime.records.pins import AGENT, POLICY
 from metier.runtime.records.record import FILE_NAME as RECORD_FILE
-from metier.runtime.records.rows import build_row
-from metier.runtime.records.seals import unseal
+from metier.runtime.records.record import build_row
+from metier.runtime.records.signatures import unseal
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.catalog import find_skills
+from metier.runtime.workspace.skill_catalog import find_skills
 from metier.runtime.workspace.tasks import TASK
 from metier.store.base import ApprovalRow, RunRow
 from metier.store.failures import BlobUnknown, RunExists
@@ -44,7 +44,7 @@ type BlobKind = Literal["entry", "json", "text"]
 
 async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> Archive:
     """Everything that is kept of a run and of those that it handed work to. Unless `exact`, texts are cleaned of
-    secrets, and the journals still fold and replay: what follows from a cleaned text is derived anew.
+    secrets, and the journals still fold and replay: what follows from a cleaned text is derived again.
 
     Raises `UsageError` where a secret decides what a run does, so that it cannot be taken out.
     """
@@ -53,7 +53,7 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
     waiting = [archive]
     while waiting:
         for child in waiting.pop().fold().children:
-            # One that is ordered and has not begun is ordered again by the next driver of the run above.
+            # One that is ordered and has not started is ordered again by the next driver of the run above.
             if child.run_id not in children and await read_entries(runtime.store, child.run_id):
                 children[child.run_id] = await _export_one(runtime, child.run_id, exact=exact)
                 waiting.append(children[child.run_id])
@@ -212,6 +212,8 @@ def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
         return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
     if isinstance(entry, e.RunAdopted):
         return cleaned.model_copy(update={"pins": entry.pins, "nonce": entry.nonce})
+    if isinstance(entry, e.ModelChanged):
+        return cleaned.model_copy(update={"pins": entry.pins})
     if isinstance(entry, e.ContextDisclosed):
         return entry
     return cleaned
@@ -221,7 +223,7 @@ def _clean_blobs(
     blobs: Mapping[str, bytes], entries: Sequence[Entry], cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
-    pinned = [entry.pins for entry in entries if isinstance(entry, e.RunStarted | e.RunAdopted)]
+    pinned = [entry.pins for entry in entries if isinstance(entry, e.RunStarted | e.RunAdopted | e.ModelChanged)]
     kinds: dict[str, BlobKind] = {digest: _find_kind(name) for pins in pinned for name, digest in pins.items()}
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}

@@ -2,13 +2,13 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from anyio.to_thread import run_sync
+from msgspec import Struct
+from msgspec.structs import replace
 
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.entry_types.undo import FileChange
 from metier.engine.execution.file_changes import find_changes, keep
@@ -23,7 +23,7 @@ from metier.engine.file_timeline import (
 from metier.engine.journal import read_entries
 from metier.errors import ToolFailed, UsageError
 from metier.runtime.build import open_snapshots
-from metier.runtime.records.seals import is_started_here
+from metier.runtime.records.signatures import is_started_here
 from metier.runtime.runs import Runtime, Watch
 from metier.store.failures import BlobUnknown
 from metier.tools.files.file_state import FileState, are_same, look_at, put_back
@@ -35,15 +35,14 @@ CANNOT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFile:
+class PlannedFile(Struct, frozen=True, kw_only=True):
     path: str
     now: FileState | None
     target: FileState | None
     is_conflict: bool = False
     """It is neither what the run left nor what it was before."""
     cannot: str = ""
-    """Why it cannot be put back."""
+    """Why it cannot be restored."""
     diff: str = ""
     """From what is there now to what would be."""
 
@@ -56,8 +55,7 @@ class PlannedFile:
         return "remove" if self.target is None else "bring back" if self.now is None else "restore"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoPlan:
+class UndoPlan(Struct, frozen=True, kw_only=True):
     run_id: str
     to: str
     """The first effect that is taken back."""
@@ -76,8 +74,7 @@ class UndoPlan:
         return tuple(file for file in self.waiting if file.is_conflict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class Undone(Struct, frozen=True, kw_only=True):
     undo_id: str
     restored: tuple[str, ...]
     left_alone: tuple[str, ...]
@@ -111,7 +108,7 @@ async def read_effects(
 
 
 async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
-    """What would be put back. Raises `UsageError` for a step that it does not have, and for a run from elsewhere."""
+    """What would be restored. Raises `UsageError` for a step that it does not have, and for a run from elsewhere."""
     pending = find_open_undo(_keep_here(runtime, run_id, await read_entries(runtime.store, run_id)))
     if pending is not None:
         wanted = [Restoration(path=each.path, expected=each.before, target=each.after) for each in pending.changes]
@@ -157,8 +154,7 @@ async def render_change(runtime: Runtime, change: FileChange) -> str:
     return _render_diff(change.path, (change.before, before), (change.after, after))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepChanges:
+class StepChanges(Struct, frozen=True, kw_only=True):
     """What one step, or one undo, did to files."""
 
     step: str

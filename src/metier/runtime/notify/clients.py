@@ -21,10 +21,10 @@ class NoticeClients:
         """For the address that the user's settings name, by the proxies of the environment."""
         import httpx2
 
-        from metier.tls import LateContext
+        from metier.tls import load_context
 
         if self._plain is None:
-            self._plain = httpx2.AsyncClient(verify=LateContext(), follow_redirects=False, timeout=None)
+            self._plain = httpx2.AsyncClient(verify=load_context(), follow_redirects=False, timeout=None)
         return self._plain
 
     def open_pinned(self) -> "httpx2.AsyncClient":
@@ -35,12 +35,12 @@ class NoticeClients:
         """
         import httpx2
 
-        from metier.tls import LateContext
+        from metier.tls import load_context
 
         if self._pinned is None:
             limits = httpx2.Limits(max_keepalive_connections=0)
             self._pinned = httpx2.AsyncClient(
-                verify=LateContext(follows_environment=False),
+                verify=load_context(trust_env=False),
                 trust_env=False,
                 follow_redirects=False,
                 timeout=None,

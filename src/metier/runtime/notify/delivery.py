@@ -16,16 +16,15 @@ from datetime import timedelta
 import anyio
 from anyio.to_thread import run_sync
 
-from metier.errors import StoreError, ToolFailed
+from metier.errors import ConfigError, StoreError, ToolFailed
 from metier.runtime.host import Host
+from metier.runtime.notify.a2a import PUSH, cancel_remote, find_target, post_push
 from metier.runtime.notify.clients import using_clients
+from metier.runtime.notify.command import find_notify_program, locate_notify_folder
 from metier.runtime.notify.links import add_links
-from metier.runtime.notify.push import PUSH, find_target, post_push
-from metier.runtime.notify.remote_cancel import cancel_remote
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
-from metier.tools.process.environment import build_environment
-from metier.tools.process.run import Command, ProcessLimits, run_process
+from metier.tools.process.run import ProcessLimits, build_own_command, run_process
 
 ATTEMPT_SECONDS = 5.0
 CLAIM_SECONDS = 60.0
@@ -36,7 +35,7 @@ MOST_ATTEMPTS = 30
 """Then it is given up: more than a day after the first."""
 LOOK_SECONDS = 2.0
 LAST_SECONDS = 5.0
-"""How long a command that ends goes on trying."""
+"""How long a command that ends continues trying."""
 AT_ONCE, MOST_ROUNDS = 16, 8
 """How many messages are under way at a time, and how often so many are taken before others get their turn."""
 UNWRITTEN_SECONDS = 3600.0
@@ -110,7 +109,7 @@ async def deliver_last(place: Host, store: Store) -> None:
 async def _deliver_again_and_again(place: Host, store: Store) -> None:
     while True:
         await anyio.sleep(LOOK_SECONDS)
-        # An attempt that was begun is ended: half of it would count and be told twice.
+        # An attempt that was started is ended: half of it would count and be told twice.
         with anyio.CancelScope(shield=True), suppress(StoreError):
             await deliver_due(place, store)
 
@@ -183,15 +182,13 @@ def sign(secret: str, key: str, stamp: str, *, body: bytes) -> str:
 
 
 async def _call(row: OutboxRow, place: Host) -> str:
-    words = place.settings.notify.command
-    if not words:
+    if not place.settings.notify.command:
         return "no command"
-    command = Command(
-        arguments=list(words),
-        folder=place.workspace,
-        environment=build_environment(place.environ),
-        confinement=None,  # a program of the user, named in settings that a clone cannot set
-    )
+    try:
+        program = await run_sync(find_notify_program, place)
+    except ConfigError as error:
+        return error.sentence
+    command = build_own_command(program, folder=locate_notify_folder(place))
     outcome = await run_process(command, ProcessLimits(timeout_seconds=ATTEMPT_SECONDS), stdin=row.payload.encode())
     if outcome.exit_code == 0:
         return ""

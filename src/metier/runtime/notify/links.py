@@ -11,25 +11,24 @@ import time
 from pathlib import Path
 from typing import cast
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.ids import find_user
 from metier.runtime.host import Host
-from metier.settings.served import find_served
+from metier.settings.running_server import find_served
 
 LIFETIME_SECONDS = 24 * 3600
 PATH = "/decide"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRight:
+class DecisionRight(Struct, frozen=True, kw_only=True):
     """What a link gives: to decide this approval, under this name, and nothing else."""
 
     approval_id: str
     decider: str
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionLinks:
+class DecisionLinks(Struct, frozen=True):
     folder: Path
     """Belongs to the user that runs the server alone."""
 

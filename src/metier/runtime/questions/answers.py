@@ -1,35 +1,52 @@
-"""What a person says to a run that waits, and how it gets into the journal."""
+"""Answers to a run that waits, and their way into the journal.
 
-from dataclasses import field
+A run may wait for its children's questions, or because files of a skill changed while it waited.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
+import anyio
+from anyio.to_thread import run_sync
+from msgspec import Struct, field
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.engine import entries as e
 from metier.engine.journal import RunLog
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.runtime.questions.approvals import Approvals
-from metier.runtime.questions.reopening import RaisedLimits
+from metier.runtime.child_runs import find_waiting, read_run
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Approvals, Asker, Reply
+from metier.runtime.questions.resumption import RaisedLimits
+from metier.runtime.records.pins import CODE, digest_code
+from metier.runtime.workspace.prepared_run import PreparedRun
+from metier.store.base import Store
 from metier.tools.schemas import SchemaCheck
 
+ACCEPT = "--accept-changed-skills"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a person says to a run that waits."""
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a user says to a run that waits."""
 
     values: dict[str, JsonValue] | None = None
     doubt: Literal["done", "retry", "skip", "abort"] | None = None
     by: str = ""
     raised: RaisedLimits = field(default_factory=RaisedLimits)
     """Limits that are raised."""
+    model: str = ""
+    """The model that a run is continued with whose provider ended it; empty for that of the settings."""
     reopens: bool = False
-    """A person wants a run that a limit or its provider ended to go on."""
+    """A user wants a run that a limit or its provider ended to continue."""
     accepts_changed_skills: bool = False
-    """Go on with the files of skills as they are now, though they are not those that the run began with."""
+    """Continue with the files of skills as they are now, though they are not those that the run began with."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it answers a question of the run."""
+        return self.values is not None or self.doubt is not None
 
 
 async def take_answer(
@@ -43,24 +60,35 @@ async def take_answer(
 ) -> bool:
     """Record what was answered meanwhile; False when the run still waits, or has ended.
 
-    `is_told` where the journal says already that this driver goes on with the run.
+    `is_told` where the journal says already that this driver continues with the run.
     """
     state = log.state
     if state.phase in FINAL:
         return False
     if state.pause is not None and state.pause.pause == "delegation":
-        # What is answered is for the run that is waited for; this one goes on when that one has ended.
+        # What is answered is for the run that is waited for; this one continues when that one has ended.
         return True
-    entries = [*await _find_decided(state, approvals, remembered), *_given(state, answer)]
-    waits_for_answer = state.pause is not None and state.pause.pause in ("approval", "input", "in_doubt")
-    if waits_for_answer and not entries:
+    entries = await list_answers(state, answer, approvals, remembered=remembered)
+    if waits_for_answer(state) and not entries:
         return False
-    reason = state.pause.reason if state.pause else _reason_to_go_on(state)
+    reason = state.pause.reason if state.pause else _reason_to_go_on(log)
     disabled = tuple(sorted(services.read_access()))
     if is_told and not entries and state.disabled == frozenset(disabled):
         return True
     await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
     return True
+
+
+async def list_answers(
+    state: RunState, answer: Answer, approvals: Approvals, *, remembered: frozenset[str] = frozenset()
+) -> list[e.Entry]:
+    """The answers that the journal does not have yet, as entries."""
+    return [*await _find_decided(state, approvals, remembered), *_given(state, answer)]
+
+
+def waits_for_answer(state: RunState, *kinds: str) -> bool:
+    """Whether only a user's answer lets the run continue; one of these kinds, where any are named."""
+    return state.pause is not None and state.pause.pause in (kinds or ("approval", "input", "in_doubt"))
 
 
 async def _find_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[e.Entry]:
@@ -69,11 +97,12 @@ async def _find_decided(state: RunState, approvals: Approvals, remembered: froze
     return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
 
 
-def _reason_to_go_on(state: RunState) -> str:
-    started = state.started
+def _reason_to_go_on(log: RunLog) -> str:
+    """The lease shows an interruption: the last driver never released it."""
+    state, started = log.state, log.state.started
     if started is not None and started.forked_at == state.seq:
         return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
-    return "after an interruption"
+    return "after an interruption" if log.lease.left_by or state.deaths else "continued"
 
 
 def _given(state: RunState, answer: Answer) -> list[e.Entry]:
@@ -130,3 +159,112 @@ def list_field_names(fields: JsonValue) -> list[str]:
 
 def _hint(state: RunState) -> str:
     return f"It waits for: {state.pause.reason}" if state.pause else f"`agent resume {state.run_id}` goes on with it"
+
+
+class Addressed(Struct, frozen=True, kw_only=True):
+    """An answer, and the runs between the one that it was given to and the one that asked."""
+
+    answer: Answer | None
+    run_ids: frozenset[str] = frozenset()
+
+    def find_for(self, run_id: str) -> Answer | None:
+        """The answer for a run on the way; the others only learn whose it was and what code they may continue with."""
+        if self.answer is None or run_id in self.run_ids:
+            return self.answer
+        return Answer(by=self.answer.by, accepts_changed_skills=self.answer.accepts_changed_skills)
+
+
+async def address(answer: Answer | None, state: RunState, store: Store) -> Addressed:
+    """An answer is for the run that `find_waiting` names to the person who gives it.
+
+    A run that is parked because files of its skills changed still has runs below it that wait.
+    """
+    if answer is None:
+        return Addressed(answer=answer)
+    waiting = await find_waiting(store, state)
+    found: set[str] = set()
+    while waiting.run_id != state.run_id and waiting.started is not None:
+        found.add(waiting.run_id)
+        waiting = await read_run(store, waiting.started.parent_run_id)
+    return Addressed(answer=answer, run_ids=frozenset(found))
+
+
+def one_at_a_time(ask: Asker | None) -> Asker | None:
+    """The same asker for runs that are driven together: a user reads one question, then the next."""
+    if ask is None:
+        return None
+    lock = anyio.Lock()
+
+    async def ask_in_turn(question: ApprovalQuestion) -> Reply | None:
+        async with lock:
+            return await ask(question)
+
+    return ask_in_turn
+
+
+class ChangedCode(Struct, frozen=True, kw_only=True):
+    """Skills whose files are not those that a run began with."""
+
+    run_id: str
+    code: Mapping[str, str]
+    """Pin → hash of the tree that is there now."""
+
+    @property
+    def sentence(self) -> str:
+        names = ", ".join(repr(name.removeprefix(CODE)) for name in self.code)
+        return f"The files of {'skill' if len(self.code) == 1 else 'skills'} {names} changed since the run began"
+
+
+type CodeAsker = Callable[[ChangedCode], Awaitable[str | None]]
+"""Who accepts that the run continues with the new files; nothing without an acceptance."""
+
+
+# The run has the bytes of a `SKILL.md`, but only the tree hash of scripts, `impl.py` and other files. So it cannot
+# continue with the old ones, and does not use new ones without asking.
+async def settle_code(
+    log: RunLog,
+    run: PreparedRun,
+    answer: Answer,
+    *,
+    ask: CodeAsker | None,
+    above: Mapping[str, str],
+    park: Callable[[ChangedCode], Awaitable[None]],
+) -> dict[str, str] | None:
+    """The code that the run continues with; nothing where it is parked, because the change was not accepted.
+
+    `above` is the code that the run above continues with: what was accepted there is not asked about again. `park` puts
+    the answers on record and pauses the run before a user is asked, who may never reply.
+    """
+    started = log.state.started
+    if run.is_dry or run.is_foreign or started is None:
+        return dict(above)
+    pins = started.pins
+    # What came with Metier changes with its version, like Metier itself.
+    own = [package for package in run.agent.packages if package.source != "bundled"]
+    now = await run_sync(digest_code, own, pins)
+    changed = {name: tree for name, tree in now.items() if name in pins and pins[name] != tree}
+    if not changed:
+        return {**above, **now}
+    if all(above.get(name) == tree for name, tree in changed.items()):
+        by = "the run above"
+    elif answer.accepts_changed_skills:
+        by = answer.by
+    else:
+        question = ChangedCode(run_id=log.state.run_id, code=changed)
+        await park(question)
+        # An approval can be given at the same prompt; without other answers the run would not use the code now.
+        is_early = waits_for_answer(log.state, "input", "in_doubt")
+        by = await ask(question) if ask is not None and not is_early else None
+    if by is None:
+        return None
+    await log.record(e.SkillCodeAccepted(code=changed, accepted_by=by), durable=True)
+    return {**above, **now}
+
+
+async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[e.Entry]) -> None:
+    """Record the answers, then that the run waits for the acceptance. Without an answer it waits for that first."""
+    pause = log.state.pause
+    if waits_for_answer(log.state) and not answers:
+        return
+    if answers or pause is None or (pause.pause, pause.reason) != ("changed_code", changed.sentence):
+        await log.record(*answers, e.RunPaused(pause="changed_code", reason=changed.sentence), durable=True)

@@ -6,14 +6,16 @@ store: so either the worker finds the run, or the command finds the lock free an
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from metier.file_lock import FileLock, LockHeld
+from filelock import FileLock, Timeout
+
+from metier.programs.launcher import WORKER, start_in_background, use_own_program
+from metier.programs.search import drop_writable_paths
 from metier.runtime.host import Host
 
 LOG = "worker.log"
@@ -33,25 +35,17 @@ def start_worker(place: Host, *, config: Path | None = None) -> bool:
     with _try_lock(place) as is_free:
         if not is_free:
             return False
-    # -P: the folder that it starts in is not where modules are looked for.
-    command = [sys.executable, "-P", "-c", _PROGRAM, "worker", "--until-idle"]
-    command += ["--config", str(config)] if config is not None else []
+    # -P, and no import path in the workspace: a `sitecustomize.py` that a program left there is not run.
+    # PATH stays: programs inside the sandbox are found by it, and Metier searches its own by itself.
+    environment = drop_writable_paths(place.environ, writable=(place.workspace,), keep=("PATH", "VIRTUAL_ENV"))
+    worker = use_own_program(WORKER, sys.executable, "-P", "-c", _PROGRAM, environment=environment)
+    arguments = ["worker", "--until-idle", *(["--config", str(config)] if config is not None else [])]
     try:
         output = open_log(place.runs / LOG)
     except OSError:
         return False
     with output:
-        # A session of its own: it outlives this command and its terminal.
-        process = subprocess.Popen(
-            command,
-            cwd=place.workspace,
-            env=dict(place.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    process.returncode = 0  # it is not waited for, and that is meant
+        start_in_background(worker, *arguments, folder=place.workspace, output=output)
     return True
 
 
@@ -74,10 +68,10 @@ def alone(place: Host) -> Generator[bool]:
 @contextmanager
 def _try_lock(place: Host) -> Generator[bool]:
     place.runs.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place.runs / f".worker-{place.settings.worker.queue}.lock")
+    lock = FileLock(place.runs / f".worker-{place.settings.worker.queue}.lock", timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()
-    except LockHeld:
+    except Timeout:
         yield False
         return
     try:

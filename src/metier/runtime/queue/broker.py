@@ -1,18 +1,17 @@
-"""Wake-ups through a message broker: a message names a run that can go on, and says nothing else.
+"""Wake-ups through a message broker: a message names a run that can continue, and says nothing else.
 
 Losing one, or getting it twice, does no harm: who drives is decided by leases, and workers look into the store for
 runs that no message names. Celery is loaded only where an address is configured.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from metier.dataclass import dataclass
 from metier.errors import BrokerUnavailable, UsageError
-from metier.settings.secrecy import mask
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
+from metier.settings.values import mask
 
 OWN_VARIABLE = "AGENT_WORKER_BROKER_URL"
 
@@ -42,7 +41,7 @@ class Broker(Protocol):
     def address(self) -> Address: ...
 
     def wake(self, run_ids: Iterable[str], *, queue: str) -> None:
-        """Ask a worker of the queue to go on with each of these runs."""
+        """Ask a worker of the queue to continue with each of these runs."""
         ...
 
     def count_waiting(self, queue: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from metier.errors import UsageError
 from metier.extras import hint_extra
 from metier.runtime.queue.broker import Broker, find_address
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 
 
 def find_broker(options: WorkerOptions, environ: Mapping[str, str]) -> Broker | None:

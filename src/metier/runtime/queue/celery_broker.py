@@ -37,8 +37,8 @@ def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
         broker_connection_timeout=_SEND_SECONDS,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        # RabbitMQ closes the channel of a task that is not acknowledged for half an hour. The run goes on, and so does
-        # the worker; the message comes again, finds the run taken, and is dropped.
+        # RabbitMQ closes the channel of a task that is not acknowledged for half an hour. The run and the worker
+        # continue; the message is delivered again, finds the run taken, and is dropped.
         broker_channel_error_retry=True,
         broker_heartbeat=10,
         broker_transport_options=_REDIS_OPTIONS if address.is_redis else _AMQP_OPTIONS,

@@ -5,25 +5,64 @@ All of it is in the store. The driver of a run holds its lease; any other proces
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.engine.loop import LEASE_SECONDS
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
+from metier.errors import LogDamaged, MetierError
 from metier.ids import CHILD
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.parking import DAMAGE, describe_parked, park
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, Watch
-from metier.settings.worker_options import WorkerOptions
+from metier.settings.sections import WorkerOptions
 from metier.store.base import RUNNABLE, Lease, RunRow
-from metier.store.failures import LeaseHeld
+from metier.store.failures import (
+    LeaseHeld,
+    LeaseLost,
+    RunUnknown,
+    StoreDamaged,
+    StoreFull,
+    StoreUnavailable,
+)
 from metier.task_state import TaskState
+
+DAMAGE = (StoreDamaged, LogDamaged)
+"""What another try cannot fix."""
+NOT_OF_THE_RUN = (StoreUnavailable, StoreFull, LeaseHeld, LeaseLost, RunUnknown)
+"""Failures of the place or of the moment, which say nothing of the run."""
 
 _MOST_LOOKED_AT = 1000
 """Runs that one sweep looks at, oldest first."""
+
+
+# A run that can be opened counts its attempts in its journal (`lease_terms`). One whose journal or log is damaged
+# cannot, and reads the same at every attempt: it is parked at once.
+async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> bool:
+    """Take the run out of its queue; False if the store cannot record that now.
+
+    Raises `LeaseHeld` if another driver claimed the run meanwhile: that one will find the same damage and report it.
+    """
+    sentence = failure if isinstance(failure, str) else failure.message
+    with suppress(LeaseLost, RunUnknown, StoreUnavailable, StoreFull, StoreDamaged):
+        lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=LEASE_SECONDS)
+        try:
+            # Without a queue no worker claims it and no sweep reads it again; resuming it puts the index right.
+            await runtime.store.update_run(lease, {"status": "paused", "queue": "", "reason": sentence})
+        finally:
+            await runtime.store.release_lease(lease)
+        return True
+    return False
+
+
+def describe_parked(run_id: str, failure: MetierError | str) -> str:
+    """For the report of a worker."""
+    sentence = failure if isinstance(failure, str) else failure.sentence
+    return f"run {run_id}: {sentence}. The run is paused. Fix the problem, then run `agent resume {run_id}`"
 
 
 async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunState:
@@ -31,17 +70,19 @@ async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunSta
     return await runtime.start(request, leave_to_workers(queue), queue=queue)
 
 
-async def wake(runtime: Runtime, run_id: str, answer: Answer | None = None, *, queue: str = "") -> RunState:
+async def wake(
+    runtime: Runtime, run_id: str, answer: Answer | None = None, *, queue: str = "", shift: LeaseTerms | None = None
+) -> RunState:
     """Record an answer or a decision, so that a worker can continue. Raises `LeaseHeld` while a process drives the run.
 
     The answer is for the run that really waits: this one, or the lowest of those it delegated to. With a `queue`, also
-    a run that a person drove so far is left to its workers.
+    a run that a user drove so far is left to its workers. `shift` is that of a worker if no user asked for it.
     """
     waiting = await runtime.find_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
-        await runtime.resume(waiting.run_id, answer, leave_to_workers())
+        await runtime.resume(waiting.run_id, answer, leave_to_workers(shift=shift))
         answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
-    return await runtime.resume(run_id, answer, leave_to_workers(queue))
+    return await runtime.resume(run_id, answer, leave_to_workers(queue, shift=shift))
 
 
 async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
@@ -59,7 +100,13 @@ async def drive_for_a_while(
 
     Raises `LeaseHeld` when another process drives it, `LeaseLost` when one took it over meanwhile.
     """
-    shift = LeaseTerms(lease=lease, lease_seconds=options.lease_seconds, max_attempts=options.max_attempts)
+    shift = LeaseTerms(
+        lease=lease,
+        lease_seconds=options.lease_seconds,
+        max_attempts=options.max_attempts,
+        max_deaths=options.max_deaths,
+        is_pooled=True,
+    )
     timed = replace(watch, shift=shift, timeout_seconds=options.timeout_seconds)
     return await runtime.resume(run_id, watch=timed)
 
@@ -69,8 +116,7 @@ def can_go_on(state: RunState) -> bool:
     return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stranded:
+class Stranded(Struct, frozen=True, kw_only=True):
     """Runs that can continue and have no driver."""
 
     orphans: Sequence[str] = ()
@@ -102,8 +148,9 @@ async def wake_decided(
             if await _wake_answered(runtime, row):
                 woken.append(row.run_id)
         except DAMAGE as failure:  # of one run; the others are looked at all the same
-            if await park(runtime, row.run_id, failure):
-                report(describe_parked(row.run_id, failure))
+            with suppress(LeaseHeld):
+                if await park(runtime, row.run_id, failure):
+                    report(describe_parked(row.run_id, failure))
     return woken
 
 
@@ -111,8 +158,10 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
     waiting = await runtime.find_all_waiting(await runtime.read(row.run_id))
     if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
         return False
+    options = runtime.place.settings.worker
+    shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
     with suppress(LeaseHeld):
-        return can_go_on(await wake(runtime, row.run_id))
+        return can_go_on(await wake(runtime, row.run_id, shift=shift))
     return False
 
 
@@ -127,7 +176,7 @@ async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[
 
 
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
-    """No answer is missing: a person has decided, or the worker that waited for a child run died."""
+    """No answer is missing: a user has decided, or the worker that waited for a child run died."""
     pause = waiting.pause
     if pause is None or pause.pause in ("signal", "delegation"):
         return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""
@@ -138,8 +187,8 @@ async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> 
     return bool(await runtime.approvals.find_decisions(waiting.run_id, asking))
 
 
-def leave_to_workers(queue: str = "") -> Watch:
+def leave_to_workers(queue: str = "", *, shift: LeaseTerms | None = None) -> Watch:
     """Record what there is to record, drive nothing, and hand the run back: to this queue, or to the one it has."""
     stopper = Stopper()
     stopper.hand_back("a queue of workers")
-    return Watch(stopper=stopper, shift=LeaseTerms(queue=queue))
+    return Watch(stopper=stopper, shift=replace(shift or LeaseTerms(), queue=queue))

@@ -1,39 +1,173 @@
-"""Drive runs of a queue in this process, a bounded number at a time, claimed from the store.
+"""The work of a worker on a queue.
 
-Nothing is kept here: a run whose process is killed has a lease that runs out, and any other process goes on with it.
+One run, a bounded pool of runs claimed from the store, and a sweep for runs that no message names.
 """
 
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
 import anyio
+from anyio.to_thread import run_sync
+from msgspec import Struct, field
 
+from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
-from metier.errors import StoreError
+from metier.errors import MetierError, StoreError
+from metier.runtime.host import Host
 from metier.runtime.notify.delivery import LOOK_SECONDS, deliver_due
-from metier.runtime.queue.job import Job, work_on
-from metier.runtime.queue.sweeper import sweep
-from metier.runtime.runs import Runtime
+from metier.runtime.queue.broker import Broker, name_recovery
+from metier.runtime.queue.detached import (
+    DAMAGE,
+    NOT_OF_THE_RUN,
+    Stranded,
+    describe_parked,
+    drive_for_a_while,
+    find_stranded,
+    park,
+    wake_decided,
+)
+from metier.runtime.queue.schedules import fire_due
+from metier.runtime.runs import Runtime, Watch
+from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease
+from metier.store.failures import LeaseHeld, RunUnknown
+
+logger = logging.getLogger("metier.worker")
 
 IDLE_SECONDS = 0.5
 """How long a slot that found nothing waits before it looks again."""
 
 
-@dataclass(slots=True)
+class Job(Struct, frozen=True, kw_only=True):
+    place: Host
+    report: Callable[[str], None]
+    """Told, in one line, what is taken, what came of it, and what goes wrong."""
+    fires: bool = True
+    """It fires schedules: they belong to the queue of the settings, not to one that a flag names."""
+    let_through: tuple[type[Exception], ...] = ()
+    """Failures that are no fault of the run: they are raised to the owner of the worker."""
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """How often in a row each run went wrong in this process."""
+
+    @property
+    def options(self) -> WorkerOptions:
+        return self.place.settings.worker
+
+    @property
+    def queue(self) -> str:
+        return self.options.queue
+
+    def build_stopper(self) -> Stopper:
+        return Stopper(self.place.settings.runtime.signal_grace_seconds, turns=self.options.turns_per_task)
+
+
+async def work_on(
+    job: Job, runtime: Runtime, run_id: str, *, stopper: Stopper, lease: Lease | None = None
+) -> RunState | None:
+    """Drive a run for a while; None when another process has it, or it went wrong. One run never ends the worker."""
+    try:
+        watch = Watch(stopper=stopper, report=job.report)
+        state = await drive_for_a_while(runtime, run_id, job.options, watch=watch, lease=lease)
+    except (LeaseHeld, RunUnknown):
+        return None
+    except MetierError as failure:
+        await _give_up(job, runtime, run_id, failure=failure, lease=lease)
+        return None
+    except job.let_through:
+        raise
+    except Exception as error:
+        logger.exception("run %s", run_id)
+        await _give_up(job, runtime, run_id, failure=f"Unexpected {type(error).__name__}", lease=lease)
+        return None
+    job.failures.pop(run_id, None)
+    job.report(f"run {run_id}: {state.status}, turn {state.turn}")
+    return state
+
+
+async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierError | str, lease: Lease | None) -> None:
+    """For this time, or for good: a damaged run at once, another one when it went wrong too often in a row."""
+    if lease is not None:
+        with suppress(StoreError):  # one that is lost, or given back already, stays so
+            await runtime.store.release_lease(lease)
+    sentence = failure if isinstance(failure, str) else failure.sentence
+    if isinstance(failure, NOT_OF_THE_RUN):
+        job.report(f"run {run_id}: {sentence}")
+        return
+    job.failures[run_id] += 1
+    # The journal of a run that can be opened ends it one try earlier, see `lease_terms`.
+    is_last = isinstance(failure, DAMAGE) or job.failures[run_id] > job.options.max_attempts
+    try:
+        is_parked = is_last and await park(runtime, run_id, failure)
+    except LeaseHeld:
+        return
+    if is_parked:
+        job.failures.pop(run_id, None)
+        job.report(describe_parked(run_id, failure))
+        return
+    job.report(f"run {run_id}: {sentence}; it is tried again")
+
+
+async def sweep(
+    runtime: Runtime, queue: str, broker: Broker | None, *, report: Callable[[str], None], fires: bool = True
+) -> float:
+    """Once; in how many seconds a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
+    seconds = await fire_schedules(runtime, report=report) if fires else inf
+    await wake_decided(runtime, queue, report=report)
+    await deliver_due(runtime.place, runtime.store)
+    if broker is None:
+        return seconds  # a worker that claims from the store finds the rest
+    stranded = await find_stranded(runtime, queue)
+    if stranded.orphans or stranded.waiting:
+        await run_sync(_send, broker, queue, stranded)
+    return seconds
+
+
+async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> float:
+    """Start what is due; in how many seconds the next one is, infinity where there is none."""
+    try:
+        fired = await fire_due(runtime)
+    except StoreError:
+        raise
+    except (MetierError, OSError) as error:  # a full disk or a missing package: what is due stays due
+        told = error.sentence if isinstance(error, MetierError) else error.strerror or error
+        report(f"schedules: {told}; they are looked at again")
+        return inf
+    for firing in fired.started:
+        report(f"schedule {firing.name}: started run {firing.run_id}")
+    for firing in fired.failed:
+        report(f"schedule {firing.name}: no run was started: {firing.reason}")
+    if fired.next_due is None:
+        return inf
+    return max(0.0, (fired.next_due - runtime.place.clock.now()).total_seconds())
+
+
+def _send(broker: Broker, queue: str, stranded: Stranded) -> None:
+    """A queue that has messages is being worked off, and may name these runs: only an empty one is added to."""
+    recovery = name_recovery(queue)
+    if stranded.orphans and not broker.count_waiting(recovery):
+        broker.wake(stranded.orphans, queue=recovery)
+    if stranded.waiting and not broker.count_waiting(queue):
+        broker.wake(stranded.waiting, queue=queue)
+
+
+# No state of a run is here: if the process is killed, the lease expires and any other process resumes the run.
+@dataclasses.dataclass(slots=True)
 class RunPool:
     job: Job
     runtime: Runtime
     slots: int
     is_leaving: bool = False
-    _stoppers: set[Stopper] = field(default_factory=set[Stopper])
+    _stoppers: set[Stopper] = dataclasses.field(default_factory=set[Stopper])
     """Those of the runs that are being driven, so that all can be handed back at once."""
     idle_seconds: float | None = None
     """Leave after so long without anything to do; None for a worker that stays."""
     _last_busy: float = 0.0
-    _woken: anyio.Event = field(default_factory=anyio.Event)
+    _woken: anyio.Event = dataclasses.field(default_factory=anyio.Event)
 
     @property
     def busy(self) -> int:
@@ -53,7 +187,7 @@ class RunPool:
         self.nudge()
 
     async def work(self, *, once: bool = False) -> None:
-        """Until `leave`; with `once`, until there is nothing that can go on."""
+        """Until `leave`; with `once`, until there is nothing that can continue."""
         if once:
             await self._sweep()
         async with anyio.create_task_group() as helpers:
@@ -110,10 +244,10 @@ class RunPool:
                     await self._woken.wait()
 
     async def _keep_delivering(self) -> None:
-        """Beside the sweep: a receiver that is slow does not keep runs from going on."""
+        """Beside the sweep: a receiver that is slow does not keep runs from continuing."""
         while not self.is_leaving:
             await self._idle(LOOK_SECONDS)
-            # An attempt that was begun is ended: half of it would count and be told twice.
+            # An attempt that was started is ended: half of it would count and be told twice.
             with anyio.CancelScope(shield=True), suppress(StoreError):
                 await deliver_due(self.runtime.place, self.runtime.store)
 

@@ -4,16 +4,18 @@ A resumed run uses those, whatever changed meanwhile; a replay needs nothing els
 `changed_code`.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
+from metier.approval.rules import OutsideScripts
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.policy_file import read_policy_file
@@ -22,19 +24,19 @@ from metier.engine.delegation.partners import Partners
 from metier.engine.entries import RunStarted
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
+from metier.ids import measure_ms
 from metier.messages import WHEN_USED, MediaPart
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
-from metier.runtime.workspace.catalog import find_skills
-from metier.runtime.workspace.policy import has_rules
+from metier.runtime.workspace.instructions import PROJECT
+from metier.runtime.workspace.policy import has_rules, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.project import PROJECT
+from metier.runtime.workspace.skill_catalog import find_skills
 from metier.runtime.workspace.tasks import TASK, pin_task
 from metier.runtime.workspace.trust import find_withheld
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
-from metier.skills.trust.digest import digest_files
-from metier.skills.trust.judgement import is_trusted
+from metier.skills.trust.judgement import digest_files, is_trusted
 from metier.store.base import Store
 from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo
@@ -51,6 +53,8 @@ HOST = "host"
 MEDIA = "media:"
 """Pictures and documents of earlier turns that the run shows again."""
 PARTNERS = "partners"
+OUTSIDE = "outside_scripts"
+"""Scripts outside of their folders that skills name; a run of before 0.3 is not held to it."""
 UNREADABLE = "unreadable"
 CODE = "code:"
 """The hash of all files of a skill, of which no bytes are kept: code runs from where it lies."""
@@ -61,6 +65,7 @@ SKILL_IDS = "skill_ids"
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...], config=WHEN_USED)
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...], config=WHEN_USED)
+_OUTSIDE: TypeAdapter[dict[str, tuple[str, ...]]] = TypeAdapter(dict[str, tuple[str, ...]], config=WHEN_USED)
 _IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str], config=WHEN_USED)
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
 """What a run does, and how freely; not `logging` and `store`."""
@@ -106,7 +111,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
     )
     pins = {
-        SETTINGS: await store.put_blob(_render_settings(settings)),
+        **await pin_settings(settings, run.host.settings if run.host is not None else settings, store),
         INSTRUCTIONS: await store.put_blob(_render_instructions(services.instructions)),
         TOOLS: await store.put_blob(_render_tools(services.tools.infos())),
         POLICY: await store.put_blob(policy),
@@ -118,12 +123,12 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     pins |= {f"{PROJECT}{path}": digest for path, digest in services.instructions.project_files.items()}
     if agent.id:
         pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
-    if run.host is not None and run.host.settings != settings:
-        pins[HOST] = await store.put_blob(run.host.settings.model_dump_json().encode())
     if services.partners != Partners():
         pins[PARTNERS] = await store.put_blob(services.partners.model_dump_json().encode())
     if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
         pins |= await pin_task(run.task, store)
+    if outside := list_outside_scripts(packages, agent.place.workspace):
+        pins[OUTSIDE] = await store.put_blob(_OUTSIDE.dump_json(dict(outside)))
     ids = {each.name: each.id for package in packages if (each := package.definition).id != each.name}
     if ids:
         pins[SKILL_IDS] = await store.put_blob(_IDS.dump_json(ids))
@@ -133,6 +138,12 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
     code = await run_sync(digest_code, packages) if packages else {}
     return {**run.inherited, **pins, **code}
+
+
+async def pin_settings(settings: Settings, host: Settings, store: Store) -> dict[str, str]:
+    """The pins of the settings of a run, and of those before its agent's own where they differ."""
+    pins = {SETTINGS: await store.put_blob(_render_settings(settings))}
+    return pins if host == settings else {**pins, HOST: await store.put_blob(host.model_dump_json().encode())}
 
 
 def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
@@ -164,7 +175,9 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
         data = await store.get_blob(digest)
         reading = parse_skill(data, file=package.definition.file, id=package.definition.id)
         # What it is called depends on the skills around it, or on who installed it: no file says that.
-        skill = replace(reading.skill, name=package.definition.name) if reading.skill else package.definition
+        skill = (
+            dataclasses.replace(reading.skill, name=package.definition.name) if reading.skill else package.definition
+        )
         result.append(replace(package, definition=skill))
     return PinnedSkills(tuple(result), tuple(changed))
 
@@ -196,8 +209,15 @@ async def use_pinned_agent(place: Host, started: RunStarted, store: Store) -> Ag
     name = f"{AGENT}{started.agent}"
     digest = started.pins.get(name, "") if started.agent else ""
     if not digest:
+        began = place.clock.monotonic()
         skills = find_skills(place)
-        return AgentInForce(id=started.agent, place=place, packages=skills.packages, problems=skills.problems)
+        return AgentInForce(
+            id=started.agent,
+            place=place,
+            packages=skills.packages,
+            problems=skills.problems,
+            load_ms=measure_ms(place.clock, began),
+        )
     data = await store.get_blob(digest)
     file, current = _find_file(place.workspace, started.agent)
     agent = restore_agent(place, started.agent, data, file=file)
@@ -235,6 +255,12 @@ async def find_policy(pins: Mapping[str, str], store: Store) -> bytes:
     return await store.get_blob(digest) if digest else b""
 
 
+async def find_outside(pins: Mapping[str, str], store: Store) -> OutsideScripts:
+    """Scripts outside of their folders that the skills of the run name."""
+    digest = pins.get(OUTSIDE)
+    return _OUTSIDE.validate_json(await store.get_blob(digest)) if digest else {}
+
+
 async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
     """The skills whose rules could allow something, and the files whose rules could not."""
     digest = pins.get(TRUST)
@@ -244,7 +270,7 @@ async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
 async def rebuild_packages(
     pins: Mapping[str, str], found: Iterable[SkillPackage], store: Store
 ) -> tuple[SkillPackage, ...]:
-    """The catalog from what is kept alone, in its order; `found` stand in for bytes that were too many to keep.
+    """The catalog from what is kept alone, in its order; `found` are in for bytes that were too many to keep.
 
     Raises `BlobUnknown` where neither has the bytes.
     """
@@ -257,7 +283,7 @@ async def rebuild_packages(
             if here_now is None or _digest(here_now) != digest:
                 here_now = await _rebuild_package(name, digest, store)
                 own = here_now.definition
-                here_now = replace(here_now, definition=replace(own, id=ids.get(own.name, own.name)))
+                here_now = replace(here_now, definition=dataclasses.replace(own, id=ids.get(own.name, own.name)))
             packages.append(here_now)
     return tuple(packages)
 
@@ -278,7 +304,7 @@ def restore_package(pin: str, data: bytes) -> SkillPackage:
     name = pin.removeprefix(SKILL)
     reading = parse_skill(data, file=Path(name) / "SKILL.md", id=name)
     assert reading.skill is not None, "only what could be parsed is pinned"
-    return SkillPackage(definition=replace(reading.skill, name=name), folder=Path(name), source="directory")
+    return SkillPackage(definition=dataclasses.replace(reading.skill, name=name), folder=Path(name), source="directory")
 
 
 def _digest(package: SkillPackage) -> str:

@@ -1,4 +1,4 @@
-"""`run.json`: the record of a run for people and programs, written from its journal whenever the run comes to rest."""
+"""The summary of a run, written from its journal whenever it stops: `run.json` and its row in the index."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -12,16 +12,47 @@ from metier.engine import entries as e
 from metier.engine.journal import measure
 from metier.engine.phases import FINAL
 from metier.engine.projection import tool_of
-from metier.engine.state import RunState
+from metier.engine.state import RunState, fold
 from metier.providers.known_cost import find_cost
+from metier.store.base import RunRow
 
 FILE_NAME = "run.json"
 VERSION = 1
+_WORDS = ("task", "message", "result", "steps")
+"""What people, models and tools said; the rest is names, numbers and digests of our own."""
+
+
+def find_agent(started: e.RunStarted) -> str:
+    """The ID of the agent that does the work: a task has none of its own, and names that of its steps."""
+    order = started.order
+    return started.agent or (order.agent if order is not None and order.task_id else "")
+
+
+def build_row(run_id: str, *entries: e.Entry, now: datetime, queue: str = "") -> RunRow:
+    """The first entry says what the run is, all of them how it stands."""
+    state = fold(run_id, entries)
+    started = state.started
+    assert started is not None, "a journal begins with the start of its run"
+    return RunRow(
+        run_id=run_id,
+        context_id=started.context_id,
+        status=state.status,
+        task=started.task,
+        agent=find_agent(started),
+        model=started.model,
+        parent_run_id=started.parent_run_id,
+        created_at=now,
+        updated_at=now,
+        turns=state.total_turns,
+        cost_usd=state.cost_usd,
+        tokens=state.input_tokens + state.output_tokens,
+        reason=state.failure.reason if state.failure else "",
+        queue=queue,
+        task_id=(started.order.task_id or started.order.step_of) if started.order is not None else "",
+    )
 
 
 type Clean = Callable[[JsonValue], JsonValue]
-_WORDS = ("task", "message", "result", "steps")
-"""What people, models and tools said; the rest is names, numbers and digests of our own."""
 
 
 def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
@@ -55,7 +86,7 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "context_id": started.context_id,
         "trace_id": started.trace_id,
         "task": _describe_task(started),
-        "agent": {"id": started.agent},
+        "agent": {"id": find_agent(started)},
         "status": state.status,
         "reason": state.failure.reason if state.failure else "",
         "message": state.failure.message if state.failure else "",
@@ -71,7 +102,7 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "skills": list(dict.fromkeys(state.used_skills)),
         "skill_problems": next((each.problems for each in kept if isinstance(each, e.CatalogLoaded)), 0),
         "definitions": dict(started.pins),
-        "turns": state.turn,
+        "turns": state.total_turns,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
         "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
         "result": state.result,
@@ -125,4 +156,15 @@ def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:
                     "artifacts": list(entry.artifacts),
                 }
             )
+        elif isinstance(entry, e.StepInDoubt):
+            steps.setdefault(entry.step_id, {"step_id": entry.step_id})["status"] = "in_doubt"
+        elif isinstance(entry, e.DoubtResolved):
+            steps.setdefault(entry.step_id, {"step_id": entry.step_id}).update(_describe_answer(entry))
     return list(steps.values())
+
+
+def _describe_answer(entry: e.DoubtResolved) -> dict[str, JsonValue]:
+    """A user's answer for a step, which is its result where it says how the step ended."""
+    status = {"done": "succeeded", "skip": "skipped"}.get(entry.answer)
+    said: dict[str, JsonValue] = {"answer": entry.answer, "answered_by": entry.answered_by}
+    return said if status is None else {**said, "status": status}

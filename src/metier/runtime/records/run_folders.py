@@ -1,4 +1,7 @@
-"""Where the folder of a run is: `runs/<run_id>`, or under the day of its start with `logging.shard: day`."""
+"""The folder of all runs, and the folder of each.
+
+`runs/<run_id>`, or under the day of its start with `logging.shard: day`.
+"""
 
 import json
 import os
@@ -9,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from metier.lazy_regex import lazy_regex
 from metier.store.failures import StoreDamaged
 
 type Shard = Literal["off", "day"]
@@ -17,9 +19,26 @@ type Shard = Literal["off", "day"]
 DELETING = ".deleting-"
 """How the name of a note begins that names runs whose rows go, until their folders are gone too."""
 
-_STARTED = lazy_regex(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
-_CHILD = lazy_regex(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
+_STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
+_CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
 """The id of a run that another one or a peer ordered is a hash: its first two digits spread the folders."""
+
+_GITIGNORE = "# Written by `agent`: runs are records of this machine. Delete this file to keep them in git.\n*\n"
+_README = """\
+# Runs of `agent`
+
+Written by `agent`; git ignores this folder (see `.gitignore` here). `agent runs list` lists what is in it,
+`agent runs gc` deletes old runs.
+
+- `<run id>/`: a run: `events.jsonl` (what happened, for people and programs), `run.json` (a summary), `artifacts/`.
+- `state.db` (with `-wal` and `-shm`): the journals. Do not edit it; a run is what stands there.
+- `state.db.ballast`: 4 MB that hold nothing. On a full disk they are given up, so that a run can still note that it
+  pauses and old runs can be deleted. If you delete the file, it is made again when there is room.
+- `chat_history`: what you typed in `agent chat`.
+
+The setting `logging.jsonl_dir` puts this folder elsewhere.
+"""
+NOTE_NAME = "README.md"
 
 
 def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
@@ -76,7 +95,7 @@ def remove_folder(runs: Path, run_id: str) -> None:
 
 
 def read_deletions(runs: Path) -> dict[Path, list[str]]:
-    """The notes of deletions that go on or were cut short, each with the runs that it names."""
+    """The notes of deletions that continue or were cut short, each with the runs that it names."""
     found: dict[Path, list[str]] = {}
     for note in runs.glob(f"{DELETING}*.json"):
         try:
@@ -97,3 +116,23 @@ def _build_sharded(runs: str, run_id: str) -> str:
 def _iterate(folder: Path) -> Iterator[Path]:
     with suppress(OSError):
         yield from folder.iterdir()
+
+
+def prepare_runs_folder(folder: Path) -> None:
+    """Make it where it is missing. A `.gitignore` that a user deleted is not written again.
+
+    Raises `OSError` where the folder cannot be made; that the note cannot be written is no reason to stop.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    note = folder / NOTE_NAME
+    with suppress(OSError):
+        if note.exists():
+            return
+        _write_new(folder / ".gitignore", _GITIGNORE)
+        # Last: its presence says that the other file was written once.
+        _write_new(note, _README)
+
+
+def _write_new(path: Path, text: str) -> None:
+    with suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:
+        stream.write(text)

@@ -1,25 +1,149 @@
-"""Open state, journal and event log of a run for the process that holds its lease."""
+"""A run's state, journal and event log, opened by the holder of its lease, checked for lost entries, and rebuilt."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from pydantic import ValidationError
+
+from metier.engine import entries as e
 from metier.engine.entries import Entry, RunFailed, RunFinished, RunPaused, RunStarted
+from metier.engine.execution.stepping import REPEATABLE, SPOOL
 from metier.engine.journal import RunLog, read_entries
-from metier.engine.loop import Driver, open_log
+from metier.engine.loop import Driver, Told, open_log
+from metier.engine.projection import project
+from metier.engine.services import Services
+from metier.engine.state import RunState, apply
+from metier.event_record import EventRecord
+from metier.events import PromptLayerCut, StepStarted
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
-from metier.runtime.records.losses import check_journal
-from metier.runtime.tracing.tracer import RunTracer
+from metier.runtime.records.run_folders import Shard, find_folder, is_run_id, iterate_folders
+from metier.runtime.traces import RunTracer
 from metier.store.base import Lease
-from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool
+from metier.store.failures import StoreDamaged
+from metier.telemetry.excerpt import cut_end
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool, read_events, scan_events
 from metier.telemetry.otel.switch import wants_content
 from metier.telemetry.otel.trace_context import build_trace_id
 from metier.telemetry.sinks import Cleaner, EventWriter, FanOut, RunScope, Sink, get_redaction_mode
+from metier.tools.base import STARTED
+from metier.tools.process.spool import LOST
+
+_MOST_NAMED = 5
+_LONGEST_CALL = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOpening:
+# A database whose last commits are gone (a damaged or shortened write-ahead log, an older copy) looks complete. The
+# event log and the spool are written after the journal and are never ahead of it: they are the only witness.
+class Loss(Struct, frozen=True, kw_only=True):
+    """What a journal lacks of what the run left beside it."""
+
+    ends_at: int
+    """The last entry that the journal has."""
+    told: int
+    """The last entry that the event log tells of."""
+    steps: tuple[str, ...]
+    """Spool names of steps whose effect began in the lost entries and must not be repeated."""
+    words: tuple[str, ...]
+    """The same for a user."""
+
+    def describe(self, run_id: str) -> StoreDamaged:
+        missing = f"; its event log tells of entry {self.told}" if self.told > self.ends_at else ""
+        steps = f"; begun and not on record: {'; '.join(self.words[:_MOST_NAMED])}" if self.words else ""
+        return StoreDamaged(
+            f"The journal of run {run_id!r} ends at entry {self.ends_at}{missing}{steps}. The run store lost its end",
+            hint=(
+                "Restore the run store from a backup. Or check whether these steps happened, then continue from entry "
+                f"{self.ends_at} with `agent resume {run_id} --accept-loss`"
+            ),
+        )
+
+
+def check_journal(folder: Path, run_id: str, entries: Sequence[e.Entry], *, accepts_loss: bool = False) -> Told:
+    """Compare a journal with the event log and the spool of its folder. How far the log tells of it.
+
+    Raises `StoreDamaged` where entries are missing, unless that is accepted: then the old log is set aside.
+    """
+    log = folder / FILE_NAME
+    begun = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, e.StepStarted)})
+    attempts, named = Counter(begun), dict[str, str]()
+    events, told = 0, 0
+    for entry, line in scan_events(log) if log.exists() else ():
+        if entry > told:
+            told, events = entry, 0
+        events += entry == told > 0
+        if entry > len(entries):
+            named |= _name_lost_step(line, attempts)
+    for note in _list_notes(folder):
+        step_id, _, attempt = note.rpartition("-")
+        if attempt.isdecimal() and int(attempt) > begun[step_id]:
+            named.setdefault(note, f"step {step_id}, noted in the spool")
+    if told <= len(entries) and not named:
+        return Told(told, events)
+    loss = Loss(ends_at=len(entries), told=told, steps=tuple(named), words=tuple(named.values()))
+    if not accepts_loss:
+        raise loss.describe(run_id)
+    accept_loss(folder, loss)
+    return Told()
+
+
+def accept_loss(folder: Path, loss: Loss) -> None:
+    """Keep the old event log aside, and leave a mark for each step that must be asked about when it comes up again."""
+    log, spool = folder / FILE_NAME, folder / SPOOL
+    if log.exists():
+        log.replace(folder / f"events.lost-{loss.told}.jsonl")
+    spool.mkdir(parents=True, exist_ok=True)
+    for name in loss.steps:
+        (spool / f"{name}{LOST}").touch()
+        (spool / f"{name}{STARTED}").unlink(missing_ok=True)
+
+
+def find_lost_run(runs: Path, name: str, *, shard: Shard) -> Path | None:
+    """The folder of a run that the store does not know: by its id, the beginning of it, or the newest for `latest`."""
+    if is_run_id(name):
+        found = [find_folder(runs, name, shard=shard)]
+    else:
+        prefix = "" if name == "latest" else name
+        found = sorted(
+            (folder for folder in iterate_folders(runs) if folder.name.startswith(prefix)), key=lambda each: each.name
+        )
+    # A start that was killed leaves an empty folder; a run that existed has told of it.
+    return next((folder for folder in reversed(found) if (folder / FILE_NAME).exists()), None)
+
+
+def describe_lost_run(folder: Path) -> StoreDamaged:
+    told = max((record.entry for record in read_events(folder / FILE_NAME)), default=0)
+    return StoreDamaged(
+        f"Run {folder.name!r} is not in the run store, but its folder is there and tells of {told} entries: '{folder}'",
+        hint="Restore the database and its -wal file from a backup; if you deleted the run, delete the folder too",
+    )
+
+
+def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
+    """Spool name and words of the step whose effect this event tells of, if it must not be repeated."""
+    try:
+        payload = EventRecord.model_validate_json(line).payload
+    except ValidationError:
+        return {}
+    if not isinstance(payload, StepStarted) or payload.effect in REPEATABLE:
+        return {}
+    attempts[payload.step_id] += 1
+    call = cut_end(f"{payload.tool or payload.action} {payload.arguments}", _LONGEST_CALL)
+    return {f"{payload.step_id}-{attempts[payload.step_id]}": f"step {payload.step_id}, {call}"}
+
+
+def _list_notes(folder: Path) -> list[str]:
+    try:
+        names = os.listdir(f"{folder}/{SPOOL}")  # noqa: PTH208  text, not paths: each run asks
+    except OSError:
+        return []
+    return sorted(name.removesuffix(STARTED) for name in names if name.endswith(STARTED))
+
+
+class LogOpening(Struct, frozen=True, kw_only=True):
     """Where the log of a run is, and who is told of it."""
 
     place: Host
@@ -78,3 +202,42 @@ def _open_tracer(run_id: str, place: Host, *, cleaner: Cleaner, entries: Sequenc
 def _is_at_rest(last: Entry) -> bool:
     """The driver before this one stopped where a run may stop; otherwise it was killed, with spans not yet sent."""
     return isinstance(last, RunFinished | RunFailed) or (isinstance(last, RunPaused) and last.pause != "delegation")
+
+
+class Teller:
+    """Folds a journal as it grows, and tells a sink of it. Events that only watched are in no journal."""
+
+    def __init__(self, place: Host, run_id: str, sink: Sink) -> None:
+        self.state = RunState(run_id)
+        self._place = place
+        self._sink = sink
+        self._writer: EventWriter | None = None
+
+    def tell(self, entries: Iterable[Entry]) -> int:
+        """Those that come next; how many events they came to. Each is stamped with the time at which it is told."""
+        count = 0
+        for entry in entries:
+            apply(self.state, entry)
+            self._writer = self._writer or self._open()
+            for payload in project(entry, self.state):
+                self._writer.emit(payload, entry=self.state.seq, turn=self.state.turn, skill=self.state.skill)
+                count += 1
+        return count
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def _open(self) -> EventWriter:
+        started = self.state.started
+        assert started is not None, "a journal begins with the start of its run"
+        mode = get_redaction_mode(self._place.settings.logging)
+        scope = RunScope(run_id=self.state.run_id, trace_id=started.trace_id, redaction_mode=mode)
+        cleaner = build_place_cleaner(self._place)
+        return EventWriter(self._sink, cleaner, scope=scope, clock=self._place.clock, ids=self._place.ids)
+
+
+def tell_of_cuts(log: RunLog, services: Services) -> None:
+    """Files of the prompt that are larger than their layer may be."""
+    for layer, source in services.instructions.sources.items():
+        if source.left_out:
+            log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))

@@ -4,44 +4,49 @@ Without an agent a run has the built-in one: everything that the workspace offer
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from metier.definitions.agent import FILE_NAME, AgentDefinition, parse_agent
-from metier.definitions.files.contained_file import read_contained
-from metier.definitions.ids import fold_id
-from metier.definitions.inherit import INHERIT, resolve_list
-from metier.definitions.names import canonical_name
+from metier.definitions.files.contained_path import read_contained
+from metier.definitions.names import Profile, canonical_name, fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
-from metier.definitions.profile import Profile
-from metier.definitions.references import read_names
+from metier.definitions.references import INHERIT, read_names, resolve_list
 from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.document import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError
+from metier.ids import measure_ms
 from metier.providers.options import ModelOptions
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import ActiveSkills, activate_named, find_all_skills, find_skills, list_unread
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.listed import check_duplicate, list_definitions
 from metier.runtime.workspace.model_choice import choose_model, choose_profile, list_models
+from metier.runtime.workspace.skill_catalog import (
+    ActiveSkills,
+    activate_named,
+    find_all_skills,
+    find_skills,
+    leave_out_incomplete,
+    list_unread,
+)
 from metier.skills.activation import OPT_IN, activate, describe_broken
 from metier.skills.package import SkillPackage
 from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox
-from metier.tools.web.resolving import WebAccess
+from metier.tools.web.url import WebAccess
 
 BUILT_IN = ""
 """The ID of the agent that needs no file."""
 BUILT_IN_NAME = "built-in"
-"""What a person calls it."""
+"""What a user calls it."""
 SUMMARIZER = "built-in:summary"
-"""The agent of the runs that sum up a chat; they belong to its context, and are no turns of it."""
+"""The agent of the runs that summarize a chat; they belong to its context, and are no turns of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentInForce:
+class AgentInForce(Struct, frozen=True, kw_only=True):
     """Who does the work of a run, with everything that follows from that."""
 
     id: str = BUILT_IN
@@ -59,6 +64,8 @@ class AgentInForce:
     """Those that may be chosen for it, its own first; empty where it does not say."""
     problems: tuple[Problem, ...] = ()
     """What keeps skills from it."""
+    load_ms: float = 0
+    """Milliseconds that reading its skills took."""
     changed: tuple[str, ...] = ()
     """Its pin, where its file is no longer what the run began with."""
     lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
@@ -113,12 +120,14 @@ def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForc
     its definition.
     """
     if not agent_id:
-        skills = find_skills(place)
+        started = place.clock.monotonic()
+        skills = leave_out_incomplete(find_skills(place))
         return AgentInForce(
             place=_apply(place, None, model=model),
             packages=skills.packages,
             tasks=_list_tasks(place),
             problems=skills.problems,
+            load_ms=measure_ms(place.clock, started),
         )
     file, found_id = find_agent_file(place.workspace, agent_id)
     try:
@@ -126,16 +135,18 @@ def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForc
     except OSError as error:
         raise ConfigError(
             f"Agent {found_id!r} cannot be used: '{file}' cannot be read: {error.strerror}",
-            hint="Mend it, or remove it",
+            hint="Fix or remove it",
         ) from error
-    return build_agent(place, found_id, data, file=file, model=model)
+    agent = build_agent(place, found_id, data, file=file, model=model)
+    skills = leave_out_incomplete(ActiveSkills(agent.packages, agent.problems))
+    return replace(agent, packages=skills.packages, problems=skills.problems)
 
 
 def choose_built_in(place: Host, agent_id: str) -> tuple[Host, str]:
     """The place without a default agent, and no ID, where the built-in agent is named; else both as they are.
 
     An agent of the workspace with this name is the one that is meant: the built-in one may do more. This is for
-    commands that a person types; a caller of a server does not get past the default agent of the settings.
+    commands that a user types; a caller of a server does not get past the default agent of the settings.
     """
     if not is_built_in(place, agent_id):
         return place, agent_id
@@ -150,11 +161,24 @@ def is_built_in(place: Host, agent_id: str) -> bool:
 
 def check_model(place: Host, agent_id: str, *, model: str) -> None:
     """Whether the agent may use the model that was asked for, or its own. Raises `UsageError`."""
-    definition = None
-    if agent_id:
-        file, found_id = find_agent_file(place.workspace, agent_id)
-        definition = parse_agent(read_definition_file(file, place.workspace), file=file, id=found_id).agent
-    choose_model(place.settings.model, definition, wanted=model)
+    choose_model(place.settings.model, _read_definition(place, agent_id), wanted=model)
+
+
+def approves_changes(place: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
+    """Whether a run of this agent makes changes without asking: its profile allows them, and it has a tool for them."""
+    definition = _read_definition(place, agent_id)
+    if choose_profile(place.settings.runtime.profile, definition) != "permissive":
+        return False
+    agent = AgentInForce(place=place, definition=definition)
+    return any(tool.info.effect != "read" for tool in agent.choose_tools(tools))
+
+
+def _read_definition(place: Host, agent_id: str) -> AgentDefinition | None:
+    """The definition as its file has it now; nothing for the built-in agent. Raises `UsageError`, `OSError`."""
+    if not agent_id:
+        return None
+    file, found_id = find_agent_file(place.workspace, agent_id)
+    return parse_agent(read_definition_file(file, place.workspace), file=file, id=found_id).agent
 
 
 def read_definition_file(file: Path, workspace: Path) -> bytes:
@@ -163,10 +187,11 @@ def read_definition_file(file: Path, workspace: Path) -> bytes:
 
 
 def find_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
-    """The `AGENT.md` and the ID as its folder spells it. Raises `UsageError`."""
+    """The `AGENT.md` and the ID as its folder spells it. Raises `UsageError`, `ConfigError` for an ID of two agents."""
     listed = list_definitions(workspace, "agents", FILE_NAME)
     found = listed.get(fold_id(agent_id))
     if found is None:
+        check_duplicate(workspace, "agents", FILE_NAME, id=agent_id)
         known = sorted(each.id for each in listed.values())
         there = f"There are: {', '.join(known)}" if known else "Write '.agent/agents/<id>/AGENT.md'"
         raise UsageError(f"No agent is called {agent_id!r}", hint=hint_nearest(agent_id, known) or there)
@@ -199,7 +224,9 @@ def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> Age
         )
     definition = reading.agent
     fields = parse_document(data, file=file).fields
+    started = place.clock.monotonic()
     skills = _choose_skills(place, definition.skills)
+    load_ms = measure_ms(place.clock, started)
     tasks = {fold_id(each): each for each in _list_tasks(place)}
     return AgentInForce(
         id=agent_id,
@@ -212,6 +239,7 @@ def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> Age
         ),
         models=list_models(place.settings.model, definition),
         problems=skills.problems,
+        load_ms=load_ms,
         lines={key: read_names(fields, key) for key in ("tools", "skills", "tasks")},
     )
 

@@ -9,16 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import is_absent, read_contained
+from msgspec import Struct
+
+from metier.definitions.files.contained_path import is_absent, read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import plain_value, read_yaml
 from metier.errors import ConfigError
 from metier.runtime.host import Host
-from metier.tools.hooks.definition import HookCommand
-from metier.tools.hooks.pinning import pin_files
-from metier.tools.hooks.reading import HookReading, read_hooks, read_hooks_text
+from metier.tools.hooks.definition import HookCommand, HookReading, pin_files, read_hooks, read_hooks_text
 
 FILES = tuple(f"{folder}/hooks.yaml" for folder in WORKSPACE_FOLDERS)
 SETTINGS = "agent.yaml"
@@ -26,8 +25,7 @@ CLAUDE_FILES = (".claude/settings.json", ".claude/settings.local.json")
 MAX_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HooksInForce:
+class HooksInForce(Struct, frozen=True, kw_only=True):
     hooks: tuple[HookCommand, ...] = ()
     withheld: tuple[str, ...] = ()
     """Files whose hooks do not run, because the user has not trusted them."""
@@ -46,12 +44,12 @@ def load_hooks(place: Host) -> HooksInForce:
 
 
 def list_hook_lines(place: Host) -> list[str]:
-    """In words, what a person should read before trusting the folder."""
+    """In words, what a user should read before trusting the folder."""
     return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _find_hooks(place).shared]
 
 
 def digest_workspace_hooks(place: Host) -> str:
-    """Names what a person trusts: the commands and the files of the workspace that they name."""
+    """Names what a user trusts: the commands and the files of the workspace that they name."""
     return digest_hooks(_find_hooks(place).shared)
 
 
@@ -78,8 +76,7 @@ def list_withheld_hooks(place: Host) -> tuple[Problem, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     own: tuple[HookCommand, ...]
     """Of the user's own settings and of the home folder."""
     shared: tuple[HookCommand, ...]

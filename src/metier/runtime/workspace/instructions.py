@@ -1,23 +1,32 @@
-"""The words of a workspace that every run of it begins with: `context/`, the agent, and what the run is given."""
+"""The instructions of a workspace: `context/`, the agent, and its project files such as `AGENTS.md`."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from metier.context.caps import CAPS, cap_conversation, cap_layer
+from msgspec import Struct
+
 from metier.context.control import build_control_specs
-from metier.context.layers import LayerName
+from metier.context.layers import CAPS, LayerName, cap_conversation, cap_layer
 from metier.context.operating import Family, Subjects, build_operating
-from metier.context.project import render_project
-from metier.dataclass import dataclass
-from metier.definitions.files.contained_file import is_absent, read_contained
+from metier.context.outside_text import render_project
+from metier.definitions.files.contained_path import is_absent, read_contained
 from metier.definitions.problems import Problem
-from metier.definitions.project_files import ProjectFile
+from metier.definitions.project_files import (
+    Deny,
+    ProjectFile,
+    allow_all,
+    load_nearby_files,
+    load_personal_file,
+    load_project_file,
+)
 from metier.engine.services import Instructions, LayerSource
 from metier.errors import ConfigError
 from metier.messages import Message
 from metier.prompts.texts import load_text
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.plugins import render_layers
 
@@ -30,9 +39,11 @@ FILES: dict[LayerName, str] = {
 MAX_FILE_BYTES = 1_000_000
 """More than this is not read at all: it is no instruction."""
 
+PROJECT = "project:"
+"""Pin of a file of project instructions: its hash. The text that was used is among the instructions of the run."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+
+class Said(Struct, frozen=True, kw_only=True):
     """What a run is given beside its task: the conversation before it, and the step of a task it carries out."""
 
     facts: str = ""
@@ -41,8 +52,7 @@ class Said:
     step: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(Struct, frozen=True):
     text: str
     source: LayerSource
 
@@ -175,3 +185,43 @@ def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:
     problem = Problem(severity="error", code="context_file", message=message, file=str(file), line=line)
     hint = "Correct it, or take it away: runs need no such file"
     return ConfigError(f"'{file.name}' cannot be a layer of the prompt", hint=hint, problems=(problem,))
+
+
+def load_project(place: Host, *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
+    """The person's own file, then that of the workspace, which may say otherwise. Redacted and sanitised."""
+    return _load_project(place, build_place_cleaner(place).text, deny=deny)
+
+
+def _load_project(place: Host, clean: Callable[[str], str], *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
+    own = load_personal_file(place.home, clean=clean)
+    shared = load_project_file(
+        place.workspace, within=place.workspace, clean=clean, is_own=place.trust.is_trusted, deny=deny
+    )
+    return tuple(file for file in (own, shared) if file is not None)
+
+
+def find_changed_project(place: Host, pins: Mapping[str, str], *, deny: Deny = allow_all) -> tuple[str, ...]:
+    """Pins of files that are no longer what the run began with."""
+    pinned = {name: digest for name, digest in pins.items() if name.startswith(PROJECT)}
+    if not pinned:
+        return ()
+    now = {f"{PROJECT}{file.path}": file.sha256 for file in load_project(place, deny=deny)}
+    return tuple(name for name, digest in pinned.items() if now.get(name) != digest)
+
+
+def find_project_problems(place: Host) -> dict[Path, tuple[Problem, ...]]:
+    """What is wrong with the instructions of the workspace, by file."""
+    files = [file for file in _load_project(place, lambda text: text) if not file.path.startswith("~")]
+    return {place.workspace / file.path: file.problems for file in files}
+
+
+class NearbyFiles(Struct, frozen=True, kw_only=True):
+    """Finds the instructions of folders that a run comes to. An `engine.nearby.Nearby`."""
+
+    workspace: Path
+    clean: Callable[[str], str]
+    is_own: bool
+    deny: Deny = allow_all
+
+    def find(self, path: str) -> tuple[ProjectFile, ...]:
+        return load_nearby_files(path, workspace=self.workspace, clean=self.clean, is_own=self.is_own, deny=self.deny)

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from metier.approval.rules import Rule
 from metier.context.control import CONTROL_NAMES
-from metier.definitions.inherit import find_limit
 from metier.definitions.permits import Permits
 from metier.definitions.problems import Problem
-from metier.definitions.references import Reference
+from metier.definitions.references import Reference, find_limit
 from metier.definitions.skills.skill import SkillDefinition
 from metier.skills.package import SkillPackage
 from metier.task_events import SkillWithoutTools

@@ -1,26 +1,25 @@
 """Which model a run asks, and which it may: the host's settings, narrowed by its agent. Pure."""
 
 from metier.definitions.agent import AgentDefinition
+from metier.definitions.names import PROFILES, Profile
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.profile import PROFILES, Profile
 from metier.errors import UsageError
-from metier.providers.allowed import is_allowed
+from metier.providers.model_names import ModelName, check_fallbacks, is_allowed, parse_model_name
 from metier.providers.options import OFFLINE, ModelOptions
-from metier.providers.registry import BUILT_IN, REMOTE
-from metier.providers.retry import ModelName, check_allowed, split_model_name
 
 
 def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted: str = "") -> ModelOptions:
     """The options that hold in a run of this agent; `wanted` is the model that the caller asked for.
 
-    Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models.
+    Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models: only
+    a caller who names another provider gets past it.
     """
-    if options.provider == OFFLINE:
-        return options
-    check_allowed(options.fallback_models, options.allowed_models)
-    own = list_models(options, agent)
     name = wanted or (agent.model if agent and agent.model else "")
-    chosen = split_name(name, options) if name else ModelName(options.provider, options.name)
+    chosen = _parse(name, options) if name else ModelName(options.provider, options.name)
+    if options.provider == OFFLINE and (not wanted or chosen.provider == OFFLINE):
+        return options
+    check_fallbacks(options.fallback_models, options.allowed_models, provider=options.provider)
+    own = list_models(options, agent)
     _check(chosen, name or options.name, options=options, agent=agent)
     return options.model_copy(
         update={
@@ -60,29 +59,23 @@ def _check(chosen: ModelName, name: str, *, options: ModelOptions, agent: AgentD
         raise UsageError(f"Model {name!r} is not allowed here", hint=hint)
 
 
-def split_name(name: str, options: ModelOptions) -> ModelName:
-    """Behind an address of one's own, such as a gateway's, `openai/x` is the name of a model like any other."""
-    if name.startswith(f"{REMOTE}/"):
-        return ModelName(REMOTE, name.partition("/")[2])
-    section = getattr(options.providers, options.provider, None)
-    if section is None or getattr(section, "base_url", None) is not None:
-        return ModelName(options.provider, name)
-    return split_model_name(name, primary=options.provider, providers=BUILT_IN)
+def _parse(name: str, options: ModelOptions) -> ModelName:
+    return parse_model_name(name, provider=options.provider)
 
 
 def _narrow(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
     if not own or not options.allowed_models:
         return own or options.allowed_models
-    return tuple(name for name in own if is_allowed(split_name(name, options), options.allowed_models))
+    return tuple(name for name in own if is_allowed(_parse(name, options), options.allowed_models))
 
 
 def _find_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
     """Those that the agent allows too; a plain name stays with the provider it was written for."""
     kept: list[str] = []
     for name in options.fallback_models:
-        provider, model = split_model_name(name, primary=options.provider, providers=BUILT_IN)
-        if is_allowed(ModelName(provider, model), own):
-            kept.append(name if provider == chosen.provider else f"{provider}/{model}")
+        model = _parse(name, options)
+        if model.provider != OFFLINE and is_allowed(model, own):
+            kept.append(name if model.provider == chosen.provider else str(model))
     return tuple(kept)
 
 

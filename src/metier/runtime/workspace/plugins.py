@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
-from metier.dataclass import dataclass
-from metier.definitions.plugin_names import PLUGIN
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.event_record import EventRecord
-from metier.plugins.lifecycle import ask_for_layer, running
-from metier.plugins.load import Plugins, load_plugins
+from metier.plugins.lifecycle import Plugins, ask_for_layer, load_plugins, running
 from metier.plugins.registry import Registry
 from metier.plugins.subscription import Subscription
 from metier.runtime.host import Host
@@ -18,8 +18,7 @@ from metier.store.failures import StoreUnavailable
 from metier.telemetry.sinks import Sink
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
+class _Shared(Struct, frozen=True):
     """A subscription outlives the run whose log is closed."""
 
     subscription: Subscription

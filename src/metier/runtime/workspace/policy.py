@@ -1,22 +1,32 @@
 """The policy of a run: the host's file, the rules of its definitions, the profile. Reads; the judging is elsewhere."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from pathlib import Path
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import JsonValue
 
 from metier.approval.denied_programs import find_denied_programs
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
-from metier.approval.rules import Scope
+from metier.approval.rules import OutsideScripts, Scope
 from metier.approval.scopes import ScopeReader
-from metier.dataclass import dataclass
+from metier.approval.verdict import ALLOW
+from metier.decisions import ActionStep
 from metier.definitions.agent import AgentDefinition
-from metier.definitions.inherit import find_limit
-from metier.definitions.names import canonical_name
-from metier.definitions.policy_file import POLICY_FILE
-from metier.definitions.profile import Profile
+from metier.definitions.names import Profile, canonical_name
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
+from metier.definitions.problems import has_errors
+from metier.definitions.references import find_limit
 from metier.definitions.skills.naming import is_called
+from metier.definitions.skills.skill_rules import find_outside_scripts
 from metier.definitions.task import TaskDefinition, TaskStep
+from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 from metier.tools.toolbox import Toolbox
@@ -28,9 +38,14 @@ DEFINITIONS = "withheld:definitions"
 """The host's file; agents, tasks and steps. They are pinned beside the names of trusted skills, which have no colon."""
 SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
+_RULES_LINE = re.compile(r"^(?P<indent>[ ]*)rules:[ ]*(?:#.*)?$")
+_NEW_POLICY = "tool_approvals:\n  rules:\n"
+_NAMING_ARGUMENTS = ("skill_name", "script_name", "script", "agent", "task")
+"""Arguments that say which of many things a call reaches."""
+_YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speakers:
+
+class Speakers(Struct, frozen=True, kw_only=True):
     """The sources of rules in a run beside its skills."""
 
     host: bytes
@@ -45,6 +60,10 @@ class Speakers:
     """What rules may name beside the tools of the run, such as those its agent does not see; None: anything."""
     withheld: frozenset[str] = frozenset()
     """Of `HOST_FILE` and `DEFINITIONS`, those whose rules may not allow anything."""
+    outside: OutsideScripts = MappingProxyType({})
+    """Scripts outside of their folders that skills name."""
+    access: Scope | None = None
+    """The tools that `tool-access.json` turns off; None in a run, which reads the file before each turn."""
 
 
 def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:
@@ -87,17 +106,37 @@ def build_policy(
             scopes.append(reader.read_step(speakers.step))
         reader.check(f"The rules of task {speakers.task.id!r}")
     scopes = [
+        *([speakers.access] if speakers.access is not None and speakers.access.tools.rules else []),
         replace(host, is_trusted=HOST_FILE not in speakers.withheld),
         *(replace(scope, is_trusted=DEFINITIONS not in speakers.withheld) for scope in scopes),
     ]
-    speaking = [package for package in packages if has_rules(package)]
     skills = [
-        _name_fully(reader.read_skill(package.definition, is_trusted=speakers.trusted(package)), packages)
-        for package in speaking
+        replace(
+            _name_fully(reader.read_skill(package.definition, is_trusted=speakers.trusted(package)), packages),
+            outside=speakers.outside.get(canonical_name(package.definition.name), ()),
+        )
+        for package in packages
+        if has_rules(package) or canonical_name(package.definition.name) in speakers.outside
     ]
     reader.check("The rules of a skill")
     asking = ProfilePolicy(profile, tools)
     return RulePolicy(asking, tools, root=str(workspace), scopes=scopes, skills=skills, is_partial=is_partial)
+
+
+def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> OutsideScripts:
+    """By skill, the scripts outside of its folder that its text names; those in the workspace relative to it."""
+    base = f"{workspace.as_posix().rstrip('/')}/"
+    found = {
+        canonical_name(package.definition.name): tuple(
+            dict.fromkeys(
+                path
+                for script in find_outside_scripts(package.definition.body, package.definition.folder)
+                for path in (script.path.removeprefix(base), script.written)
+            )
+        )
+        for package in packages
+    }
+    return {name: paths for name, paths in found.items() if paths}
 
 
 def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
@@ -108,6 +147,39 @@ def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
     named = [each.definition for each in packages if any(is_called(each.definition, name) for name in listed)]
     names = {canonical_name(name) for skill in named for name in (skill.name, skill.id)}
     return replace(scope, limits={**scope.limits, "skills": listed | names})
+
+
+class NewDenials:
+    """Deny rules that were added to the workspace's policy file after a run was pinned to it.
+
+    They count at once, so that a rule can stop a run that waits or works. What they refuse is the result of a step: the
+    journal has it, and a replay does not read the file.
+    """
+
+    def __init__(self, workspace: Path, pinned: bytes, *, tools: Toolbox, root: Path) -> None:
+        self._workspace = workspace
+        self._root = root
+        self._tools = tools
+        self._text = pinned
+        self._policy: RulePolicy | None = None
+
+    def find(self, action: ActionStep) -> str:
+        """Why the rules deny this call now; empty if they do not. A file that cannot be used denies every call."""
+        try:
+            policy = self._read()
+        except ConfigError as error:
+            return str(error)
+        verdict = policy.judge_tool(action, skill="") if policy is not None else ALLOW
+        return verdict.reason if verdict.decision == "deny" else ""
+
+    def _read(self) -> RulePolicy | None:
+        text = read_policy_file(self._workspace)
+        if text != self._text:
+            scope = read_host(ScopeReader(root=str(self._root)), text, workspace=self._workspace)
+            permissive = ProfilePolicy("permissive", self._tools)
+            self._policy = RulePolicy(permissive, self._tools, root=str(self._root), scopes=(scope,), is_partial=True)
+            self._text = text
+        return self._policy
 
 
 def find_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
@@ -151,3 +223,90 @@ def has_rules(package: SkillPackage) -> bool:
     skill = package.definition
     has_lists = any(find_limit(names) is not None for names in (skill.tools, skill.skills, skill.tasks))
     return has_lists or bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)
+
+
+def build_rule(tool: str, arguments: dict[str, JsonValue]) -> str:
+    """A rule that allows calls like this one, as YAML: this command, this host, this folder, else the tool."""
+    lines = [f"- tool: {_quote(tool)}", "  allow: true"]
+    if condition := _find_condition(tool, arguments):
+        lines.append(f"  when: {condition}")
+    return "\n".join(lines) + "\n"
+
+
+# The rule goes to the end of the list: a rule before it that denies or asks still applies first.
+def add_rule(policy: str, rule: str, *, file: str, root: str) -> str:
+    """The text of the policy file with the rule at its end. Raises `ConfigError` where it has no place for it."""
+    text = _insert(policy, rule) if policy.strip() else _NEW_POLICY + _indent(rule, 4)
+    before, after = (_count_rules(each, file=file, root=root) for each in (policy, text or ""))
+    if text is None or after != before + 1:
+        raise ConfigError(
+            f"The rule cannot be added to '{file}' as that file is written; nothing was changed",
+            hint=f"Add it by hand:\n{rule}",
+        )
+    return text
+
+
+def _find_condition(tool: str, arguments: dict[str, JsonValue]) -> str:
+    match tool:
+        case "Bash":
+            return f"{{command: {{equals: {_quote(str(arguments.get('command', '')))}}}}}"
+        case "WebFetch":
+            host = urlsplit(str(arguments.get("url", ""))).hostname or ""
+            return f"{{url.host: {{equals: {_quote(host)}}}}}"
+        case "Write" | "Edit":
+            path = PurePosixPath(str(arguments.get("path", "")))
+            folder = str(path.parent)
+            if folder in ("", ".", "/"):
+                return f"{{path: {{equals: {_quote(str(path))}}}}}"
+            return f"{{path: {{startsWith: {_quote(folder + '/')}}}}}"
+        case _:
+            chosen = {
+                key: value for key, value in arguments.items() if key in _NAMING_ARGUMENTS and isinstance(value, str)
+            }
+            return (
+                f"{{{', '.join(f'{key}: {{equals: {_quote(str(value))}}}' for key, value in chosen.items())}}}"
+                if (chosen)
+                else ""
+            )
+
+
+def _quote(text: str) -> str:
+    return (
+        text
+        if re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text not in _YAML_WORDS
+        else json.dumps(text, ensure_ascii=False)
+    )
+
+
+def _insert(policy: str, rule: str) -> str | None:
+    """Behind the last rule of the first list; None where there is none in the usual form."""
+    lines = policy.rstrip("\n").split("\n")
+    for number, line in enumerate(lines):
+        found = _RULES_LINE.match(line)
+        if found is None:
+            continue
+        indent = len(found["indent"])
+        body = [
+            at for at in range(number + 1, len(lines)) if lines[at].strip() and not lines[at].lstrip().startswith("#")
+        ]
+        end, step = number, indent + 2
+        for at in body:
+            deep = len(lines[at]) - len(lines[at].lstrip())
+            is_item = lines[at].lstrip().startswith("- ")
+            if deep < indent or (deep == indent and not is_item):
+                break
+            step = deep if end == number else step
+            end = at
+        return "\n".join([*lines[: end + 1], _indent(rule, step).rstrip("\n"), *lines[end + 1 :]]) + "\n"
+    return None
+
+
+def _indent(text: str, depth: int) -> str:
+    return "".join(f"{' ' * depth}{line}\n" for line in text.rstrip("\n").split("\n"))
+
+
+def _count_rules(text: str, *, file: str, root: str) -> int:
+    """-1 where the text cannot be used."""
+    reader = ScopeReader(root=root)
+    scope = reader.read_policy(text, file=file)
+    return -1 if has_errors(reader.problems) else len(scope.tools.rules)

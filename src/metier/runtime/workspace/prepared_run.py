@@ -1,14 +1,15 @@
 """What must be known of a run before its journal is open."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
+
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine.entries import ChildRequest
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce
+from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce
+from metier.runtime.workspace.hooks import load_hooks
 from metier.runtime.workspace.instructions import Said
 from metier.tools.hooks.definition import HookCommand
 
@@ -18,22 +19,21 @@ RESULTS = "results"
 """The pin under which a step of a task has what the steps before it gave."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRun:
+class PreparedRun(Struct, frozen=True, kw_only=True):
     folder: Path
     agent: AgentInForce
     said: Said | None = None
     """What a run that begins is given beside its task."""
     is_dry: bool = False
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it began with; empty when it has not begun."""
+    """What it began with; empty when it has not started."""
     host: Host | None = None
     """The place without what the agent makes of it: what children begin from."""
     order: ChildRequest | None = None
     task: TaskDefinition | None = None
     """The task that plans the run, or that it is a step of."""
     max_turns: int | None = None
-    """Its limit, where it has begun: a person may have raised it."""
+    """Its limit, where it has started: a user may have raised it."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
     """What it has from the run above it: the files of its task, and what binds every run above."""
 
@@ -64,3 +64,18 @@ class PreparedRun:
             return ()
         own = next(step for step in self.task.steps if step.file.name == self.order.step_file)
         return (own,) if own is self.task.steps[0] else (self.task.steps[0], own)
+
+
+def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
+    """The hooks that a run is pinned to when it begins. Work that is handed on has those of the run above."""
+    if run.is_dry:
+        return ()
+    hooks = load_hooks(run.agent.place).hooks if run.hooks is None else run.hooks
+    # A conversation is summarized by a run of its own: that it begins is the moment before the summary.
+    is_summary = run.agent.id == SUMMARIZER
+    is_begun = run.said is not None and bool(run.said.conversation)
+    return tuple(
+        hook
+        for hook in hooks
+        if (hook.event == "PreCompact") == is_summary and not (hook.event == "SessionStart" and is_begun)
+    )

@@ -2,18 +2,17 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.definitions.ids import fold_id
-from metier.definitions.inherit import INHERIT, resolve_list
+from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.references import Reference
+from metier.definitions.references import INHERIT, Reference, resolve_list
 from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.document import Document, parse_document
@@ -22,10 +21,10 @@ from metier.engine.delegation.partners import InputSpec, fill_inputs, read_input
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, read_definition_file
-from metier.runtime.workspace.catalog import activate_named, find_all_skills
-from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.listed import check_duplicate, list_definitions
 from metier.runtime.workspace.model_choice import choose_profile
 from metier.runtime.workspace.prepared_run import PreparedRun
+from metier.runtime.workspace.skill_catalog import activate_named, find_all_skills
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool
@@ -40,6 +39,7 @@ def get_task(place: Host, task_id: str) -> TaskDefinition:
     listed = list_definitions(place.workspace, "tasks", FILE_NAME)
     found = listed.get(fold_id(task_id))
     if found is None:
+        check_duplicate(place.workspace, "tasks", FILE_NAME, id=task_id)
         known = sorted(each.id for each in listed.values())
         there = f"There are: {', '.join(known)}" if known else "Write '.agent/tasks/<id>/TASK.md'"
         raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)

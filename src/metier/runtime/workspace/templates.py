@@ -1,24 +1,50 @@
-"""Workspaces to begin with: they ship as files, and are copied whole or not at all. Nothing is ever replaced."""
+"""Files of a new workspace: templates that are copied whole or not at all, and a first `AGENTS.md`."""
 
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.project_files import NAMES
 from metier.definitions.skills.sources import find_bundled_folder
 from metier.errors import UsageError
 
-FOLDER = find_bundled_folder() / "templates"
+TEMPLATES_FOLDER = find_bundled_folder() / "templates"
 DEFAULT = "starter"
 _ABOUT = {
     "starter": "An agent, two skills with scripts, a task of three steps, rules; it runs without a model.",
     "empty": "An agent and a rule, and nothing else.",
 }
 
+_PROJECT_FILE_HEAD = """# Instructions for agents
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+<!-- Every run in this folder reads this file, and so do other tools that know AGENTS.md. Keep it short. -->
+
+## What this is
+
+One or two sentences: what the project does, and for whom.
+
+## How to check a change
+
+"""
+_PROJECT_FILE_TAIL = """
+## Conventions
+
+- Write what a newcomer gets wrong: names, style, what must not be touched.
+- Import longer texts with a line of their own, such as `@docs/style.md`, and remove this line.
+"""
+_COMMANDS = (
+    ("pyproject.toml", "python -m pytest"),
+    ("package.json", "npm test"),
+    ("Cargo.toml", "cargo test"),
+    ("go.mod", "go test ./..."),
+    ("Makefile", "make"),
+)
+
+
+class Template(Struct, frozen=True, kw_only=True):
     name: str
     about: str
     files: tuple[str, ...]
@@ -60,7 +86,7 @@ def write_template(template: Template, target: Path, *, replaced: Mapping[str, s
             with path.open("xb") as stream:
                 written.append(path)
                 text = (replaced or {}).get(file)
-                stream.write((FOLDER / template.name / file).read_bytes() if text is None else text.encode())
+                stream.write((TEMPLATES_FOLDER / template.name / file).read_bytes() if text is None else text.encode())
     except OSError as error:
         for path in written:
             path.unlink(missing_ok=True)
@@ -72,7 +98,7 @@ def write_template(template: Template, target: Path, *, replaced: Mapping[str, s
 
 
 def _build(name: str) -> Template:
-    files = tuple(sorted(_list_files(FOLDER / name)))
+    files = tuple(sorted(_list_files(TEMPLATES_FOLDER / name)))
     tasks = [Path(file) for file in files if file.endswith("/TASK.md")]
     return Template(
         name=name,
@@ -86,3 +112,22 @@ def _list_files(root: Path) -> Iterator[str]:
     for folder, folders, names in root.walk():
         folders[:] = [each for each in folders if each != "__pycache__"]
         yield from ((folder / name).relative_to(root).as_posix() for name in names)
+
+
+def write_project_file(workspace: Path) -> Path | None:
+    """Its path; None, and nothing is written, where the folder has such a file. Raises `OSError`."""
+    if any(os.path.lexists(workspace / name) for name in NAMES):
+        return None
+    file = workspace / NAMES[0]
+    with file.open("x", encoding="utf-8") as stream:
+        stream.write(build_project_text(workspace))
+    return file
+
+
+def build_project_text(workspace: Path) -> str:
+    return _PROJECT_FILE_HEAD + "\n".join(_list_commands(workspace)) + "\n" + _PROJECT_FILE_TAIL
+
+
+def _list_commands(workspace: Path) -> Iterator[str]:
+    found = [command for name, command in _COMMANDS if (workspace / name).is_file()]
+    yield from (f"- `{command}`" for command in found or ["the command that tests it"])

@@ -12,10 +12,10 @@ from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.runtime.host import Host
-from metier.runtime.workspace.catalog import find_all_skills
 from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lines
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE
+from metier.runtime.workspace.skill_catalog import find_all_skills
 from metier.skills.trust.judgement import TRUSTED_UNREAD
 from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
 
@@ -30,7 +30,7 @@ def find_withheld(place: Host, policy: bytes) -> frozenset[str]:
 
 
 def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
-    """In words, what a person should read before trusting the folder: settings by key, rules that allow, code."""
+    """In words, what a user should read before trusting the folder: settings by key, rules that allow, code."""
     found = [f"agent.yaml: {key}" for key in settings]
     reader = ScopeReader(root=str(place.workspace))
     host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)

@@ -7,11 +7,12 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from metier.runtime.documents import approval_as_json, attempt_as_json
-from metier.runtime.questions.approvals import Reply
+from metier.runtime.questions.approval_questions import Reply
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.body import Body
-from metier.server.deciding import decide
+from metier.server.deciding import check_grant, decide
 from metier.server.idempotency import Document, Key, Once, run_once
+from metier.server.problems import HttpProblem
 from metier.server.state import CurrentUser, ServerState, State
 
 router = APIRouter(prefix="/approvals", tags=["approvals"])
@@ -22,13 +23,18 @@ type ApprovalName = Annotated[str, Path(max_length=200, description="The id of a
 class Decision(Body):
     reason: Annotated[str, Field(max_length=10_000, description="Why; of a denial the model reads it.")] = ""
     hash: Annotated[
-        str, Field(max_length=200, description="`hash` of the call that was looked at: another one is not decided.")
+        str,
+        Field(
+            max_length=200,
+            description="`hash` of the call that was reviewed; approving needs it.",
+        ),
     ] = ""
 
 
 class Approval(Decision):
     arguments: Annotated[
-        dict[str, JsonValue] | None, Field(description="Run the call with these arguments instead.")
+        dict[str, JsonValue] | None,
+        Field(description="Run the call with these arguments; needs the grant `edit`."),
     ] = None
 
 
@@ -56,7 +62,16 @@ async def get_approval(state: State, approval: ApprovalName) -> Response:
 async def approve(
     request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Approval, key: Key = ""
 ) -> Response:
-    """Let the call run, once, as it stands or with other arguments. The run goes on."""
+    """Let the call run, once, as it stands or with other arguments. The run continues."""
+    if wanted.arguments is not None:
+        check_grant(user, "edit")
+    if not wanted.hash:
+        raise HttpProblem(
+            422,
+            "hash_missing",
+            f"Approving {approval!r} needs the hash of the call that was looked at",
+            hint=f"Send `hash` of GET /api/v1/approvals/{approval}",
+        )
     reply = Reply(decision="approved", by=user.name, reason=wanted.reason, arguments=wanted.arguments)
     return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
 
@@ -65,7 +80,7 @@ async def approve(
 async def deny(
     request: Request, state: State, user: CurrentUser, approval: ApprovalName, wanted: Decision, key: Key = ""
 ) -> Response:
-    """Refuse the call; the model is told, with the reason. The run goes on."""
+    """Refuse the call; the model is told, with the reason. The run continues."""
     reply = Reply(decision="denied", by=user.name, reason=wanted.reason)
     return await _decide(request, approval, reply, wanted=wanted, key=key, state=state)
 

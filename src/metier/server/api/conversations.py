@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.queue.detached import leave_to_workers
-from metier.runtime.records.row_documents import iso
+from metier.runtime.records.index_rows import iso
 from metier.server.api.answers import Listing, PageSize, answer, answer_page
 from metier.server.api.starting import MOST_TEXT, RunLimits, use_limits
 from metier.server.body import Body

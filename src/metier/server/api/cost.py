@@ -1,23 +1,24 @@
 """What runs used and cost, and the same as metrics in Prometheus text."""
 
-from typing import Annotated, get_args
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import JsonValue
 from starlette.responses import PlainTextResponse, Response
 
-from metier.runtime.history.spending import parse_since, read_spent
+from metier.runtime.history.spending import parse_since, read_spending
 from metier.server.api.answers import answer
 from metier.server.idempotency import Document
+from metier.server.queue_health import read_queue
 from metier.server.state import ServerState, State
-from metier.task_state import TaskState
+from metier.store.usage import UNFINISHED, UsageTotal
 from metier.version import __version__
-from metier.views.spending import Grouping, Total, sum_up
+from metier.views.spending import Grouping, Total
 
 router = APIRouter(tags=["cost"])
 
 _MOST_COUNTED = 10_000
-_STATUSES: tuple[TaskState, ...] = get_args(TaskState.__value__)
 
 
 @router.get("/cost", response_model=dict[str, JsonValue])
@@ -26,12 +27,12 @@ async def get_cost(
     by: Annotated[Grouping, Query(description="What is added up.")] = "model",
     since: Annotated[str, Query(max_length=40, description="24h, 7d, 4w, or a date such as 2026-01-31.")] = "7d",
 ) -> Response:
-    """What the runs that began since then used; `missing` of them have no event log here."""
+    """The usage of model calls since then, of runs that ended or wait; `missing` ended runs are not counted yet."""
     begun = parse_since(since, now=state.host.clock.now()) if since else None
-    read = await read_spent(state.runtime, begun)
-    totals: list[JsonValue] = [_as_item(total) for total in sum_up(read.spent, by)]
+    read = await read_spending(state.runtime, by, since=begun)
+    totals: list[JsonValue] = [_as_item(total) for total in read.totals]
     return answer(
-        state, {"by": by, "totals": totals, "runs": read.runs, "completed": read.completed, "missing": read.missing}
+        state, {"by": by, "totals": totals, "runs": read.runs, "completed": read.completed, "missing": read.unrecorded}
     )
 
 
@@ -51,23 +52,44 @@ async def _measure(state: ServerState) -> list[str]:
         "# HELP metier_runs Runs of the store that have not ended, by status.",
         "# TYPE metier_runs gauge",
     ]
-    for status in _STATUSES:
-        if status in ("completed", "failed", "timeout", "escalated", "canceled"):
-            continue
-        rows = await store.list_runs(status=status, limit=_MOST_COUNTED)
-        lines.append(f'metier_runs{{status="{status}"}} {len(rows)}')
+    unfinished = await store.usage.count_unfinished()
+    lines += [f'metier_runs{{status="{status}"}} {unfinished.get(status, 0)}' for status in UNFINISHED]
     waiting = await store.list_approvals(status="open", limit=_MOST_COUNTED)
-    stale = await store.list_stale(queue=state.queue, limit=_MOST_COUNTED)
+    queue = await read_queue(state)
     for name, text, value in (
         ("metier_approvals_open", "Approvals that wait for a decision.", len(waiting)),
-        ("metier_queue_waiting", "Runs of the queue that no process drives.", len(stale)),
+        ("metier_queue_waiting", "Runs of the queue that no process drives.", queue.waiting),
+        ("metier_queue_lost", "Runs of the queue whose worker was lost.", queue.lost),
+        ("metier_queue_oldest_seconds", "Age of the oldest waiting run of the queue.", f"{queue.oldest_seconds:g}"),
         ("metier_pool_slots", "Runs that this process may drive at a time.", pool.slots if pool else 0),
         ("metier_pool_busy", "Runs that this process drives.", pool.busy if pool else 0),
         ("metier_watchers", "Event streams that are open.", state.feed.watchers),
         ("metier_watched_runs", "Runs that are watched.", state.feed.watched),
     ):
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {value}"]
-    return lines
+    return [*lines, *state.metrics.render(), *_render_usage(await store.usage.sum_by("model"))]
+
+
+def _render_usage(totals: Sequence[UsageTotal]) -> Iterator[str]:
+    """Of all processes, from the store: totals never shrink, because they outlive their runs."""
+    yield "# HELP metier_model_calls_total Model calls of runs that ended or wait."
+    yield "# TYPE metier_model_calls_total counter"
+    for model, amounts in totals:
+        yield f'metier_model_calls_total{{model="{_quote(model)}"}} {amounts.calls}'
+    yield "# HELP metier_model_tokens_total Tokens of these calls; cached ones are also input."
+    yield "# TYPE metier_model_tokens_total counter"
+    for model, amounts in totals:
+        kinds = {"input": amounts.input_tokens, "cached": amounts.cached_tokens, "output": amounts.output_tokens}
+        for kind, count in kinds.items():
+            yield f'metier_model_tokens_total{{model="{_quote(model)}",kind="{kind}"}} {count}'
+    yield "# HELP metier_model_cost_usd_total Cost of these calls, where a price is known."
+    yield "# TYPE metier_model_cost_usd_total counter"
+    for model, amounts in totals:
+        yield f'metier_model_cost_usd_total{{model="{_quote(model)}"}} {amounts.cost_usd:.6f}'
+
+
+def _quote(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _as_item(total: Total) -> Document:

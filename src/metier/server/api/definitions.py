@@ -10,15 +10,16 @@ from starlette.responses import Response
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.agent import load_agent
-from metier.definitions.ids import fold_id
+from metier.definitions.names import fold_id
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, load_task
-from metier.runtime.children.child_runs import request_task
+from metier.providers.model_names import qualify_model_name
+from metier.runtime.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.workspace.catalog import find_all_skills, find_skills
 from metier.runtime.workspace.listed import list_definitions
+from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
 from metier.runtime.workspace.tasks import get_task
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.api.starting import RunLimits, start_once, use_limits
@@ -58,8 +59,9 @@ async def start_task(request: Request, state: State, task: TaskName, wanted: Sta
     async def start(once: Once) -> Document:
         await run_sync(find_task, state.host, task)
         place = use_limits(state, wanted).place
-        ordered = request_task(place, task, wanted.inputs, agent=wanted.agent, model=wanted.model)
-        run = RunRequest(task=ordered.order.task, mode=wanted.mode, model=wanted.model, commission=ordered)
+        model = qualify_model_name(wanted.model, provider=wanted.provider)
+        ordered = request_task(place, task, wanted.inputs, agent=wanted.agent, model=model)
+        run = RunRequest(task=ordered.order.task, mode=wanted.mode, model=model, commission=ordered)
         return await start_once(request, once, run, wanted)
 
     return answer(state, await run_once(request, key, start), status=201)

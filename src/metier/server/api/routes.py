@@ -1,5 +1,7 @@
 """The HTTP API under `/api/v1`: which routers it is made of."""
 
+from typing import Any
+
 from fastapi import FastAPI
 
 from metier.server.api import approvals, conversations, cost, definitions, health, run_events, runs, schedules
@@ -30,3 +32,24 @@ def mount(app: FastAPI, state: ServerState) -> None:
         app.include_router(module.router, prefix=PREFIX, responses={**FAILURES})
     state.access.allow_writes(rf"{PREFIX}/approvals/[^/]+/(approve|deny)", "approver")
     state.access.allow_writes(rf"{PREFIX}/runs/[^/]+/(answer|resume)", "approver")
+
+
+def describe_security(app: FastAPI, *, cookie: str) -> None:
+    """Add the ways to sign in to the OpenAPI document. `/health` needs none of them."""
+    build = app.openapi
+
+    def build_with_security() -> dict[str, Any]:
+        document = build()  # FastAPI builds it once and returns the same object from then on
+        document.setdefault("components", {})["securitySchemes"] = {
+            "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A token of the server or of one of its users.",
+            },
+            "session": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "The cookie of a browser."},
+        }
+        document["security"] = [{"token": []}, {"session": []}]
+        document["paths"][f"{PREFIX}/health"]["get"]["security"] = []
+        return document
+
+    app.openapi = build_with_security

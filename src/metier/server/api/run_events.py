@@ -1,4 +1,4 @@
-"""The events of a run: as a stream (SSE) that goes on where it was cut, or as a page of JSON."""
+"""The events of a run: as a stream (SSE) that continues where it was cut, or as a page of JSON."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -41,9 +41,9 @@ async def get_events(
     last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=100)] = "",
     limit: PageSize = 200,
 ) -> Response:
-    """With `Accept: text/event-stream`: every event until the run ends, each once, with an `id` to go on behind.
+    """With `Accept: text/event-stream`: every event until the run ends, each once, with an `id` to continue behind.
 
-    Otherwise a page of JSON: go on with `after`, the last `id`; `next` is always 0.
+    Otherwise a page of JSON: continue with `after`, the last `id`; `next` is always 0.
     """
     row = await state.runtime.find(run)
     place = _parse(last_event_id or after)

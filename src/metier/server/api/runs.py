@@ -1,40 +1,41 @@
 """Runs: start, list, get, entries, cancel, resume, answer, fork, export, artifacts."""
 
-from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal, cast
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query, Request
+from msgspec import to_builtins
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
-from metier.definitions.files.contained_file import read_contained
+from metier.definitions.files.contained_path import read_contained
 from metier.engine.phases import FINAL
 from metier.errors import UsageError
+from metier.providers.model_names import qualify_model_name
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.archive import render_archive
-from metier.runtime.history.entries import read_history
 from metier.runtime.history.forks import ForkRequest, fork_run
-from metier.runtime.history.run_views import read_run_view
+from metier.runtime.history.run_views import read_history, read_run_view
 from metier.runtime.history.spending import parse_since
 from metier.runtime.history.transfer import export_run
-from metier.runtime.outcome import build_outcome, find_standing
 from metier.runtime.questions.answers import Answer, check_answer
-from metier.runtime.questions.reopening import RaisedLimits
+from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.queue.detached import leave_to_workers, wake
-from metier.runtime.records.resume_tokens import check_run_token
-from metier.runtime.records.row_documents import row_as_json
+from metier.runtime.records.index_rows import row_as_json
+from metier.runtime.records.signatures import check_run_token
 from metier.runtime.requests import RunRequest
+from metier.runtime.run_status import build_outcome, find_standing
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once
 from metier.server.body import Body
+from metier.server.deciding import check_answer_grants
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
+from metier.server.security.users import User
 from metier.server.state import CurrentUser, ServerState, State
-from metier.store.base import ENDED, RunRow
-from metier.store.search import RunSearch
+from metier.store.base import ENDED, RunRow, RunSearch
 from metier.task_state import TaskState
 
 router = APIRouter(prefix="/runs", tags=["runs"])
@@ -94,9 +95,16 @@ class RunQuery(Body):
 
 
 class ResumeRun(Body):
-    max_turns: Annotated[int | None, Field(ge=1, le=100_000, description="Raise the limit to so many turns.")] = None
-    max_cost_usd: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Raise the limit.")] = None
-    accept_changed_skills: Annotated[bool, Field(description="Go on with files of skills that changed.")] = False
+    max_turns: Annotated[
+        int | None, Field(ge=1, le=100_000, description="Raise the limit of turns; needs the grant `limits`.")
+    ] = None
+    max_cost_usd: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="Raise the limit of the cost; needs the grant `limits`."),
+    ] = None
+    accept_changed_skills: Annotated[
+        bool, Field(description="Accept changed files of skills; needs the grant `code`.")
+    ] = False
     token: Annotated[str, Field(max_length=2000, description="`resume_token` of the run: go on only from there.")] = ""
 
 
@@ -124,7 +132,7 @@ async def start_run(request: Request, state: State, wanted: StartRun, key: Key =
             mode=wanted.mode,
             extra_context=wanted.extra_context,
             agent=wanted.agent,
-            model=wanted.model,
+            model=qualify_model_name(wanted.model, provider=wanted.provider),
             output_schema=wanted.output_schema,
         )
         return await start_once(request, once, run, wanted)
@@ -158,7 +166,7 @@ async def get_run(state: State, run: RunName) -> Response:
 async def get_view(state: State, run: RunName) -> Response:
     """The run as people see it: steps, texts, model calls, usage, child runs."""
     row = await state.runtime.find(run)
-    view = asdict(await read_run_view(state.runtime, row.run_id))
+    view = to_builtins(await read_run_view(state.runtime, row.run_id))
     return answer(state, cast("Document", _plain(view)))
 
 
@@ -193,21 +201,21 @@ async def cancel_run(request: Request, state: State, user: CurrentUser, run: Run
 async def resume_run(
     request: Request, state: State, user: CurrentUser, run: RunName, wanted: ResumeRun, key: Key = ""
 ) -> Response:
-    """Go on with a run: after an approval, a stop, a crash, or with raised limits."""
-    return await _go_on(request, state, run, AnswerRun(**wanted.model_dump()), by=user.name, key=key)
+    """Continue with a run: after an approval, a stop, a crash, or with raised limits."""
+    return await _go_on(request, state, run, AnswerRun(**wanted.model_dump()), user=user, key=key)
 
 
 @router.post("/{run}/answer", response_model=dict[str, JsonValue])
 async def answer_run(
     request: Request, state: State, user: CurrentUser, run: RunName, wanted: AnswerRun, key: Key = ""
 ) -> Response:
-    """Answer what a run asks, or say what became of a step in doubt; it goes on with that."""
-    return await _go_on(request, state, run, wanted, by=user.name, key=key)
+    """Answer what a run asks, or say what became of a step in doubt; it continues with that."""
+    return await _go_on(request, state, run, wanted, user=user, key=key)
 
 
 @router.post("/{run}/fork", status_code=201, response_model=dict[str, JsonValue])
 async def fork(request: Request, state: State, run: RunName, wanted: ForkRun, key: Key = "") -> Response:
-    """A new run that shares the first entries of this one and goes on from there."""
+    """A new run that shares the first entries of this one and continues from there."""
 
     async def work(_once: Once) -> Document:
         row = await state.runtime.find(run)
@@ -262,7 +270,9 @@ async def describe_run(state: ServerState, row: RunRow) -> Document:
     return {**row_as_json(row), **outcome, "question": asked, "resume_token": standing.token}
 
 
-async def _go_on(request: Request, state: ServerState, run: str, wanted: AnswerRun, *, by: str, key: str) -> Response:
+async def _go_on(
+    request: Request, state: ServerState, run: str, wanted: AnswerRun, *, user: User, key: str
+) -> Response:
     async def work(_once: Once) -> Document:
         runtime = state.runtime
         row = await runtime.find(run)
@@ -273,11 +283,12 @@ async def _go_on(request: Request, state: ServerState, run: str, wanted: AnswerR
         given = Answer(
             values=wanted.values,
             doubt=wanted.doubt,
-            by=by,
+            by=user.name,
             raised=RaisedLimits(max_turns=wanted.max_turns, max_cost_usd=wanted.max_cost_usd),
             reopens=True,
             accepts_changed_skills=wanted.accept_changed_skills,
         )
+        check_answer_grants(user, given)
         if not row.driver:
             check_answer(waiting, given)
         if standing.started is None:

@@ -7,10 +7,17 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from metier.definitions.schedule import build_schedule
-from metier.runtime.queue.firing import start_now
-from metier.runtime.schedules.changes import add_schedule, pause_schedule, remove_schedule
-from metier.runtime.schedules.documents import schedule_as_json
-from metier.runtime.schedules.known import KnownSchedule, get_schedule, list_schedules, read_history
+from metier.runtime.queue.schedules import (
+    KnownSchedule,
+    add_schedule,
+    get_schedule,
+    list_schedules,
+    pause_schedule,
+    read_history,
+    remove_schedule,
+    schedule_as_json,
+    start_now,
+)
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once

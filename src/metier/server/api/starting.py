@@ -1,14 +1,14 @@
 """Start a run over HTTP: with limits of its own, once per idempotency key, left to the pool or to workers."""
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import Request
+from msgspec.structs import replace
 from pydantic import Field, JsonValue
 
-from metier.runtime.opening import open_host
+from metier.runtime.opened_host import open_host
 from metier.runtime.queue.detached import submit
-from metier.runtime.records.row_documents import row_as_json
+from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.server.body import Body
@@ -34,7 +34,7 @@ class RunLimits(Body):
 class StartRun(RunLimits):
     task: Annotated[str, Field(min_length=1, max_length=MOST_TEXT, description="What to do.")]
     agent: Annotated[str, Field(max_length=200, description="The agent, by its ID; empty takes the usual one.")] = ""
-    model: Annotated[str, Field(max_length=200, description="The model, as its provider names it.")] = ""
+    model: Annotated[str, Field(max_length=200, description="The model, or provider/model.")] = ""
     extra_context: Annotated[str, Field(max_length=MOST_TEXT, description="Text that goes with the task.")] = ""
     mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
     output_schema: Annotated[

@@ -3,16 +3,16 @@
 from datetime import datetime
 
 from fastapi import APIRouter
+from msgspec import Struct
 from starlette.responses import Response
 
-from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, OpenTurn, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
-from metier.runtime.records.row_documents import find_shown_status
+from metier.runtime.records.index_rows import find_shown_status
 from metier.server.console.inbox_cards import ApprovalCard, WaitingCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.contexts import ContextState
@@ -26,8 +26,7 @@ _MOST_CHATS = 50
 _LONGEST = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedChat:
+class ListedChat(Struct, frozen=True, kw_only=True):
     context_id: str
     said: str
     """The last message."""
@@ -36,8 +35,7 @@ class ListedChat:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTurn:
+class ShownTurn(Struct, frozen=True, kw_only=True):
     run_id: str
     said: str
     view: RunView

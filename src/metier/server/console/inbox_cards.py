@@ -4,12 +4,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import cast
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.runtime.inbox import WaitingRun, WaitKind
-from metier.runtime.questions.approvals import ApprovalQuestion
-from metier.runtime.questions.reopening import Limit
+from metier.runtime.questions.approval_questions import ApprovalQuestion
+from metier.runtime.questions.resumption import Limit
 from metier.store.base import RunRow
 from metier.views.call_words import describe_call
 from metier.views.form_fields import FormField, build_fields
@@ -31,8 +31,7 @@ _LIMITS: dict[Limit, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalCard:
+class ApprovalCard(Struct, frozen=True, kw_only=True):
     approval_id: str
     run_id: str
     task: str
@@ -58,8 +57,7 @@ class ApprovalCard:
     decision_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingCard:
+class WaitingCard(Struct, frozen=True, kw_only=True):
     run_id: str
     kind: WaitKind
     title: str

@@ -1,6 +1,7 @@
-"""The inbox: everything that waits for a person, and what they say to it."""
+"""The inbox: everything that waits for a user, and what they say to it."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -9,23 +10,22 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
-from metier.lazy_regex import lazy_regex
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer
-from metier.runtime.questions.approvals import ApprovalQuestion, Reply
-from metier.runtime.questions.reopening import RaisedLimits
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
+from metier.runtime.questions.resumption import RaisedLimits
 from metier.server.console.actions import answer
 from metier.server.console.inbox_cards import ApprovalCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
-from metier.server.deciding import decide, go_on
+from metier.server.deciding import check_grant, decide, go_on
 from metier.server.problems import describe_problem
 from metier.telemetry.sanitize import escape_json
 from metier.views.form_fields import build_fields, parse_values
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-_CONVERSATION = lazy_regex(r"/chat/[\w-]{1,200}")
+_BACK_PATH = re.compile(r"/(chat|runs)/[\w-]{1,200}")
 
 
 @router.get("/")
@@ -110,6 +110,7 @@ async def _tell_refusal(page: Page, name: str, error: MetierError) -> Response:
 @router.post("/approvals/{name}/edit")
 async def edit_call(page: Here, name: str) -> Response:
     """Look at what the edited call would change, then approve it as edited."""
+    check_grant(page.user, "edit")
     form = await page.read_form()
     runtime, text = page.state.runtime, form.get("arguments", "")
     question = await runtime.approvals.get(name)
@@ -180,12 +181,14 @@ async def answer_doubt(page: Here, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/accept")
 async def accept_code(page: Here, run_id: str) -> Response:
+    check_grant(page.user, "code")
     await answer(page.state, run_id, Answer(accepts_changed_skills=True, by=page.user.name))
     return page.go("/?done=resumed")
 
 
 @router.post("/runs/{run_id}/raise")
 async def raise_limit(page: Here, run_id: str) -> Response:
+    check_grant(page.user, "limits")
     form = await page.read_form()
     raised = _read_limit(form.get("limit", ""), form.get("value", ""))
     await answer(page.state, run_id, Answer(raised=raised, reopens=True, by=page.user.name))
@@ -199,9 +202,9 @@ async def resume(page: Here, run_id: str) -> Response:
 
 
 def _find_back(form: Mapping[str, str]) -> str:
-    """Where the person decided: a conversation, else the inbox. Any other address is none of ours."""
+    """The page of the form: a conversation or a run, else the inbox. Any other address is not ours."""
     back = form.get("back", "")
-    return back if _CONVERSATION.fullmatch(back) else "/"
+    return back if _BACK_PATH.fullmatch(back) else "/"
 
 
 def _read_limit(name: str, text: str) -> RaisedLimits:

@@ -1,4 +1,4 @@
-"""Tell open pages that something changed, so that they fetch what they show anew. One stream per page.
+"""Tell open pages that something changed, so that they fetch what they show again. One stream per page.
 
 A page shows a fold, not a list of messages: what it missed while it was not connected is in what it fetches next, and
 nothing can be shown twice. The number of a message says which change it tells of.
@@ -38,6 +38,8 @@ class Pulse:
 
     version: int = 0
     watchers: int = 0
+    has_failed: bool = False
+    """The store did not answer the last look."""
     _seen: str = ""
     _changed: anyio.Event = field(default_factory=anyio.Event)
     _watched: anyio.Event = field(default_factory=anyio.Event)
@@ -70,16 +72,23 @@ class Pulse:
         try:
             rows = await runtime.store.list_runs(limit=_LOOKED_AT)
             approvals = await runtime.store.list_approvals(status="open", limit=_LOOKED_AT)
-        except StoreError:  # the next look finds out whether it is there again
+        except StoreError:
+            # Streams end, so that open pages show that they are out of date. They reconnect when the store answers.
+            self.has_failed = True
+            self._notify()
             return
+        self.has_failed = False
         told = [f"{row.run_id} {row.status} {row.turns} {row.driver} {row.updated_at}" for row in rows]
         told += [row.approval_id for row in approvals]
         seen = hashlib.sha256("\n".join(told).encode()).hexdigest()
         if seen != self._seen:
             self._seen = seen
-            self.version += 1
-            changed, self._changed = self._changed, anyio.Event()
-            changed.set()
+            self._notify()
+
+    def _notify(self) -> None:
+        self.version += 1
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 @router.get("/live")
@@ -88,6 +97,7 @@ async def stream_changes(page: Here, run: str = "") -> Response:
     pulse = cast("Pulse", page.request.app.state.pulse)  # put there by `mount`
     if pulse.watchers >= page.state.options.max_watchers:
         raise HttpProblem(503, "too_many_watchers", "Too many pages are open on this server", hint="Close some")
+    await page.state.runtime.store.list_runs(limit=1)  # raises before the stream starts, if the store is unavailable
     told = _tell_run(pulse, page.state.runtime, run) if run else _tell_index(pulse)
     return EventSourceResponse(told, ping=PING_SECONDS, send_timeout=SEND_SECONDS, headers={"x-accel-buffering": "no"})
 
@@ -97,6 +107,8 @@ async def _tell_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
         seen = -1
         while True:
             await pulse.wait(seen)
+            if pulse.has_failed:
+                return
             seen = pulse.version
             yield _build(seen)
 

@@ -11,7 +11,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.errors import ConfigError, UsageError
 from metier.runtime.checks.present_policy import build_present_policy, explain_call
-from metier.runtime.history.past_policy import PastRuns, backtest_past_runs
+from metier.runtime.history.comparison import PastRuns, backtest_past_runs
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.problems import HttpProblem, describe_problem
 

@@ -1,9 +1,9 @@
 """What a model was told in a turn: every layer with its source, size and price, and where the cache broke."""
 
 from fastapi import APIRouter
+from msgspec import Struct
 from starlette.responses import Response
 
-from metier.dataclass import dataclass
 from metier.errors import UsageError
 from metier.providers.facts import Prices
 from metier.runtime.history.prompts import ShownLayer, ShownPrompt, compare, show_turn
@@ -16,8 +16,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 COLOURS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerBar:
+class LayerBar(Struct, frozen=True, kw_only=True):
     """One layer of the stacked bar."""
 
     layer: ShownLayer

@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast, override
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from jinja2 import Environment
+from msgspec import Struct
 from starlette.datastructures import FormData
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from metier.dataclass import dataclass
 from metier.errors import MetierError
 from metier.runtime.inbox import count_waiting
 from metier.server.problems import ProblemDocument, describe_problem
@@ -60,8 +60,7 @@ DONE: Mapping[str, str] = {
 """What a page says after something was done; by a code, so that an address cannot put words into the page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """One request for a page."""
 
     request: Request
@@ -92,6 +91,9 @@ class Page:
             "done": DONE.get(self.request.query_params.get("done", ""), ""),
             "can_decide": self.user.may("approver"),
             "can_operate": self.user.may("operator"),
+            "can_edit": self.user.has("edit"),
+            "can_raise": self.user.has("limits"),
+            "can_accept_code": self.user.has("code"),
         }
         page = self.environment.get_template(template)
         return HTMLResponse(page.render(**shared, **values), status_code=status)

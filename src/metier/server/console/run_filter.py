@@ -1,37 +1,35 @@
 """Which runs a list shows, read from its address: so that a filter can be kept, sent on and gone back to. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from math import isfinite
 from typing import cast, get_args
 from urllib.parse import urlencode
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
+
 from metier.errors import UsageError
-from metier.lazy_regex import lazy_regex
 from metier.runtime.history.spending import parse_since
-from metier.runtime.records.row_documents import find_shown_status
-from metier.store.base import RUNNABLE, RunRow
-from metier.store.search import RunSearch
+from metier.runtime.records.index_rows import find_shown_status
+from metier.store.base import RUNNABLE, RunRow, RunSearch
 from metier.task_state import TaskState
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")
-STATES: tuple[str, ...] = (*get_args(TaskState.__value__), "interrupted", "queued")
-_TOKEN = lazy_regex(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
+_WITHOUT_DRIVER = ("interrupted", "queued", "worker_lost")
+STATES: tuple[str, ...] = (*get_args(TaskState.__value__), *_WITHOUT_DRIVER)
+_TOKEN = re.compile(rf'(-?)({"|".join(_NAMED)}):("[^"]*"|\S+)|(-?)("[^"]*"|\S+)')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Words(Struct, frozen=True, kw_only=True):
     """Values that a field must have one of, and values that it must not have."""
 
     wanted: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
+class RunFilter(Struct, frozen=True, kw_only=True):
     search: RunSearch
     """What the store chooses by."""
     shown: Words = Words()
@@ -103,7 +101,7 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
 def _find_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
     """The states of the store among which those that people know can be; none where all can."""
     known = get_args(TaskState.__value__)
-    found = [state for word in wanted for state in (RUNNABLE if word in ("interrupted", "queued") else (word,))]
+    found = [state for word in wanted for state in (RUNNABLE if word in _WITHOUT_DRIVER else (word,))]
     return tuple(cast("TaskState", state) for state in dict.fromkeys(found) if state in known)  # checked here
 
 

@@ -1,26 +1,25 @@
 """The rows of the list of runs, page by page, and what happened in the last day."""
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.ids import CHILD
-from metier.runtime.records.known_cost import find_listed_cost
-from metier.runtime.records.row_documents import find_shown_status
+from metier.runtime.records.index_rows import find_listed_cost, find_shown_status
 from metier.runtime.runs import Runtime
 from metier.server.console.run_filter import RunFilter
 from metier.store.base import ENDED, RunRow
-from metier.store.search import RunSearch
+from metier.store.usage import format_hour
 
 PAGE = 50
 _READ = PAGE + 1
 _MOST_READ = 2_000
 """Rows that one request looks at where the store cannot tell a state that people know."""
 HOURS = 24
+_FAILED = tuple(status for status in ENDED if status not in ("completed", "canceled"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedRun:
+class ListedRun(Struct, frozen=True, kw_only=True):
     run_id: str
     status: str
     task: str
@@ -36,15 +35,13 @@ class ListedRun:
     is_child: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunList:
+class RunList(Struct, frozen=True, kw_only=True):
     runs: tuple[ListedRun, ...]
     next_cursor: int
     """For the page that follows; 0 where there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HourOfRuns:
+class HourOfRuns(Struct, frozen=True, kw_only=True):
     began: datetime
     runs: int
     failed: int
@@ -81,21 +78,13 @@ def build_listed(row: RunRow) -> ListedRun:
 
 
 async def read_last_day(runtime: Runtime, *, now: datetime) -> tuple[HourOfRuns, ...]:
-    """Of the newest runs, as many as a chart of a day can tell apart."""
-    search = RunSearch(begun_since=now - timedelta(hours=HOURS), without_children=True)
-    return count_by_hour(await runtime.store.search_runs(search, limit=_MOST_READ), now=now)
-
-
-def count_by_hour(rows: Sequence[RunRow], *, now: datetime) -> tuple[HourOfRuns, ...]:
-    """Oldest first; the last one is the hour that ends now."""
-    counts = [[0, 0] for _ in range(HOURS)]
-    for row in rows:
-        age = int((now - row.created_at).total_seconds() // 3600)
-        if 0 <= age < HOURS and not row.run_id.startswith(CHILD):
-            counts[HOURS - 1 - age][0] += 1
-            counts[HOURS - 1 - age][1] += row.status in ENDED and row.status not in ("completed", "canceled")
-    began = now - timedelta(hours=HOURS)
-    return tuple(
-        HourOfRuns(began=began + timedelta(hours=number), runs=runs, failed=failed)
-        for number, (runs, failed) in enumerate(counts)
-    )
+    """Return the runs of the last 24 clock hours, oldest first; the last hour is the current one."""
+    began = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
+    counts = await runtime.store.usage.count_by_hour(since=began)
+    hours: list[HourOfRuns] = []
+    for number in range(HOURS):
+        hour = began + timedelta(hours=number)
+        inside = [count for count in counts if count.hour == format_hour(hour)]
+        failed = sum(count.runs for count in inside if count.status in _FAILED)
+        hours.append(HourOfRuns(began=hour, runs=sum(count.runs for count in inside), failed=failed))
+    return tuple(hours)

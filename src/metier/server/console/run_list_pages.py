@@ -17,7 +17,7 @@ MORE = ("agent", "model", "skill", "task", "cost", "since", "until")
 VIEWS = (
     ("All", ""),
     ("Running", "status=in_progress,delegating,pending"),
-    ("Waiting", "status=paused,input_required,interrupted"),
+    ("Waiting", "status=paused,input_required,interrupted,worker_lost"),
     ("Failed", "status=failed,timeout,blocked,escalated"),
     ("Last 24 hours", "since=24h"),
     ("Not completed", "status=-completed"),

@@ -6,20 +6,19 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from metier.errors import UsageError
+from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.archive import render_archive
-from metier.runtime.history.artifacts import list_artifacts, read_artifact
-from metier.runtime.history.entries import read_history
-from metier.runtime.history.exchanges import read_exchange
 from metier.runtime.history.forks import ForkRequest
-from metier.runtime.history.moments import read_moment
 from metier.runtime.history.replays import replay_run
-from metier.runtime.history.run_views import read_run_view, read_step_diffs
-from metier.runtime.history.shared_page import render_shared_run
+from metier.runtime.history.run_details import list_artifacts, read_artifact, read_exchange, read_moment
+from metier.runtime.history.run_views import read_history, read_run_view, read_step_diffs, render_shared_run
 from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
-from metier.runtime.records.row_documents import find_shown_status
+from metier.runtime.inbox import find_waiting_run
+from metier.runtime.records.index_rows import find_shown_status
 from metier.server.api.answers import answer_file
 from metier.server.console.actions import fork
+from metier.server.console.inbox_cards import build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.base import ENDED
 from metier.views.waterfall import build_waterfall
@@ -34,7 +33,7 @@ async def show_run(page: Here, name: str) -> Response:
 
 @router.get("/runs/{name}/body")
 async def show_body(page: Here, name: str) -> Response:
-    """What changes while the run goes on."""
+    """What changes while the run continues."""
     return await _render_run(page, name, "run_body.html")
 
 
@@ -43,6 +42,8 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
     row = await runtime.find(name)
     entries = await read_history(runtime, row.run_id)  # once: reading a long journal is most of the cost of the page
     view = await read_run_view(runtime, row.run_id, entries=entries)
+    waits = await find_waiting_run(runtime, row)
+    clean = build_place_cleaner(runtime.place).value
     has_moment = entries and template == "run.html"
     return await page.render(
         template,
@@ -51,6 +52,7 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         run_id=row.run_id,
         shown_status=find_shown_status(row),
         is_over=row.status in ENDED,
+        question=build_waiting_card(waits, clean=clean) if waits is not None else None,
         view=view,
         fall=build_waterfall(view),
         changes=await read_step_diffs(runtime, row.run_id, entries=entries),

@@ -2,7 +2,8 @@
 
 import hashlib
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.errors import UsageError
 from metier.store.contexts import ContextChange, ContextStore, NewFact
 
@@ -12,8 +13,7 @@ _LONGEST_ADDRESS = 2_000
 _BUCKET = "views"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedView:
+class SavedView(Struct, frozen=True, kw_only=True):
     name: str
     address: str
     """The part behind the question mark."""

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from metier.errors import UsageError
 from metier.routing.prefilter import DEFAULT_MIN_SCORE
 from metier.runtime.skill_updates import find_installed, look_for_update, take_update
-from metier.runtime.workspace.skill_probe import describe_skill, list_standings, probe_skills
+from metier.runtime.workspace.skill_catalog import describe_skill, list_standings, probe_skills
 from metier.server.console.rendering import Here, PageRoute
 from metier.skills.capabilities_report import list_capabilities
 

@@ -12,7 +12,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.engine.delegation.partners import read_inputs
 from metier.errors import UsageError
-from metier.runtime.children.child_runs import request_task
+from metier.runtime.child_runs import request_task
 from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.listed import list_definitions
@@ -41,7 +41,7 @@ async def start_words(page: Here) -> Response:
     form = await page.read_form()
     text = form.get("task", "").replace("\r\n", "\n").strip()
     if not text:
-        raise UsageError("The task is missing", hint="Say what shall be done")
+        raise UsageError("The task is missing", hint="Describe the task")
     if len(text) > _LONGEST_TASK:
         raise UsageError(f"The task is longer than {_LONGEST_TASK:,} characters", hint="Put the rest into a file")
     request = RunRequest(

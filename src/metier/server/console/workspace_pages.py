@@ -8,21 +8,27 @@ from typing import cast, get_args
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter
+from msgspec import Struct
 from starlette.responses import Response
 
-from metier.dataclass import dataclass
 from metier.errors import UsageError
-from metier.runtime.doctor.finding import Finding
-from metier.runtime.doctor.health import examine
-from metier.runtime.history.spending import parse_since, read_spent
-from metier.runtime.queue.firing import start_now
-from metier.runtime.schedules.changes import pause_schedule
-from metier.runtime.schedules.known import get_schedule, list_schedule_problems, list_schedules, read_history
+from metier.runtime.diagnosis import Finding, examine
+from metier.runtime.history.spending import MAX_GROUPS, build_usage, parse_since, read_days, read_spending
+from metier.runtime.queue.schedules import (
+    get_schedule,
+    list_schedule_problems,
+    list_schedules,
+    pause_schedule,
+    read_history,
+    start_now,
+)
+from metier.runtime.runs import Runtime
 from metier.server.console.rendering import Here, Page, PageRoute
-from metier.store.base import RUNNABLE
-from metier.store.search import RunSearch
+from metier.server.queue_health import read_queue
+from metier.store.base import RUNNABLE, RunRow, RunSearch
+from metier.store.usage import DayTotal
 from metier.views.run_view import Usage
-from metier.views.spending import Grouping, Spent, Total, sum_up
+from metier.views.spending import Grouping, Total
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -30,12 +36,12 @@ GROUPINGS: tuple[str, ...] = get_args(Grouping)
 SPANS = (("24h", "Last day"), ("7d", "Last week"), ("4w", "Last four weeks"))
 _MOST_DAYS = 31
 _MOST_COLOURS = 8
+_LEAST_SHARE = 0.001
 _MOST_RUNS = 50
 _MOST_ROWS = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayPart:
+class DayPart(Struct, frozen=True, kw_only=True):
     """What one group came to on one day."""
 
     name: str
@@ -46,8 +52,7 @@ class DayPart:
     """Where it begins and how high it is, both of the highest day, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayBar:
+class DayBar(Struct, frozen=True, kw_only=True):
     day: str
     total: Total
     share: float
@@ -61,12 +66,11 @@ async def show_cost(page: Here, by: str = "model", since: str = "7d") -> Respons
         raise UsageError(f"Costs are not added up by {by[:40]!r}", hint=f"Use one of {', '.join(GROUPINGS)}")
     now = page.state.host.clock.now()
     begun = parse_since(since, now=now)
-    found = await read_spent(page.state.runtime, begun)
     grouping = cast("Grouping", by)  # checked above
-    totals = sum_up(found.spent, grouping)
-    whole = Usage()
-    for each in found.spent:
-        whole = whole.plus(each.usage)
+    found = await read_spending(page.state.runtime, grouping, since=begun)
+    colours = _choose_colours(found.totals) if by != "day" else {}
+    parts = await read_days(page.state.runtime, grouping, names=tuple(colours), since=begun)
+    first = f"{max(begun, now - timedelta(days=_MOST_DAYS)):%Y-%m-%d}"
     return await page.render(
         "cost.html",
         "cost",
@@ -75,28 +79,30 @@ async def show_cost(page: Here, by: str = "model", since: str = "7d") -> Respons
         spans=SPANS,
         groupings=GROUPINGS,
         found=found,
-        whole=whole,
-        totals=totals,
-        days=build_days(found.spent, grouping, first=f"{max(begun, now - timedelta(days=_MOST_DAYS)):%Y-%m-%d}"),
-        legend=list(_choose_colours(totals).items()) if by != "day" else [],
+        whole=found.whole,
+        totals=found.totals,
+        has_more=len(found.totals) >= MAX_GROUPS,
+        days=build_days([day for day in found.days if day.name >= first], parts, colours),
+        legend=list(colours.items()),
     )
 
 
-def build_days(spent: Sequence[Spent], by: Grouping, *, first: str) -> tuple[DayBar, ...]:
-    """The days since `first` on which a model was asked, in order; each made of its groups, the costliest below."""
-    totals = {total.name: total for total in sum_up(spent, "day") if total.name >= first}
-    by_cost = any(total.usage.cost_usd for total in totals.values())
+def build_days(days: Sequence[Total], groups: Sequence[DayTotal], colours: Mapping[str, int]) -> tuple[DayBar, ...]:
+    """Build a bar per day from its groups, the costliest at the bottom; groups without a color share the rest."""
+    by_cost = any(day.usage.cost_usd for day in days)
 
-    def measure(total: Total) -> float:
-        return total.usage.cost_usd if by_cost else float(total.usage.input_tokens + total.usage.output_tokens)
+    def measure(usage: Usage) -> float:
+        return usage.cost_usd if by_cost else float(usage.input_tokens + usage.output_tokens)
 
-    most = max((measure(total) for total in totals.values()), default=0.0) or 1.0
-    colours = _choose_colours(sum_up(spent, by))
+    most = max((measure(day.usage) for day in days), default=0.0) or 1.0
     bars: list[DayBar] = []
-    for day, total in totals.items():
-        groups = sum_up([each for each in spent if each.day == day], by)
-        parts = _stack([(group.name, measure(group) / most) for group in groups], colours)
-        bars.append(DayBar(day=day, total=total, share=measure(total) / most, parts=parts))
+    for day in days:
+        share = measure(day.usage) / most
+        shares = {each.name: measure(build_usage(each.amounts)) / most for each in groups if each.day == day.name}
+        named = sorted(shares.items(), key=lambda group: -group[1])
+        rest = max(0.0, share - sum(shares.values()))
+        parts = _stack([*named, ("others", rest)] if rest > _LEAST_SHARE else named, colours)
+        bars.append(DayBar(day=day.name, total=day, share=share, parts=parts))
     return tuple(bars)
 
 
@@ -116,15 +122,16 @@ def _stack(shares: Sequence[tuple[str, float]], colours: Mapping[str, int]) -> t
 
 @router.get("/health")
 async def show_health(page: Here) -> Response:
-    """What `agent doctor` finds on this machine, and what is going on in this server."""
+    """What `agent doctor` finds on this machine, and what is continuing in this server."""
     host, runtime = page.state.host, page.state.runtime
-    findings = await run_sync(_examine, page)
+    rows = await _list_under_way(runtime)
+    driven = [row for row in rows if row.driver]
+    waiting = [row for row in rows if not row.driver and row.status in RUNNABLE]
+    queued = await read_queue(page.state)
+    findings = [queued.finding, *await run_sync(_examine, page)]
     areas: dict[str, list[Finding]] = {}
     for finding in findings:
         areas.setdefault(finding.area, []).append(finding)
-    rows = await runtime.store.search_runs(RunSearch(statuses=(*RUNNABLE, "delegating")), limit=_MOST_ROWS)
-    driven = [row for row in rows if row.driver]
-    waiting = [row for row in rows if not row.driver and row.status in RUNNABLE]
     return await page.render(
         "health.html",
         "health",
@@ -136,9 +143,19 @@ async def show_health(page: Here) -> Response:
         queues=Counter(row.queue for row in waiting if row.queue).most_common(),
         pool=page.state.pool,
         queue=page.state.queue,
+        oldest_seconds=queued.oldest_seconds,
         backend=host.settings.store.backend,
-        problems=sum(finding.state == "problem" for finding in findings),
+        problems=[finding for finding in findings if finding.state == "problem"],
     )
+
+
+async def _list_under_way(runtime: Runtime) -> list[RunRow]:
+    """Return all runs that are driven or can be, page by page."""
+    search = RunSearch(statuses=(*RUNNABLE, "delegating"))
+    rows: list[RunRow] = []
+    while page := await runtime.store.search_runs(search, before=rows[-1].number if rows else 0, limit=_MOST_ROWS):
+        rows += page
+    return rows
 
 
 def _examine(page: Page) -> list[Finding]:

@@ -17,7 +17,7 @@ class RateLimit:
     """What is left, and when that was so."""
 
     def take(self, name: str) -> float:
-        """0 where the request may go on; else in how many seconds it may."""
+        """0 where the request may continue; else in how many seconds it may."""
         now = self.clock.monotonic()
         left, at = self._buckets.get(name, (float(self.per_minute), now))
         left = min(float(self.per_minute), left + (now - at) * self.per_minute / 60)

@@ -8,14 +8,14 @@ import secrets
 import time
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.server.security.users import Role, User, digest_token
 
 LIFETIME_SECONDS = 600
 
 
-@dataclass(frozen=True, slots=True)
-class LoginCodes:
+class LoginCodes(Struct, frozen=True):
     folder: Path
     """Belongs to the user that runs the server alone."""
 

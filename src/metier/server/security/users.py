@@ -6,29 +6,48 @@ import hmac
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, cast
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 type Role = Literal["peer", "viewer", "approver", "operator"]
 """A peer is another program: it may use the doors, `/mcp` and `/a2a`, and nothing else."""
+
+type Grant = Literal["edit", "limits", "code", "read"]
+"""A permission beyond a user's role. Operators have all of them; other users have those that their entry names.
+
+`edit` changes the arguments of a call before approving it, `limits` raises the limits of a run, `code` accepts changed
+files of skills, `read` lets a peer read all runs instead of its own.
+"""
+
+GRANTS_BY_ROLE: dict[Role, tuple[Grant, ...]] = {
+    "peer": ("read",),
+    "viewer": (),
+    "approver": ("edit", "limits", "code"),
+    "operator": (),
+}
+"""The grants that an entry of `server.users` may name."""
 
 _RANK: dict[Role, int] = {"peer": -1, "viewer": 0, "approver": 1, "operator": 2}
 _COOKIE_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(Struct, frozen=True, kw_only=True):
     name: str
     role: Role
+    grants: frozenset[Grant] = frozenset()
     session_id: str = ""
     """The browser session that the request belongs to; empty for a request with a token."""
 
     def may(self, role: Role) -> bool:
         """An operator may do what an approver may, who may do what a viewer may."""
         return _RANK[self.role] >= _RANK[role]
+
+    def has(self, grant: Grant) -> bool:
+        return self.role == "operator" or grant in self.grants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +60,8 @@ class Users:
         """By digest, so that the time of the search says nothing about the token."""
         return self.by_digest.get(digest_token(token))
 
-    def knows(self, name: str, role: Role) -> bool:
-        return any((user.name, user.role) == (name, role) for user in self.by_digest.values())
+    def find_named(self, name: str, role: Role) -> User | None:
+        return next((user for user in self.by_digest.values() if (user.name, user.role) == (name, role)), None)
 
 
 def build_users(*, token: str, owner: str, entries: Sequence[str]) -> Users:
@@ -51,9 +70,9 @@ def build_users(*, token: str, owner: str, entries: Sequence[str]) -> Users:
     return Users(by_digest={digest_token(token): User(name=owner, role="operator"), **dict(named)})
 
 
-def build_entry(name: str, role: Role, token: str) -> str:
-    """What stands in `server.users` for a user with this token."""
-    return f"{name}:{role}:{digest_token(token)}"
+def build_entry(name: str, role: Role, token: str, *, grants: Sequence[Grant] = ()) -> str:
+    """The entry of `server.users` for a user with this token."""
+    return f"{name}:{'+'.join([role, *grants])}:{digest_token(token)}"
 
 
 def digest_token(token: str) -> str:
@@ -87,9 +106,10 @@ class Sessions:
         version, name, role, expires, session_id = cast(
             "tuple[int, str, Role, int, str]", json.loads(base64.urlsafe_b64decode(body))
         )  # signed, so written by `issue`
-        if version != _COOKIE_VERSION or expires <= now.timestamp() or not self.users.knows(name, role):
+        user = self.users.find_named(name, role)
+        if version != _COOKIE_VERSION or expires <= now.timestamp() or user is None:
             return None
-        return User(name=name, role=role, session_id=session_id)
+        return replace(user, session_id=session_id)
 
     def csrf_token(self, user: User) -> str:
         """What a form or a script of a page of this session must send back; empty for a user without a session."""
@@ -105,5 +125,7 @@ class Sessions:
 
 def _parse_entry(entry: str) -> tuple[str, User]:
     """The settings have checked its form."""
-    name, role, digest = entry.split(":")
-    return digest, User(name=name, role=cast("Role", role))  # one of the three by the pattern of the setting
+    name, roles, digest = entry.split(":")
+    role, *grants = roles.split("+")
+    # The pattern of the setting admits no other words.
+    return digest, User(name=name, role=cast("Role", role), grants=frozenset(cast("list[Grant]", grants)))

@@ -12,29 +12,26 @@ from pathlib import Path
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
+from msgspec import Struct
 
-from metier.dataclass import dataclass
 from metier.errors import SkillError, SkillRejected
-from metier.lazy_regex import lazy_regex
 from metier.skills.git.process import GitSession, Sleep, open_pipe, run_git, start_git
-from metier.skills.layout import check_paths
-from metier.skills.limits import MORE_FILES, InstallLimits
+from metier.skills.layout import MORE_FILES, InstallLimits, check_paths
 from metier.skills.source import GitSource, check_ref
 
-_FULL_COMMIT = lazy_regex(r"[0-9a-f]{40}")
-_HEXADECIMAL = lazy_regex(r"[0-9a-fA-F]{7,64}")
+_FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]{7,64}")
 """Meant as a commit, in whole or shortened; never as the name of a branch or tag, which anybody can choose."""
 _TARGET = "refs/metier/target"
 _NO_SHALLOW = ("dumb http transport does not support shallow", "does not support shallow")
 _NOT_OFFERED = ("unadvertised object", "not our ref", "no such remote ref")
 _BYTES_PER_ENTRY = 2_000
-_TREE_LINE = lazy_regex(
+_TREE_LINE = re.compile(
     rb"(?P<mode>[0-7]{6}) (?P<kind>\w+) (?P<id>[0-9a-f]{40,64}) +(?P<size>\d+|-)\t(?P<path>.*)", re.DOTALL
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteRef:
+class RemoteRef(Struct, frozen=True, kw_only=True):
     """What a source means at this moment."""
 
     commit: str
@@ -53,16 +50,14 @@ class RemoteRef:
         return self.name.removeprefix(prefix) if self.name and self.name.startswith(prefix) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeFile:
+class TreeFile(Struct, frozen=True, kw_only=True):
     path: str
     blob: str
     size: int
     is_executable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class Fetched(Struct, frozen=True, kw_only=True):
     """A commit in a bare repository of ours, and the files of the wanted folder in it."""
 
     session: GitSession

@@ -6,17 +6,15 @@ import signal
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
-from metier.dataclass import dataclass
 from metier.errors import SkillError, SkillRejected
-from metier.lazy_regex import lazy_regex
-from metier.skills.limits import InstallLimits
-from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
+from metier.programs.launcher import GIT, Program, find_program, open_program
+from metier.skills.layout import InstallLimits
 
 type Sleep = Callable[[float], Awaitable[None]]
 
@@ -49,18 +47,18 @@ _OUTPUT_BYTES = 8 * 1024 * 1024
 _ERROR_BYTES = 16 * 1024
 _WATCH_SECONDS = 0.25
 
-_AUTHENTICATION = lazy_regex(
+_AUTHENTICATION = re.compile(
     r"could not read (?:Username|Password)|Authentication failed|terminal prompts disabled|Permission denied \("
     r"|returned error: (?:401|403)|HTTP Basic: Access denied",
     re.IGNORECASE,
 )
-_HOST_KEY = lazy_regex(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED")
-_NOT_FOUND = lazy_regex(
+_HOST_KEY = re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED")
+_NOT_FOUND = re.compile(
     r"returned error: (?:404|410)|repository '[^']*' not found|does not appear to be a git repository"
     r"|not exported|Repository not found|does not exist",
     re.IGNORECASE,
 )
-_TRANSIENT = lazy_regex(
+_TRANSIENT = re.compile(
     r"Could not resolve|Failed to connect|Connection (?:timed out|reset|refused|closed)|timed out|unable to connect"
     r"|early EOF|returned error: (?:429|5\d\d)|unexpected disconnect|hung up unexpectedly|RPC failed|too slow"
     r"|Empty reply|transfer closed|Recv failure|Send failure|bytes of body are still expected|unable to look up",
@@ -115,9 +113,9 @@ async def run_git(session: GitSession, *args: str, is_remote: bool = False, max_
 @asynccontextmanager
 async def start_git(session: GitSession, *args: str, has_input: bool = False) -> AsyncGenerator[Process]:
     """A running git; its whole session is killed when the block is left before it ended."""
-    command = [_find_git(), *(part for setting in _SETTINGS for part in ("-c", setting))]
-    command += ["--git-dir", str(session.repository), *args] if args[0] != "init" else args
-    process = await _open(command, session, has_input=has_input)
+    words = [part for setting in _SETTINGS for part in ("-c", setting)]
+    words += ["--git-dir", str(session.repository), *args] if args[0] != "init" else args
+    process = await _open(words, session, has_input=has_input)
     try:
         yield process
     finally:
@@ -127,23 +125,23 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
             await process.aclose()
 
 
-def _find_git() -> str:
-    found = find_trusted_program("git", os.environ, writable=(Path.cwd(),))
-    if not found:
+def find_git(session: GitSession, environ: Mapping[str, str]) -> Program:
+    """Find git, with everything it may know. Every GIT_… variable of the caller is left out. Raises `SkillError`."""
+    found = find_program(GIT, "git", environ, writable=(Path.cwd(),), passed=_PASSED_ON)
+    if found is None:
         raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder")
-    return found
+    return found.with_variables(_build_variables(session))
 
 
-async def _open(command: list[str], session: GitSession, *, has_input: bool) -> Process:
+async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Process:
     # Starting is not cut in two by a cancellation: a process without a handle could not be killed.
     with anyio.CancelScope(shield=True):
-        return await anyio.open_process(
-            command,
+        return await open_program(
+            find_git(session, os.environ),
+            *words,
+            folder=session.repository.parent,
             stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL if has_input else subprocess.PIPE,
-            cwd=session.repository.parent,
-            env=build_environment(session, os.environ),
-            start_new_session=True,
         )
     raise AssertionError("the block above returns or raises")
 
@@ -155,11 +153,9 @@ def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
     return pipe
 
 
-def build_environment(session: GitSession, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Everything git may know. Every GIT_… variable of the caller is left out."""
-    environment = build_trusted_environment(inherited, writable=(Path.cwd(),), names=_PASSED_ON)
+def _build_variables(session: GitSession) -> dict[str, str]:
     protocols = "https:http:ssh" + (":file" if session.url.startswith("file://") else "")
-    environment |= {
+    variables = {
         "LC_ALL": "C",
         "GIT_ALLOW_PROTOCOL": protocols,
         "GIT_ATTR_NOSYSTEM": "1",
@@ -174,18 +170,18 @@ def build_environment(session: GitSession, inherited: Mapping[str, str]) -> dict
     }
     if session.secret:
         # In the environment, not in the arguments, where every user of the machine could read it; and to one host only.
-        environment |= {
+        variables |= {
             "GIT_CONFIG_COUNT": "2",
             "GIT_CONFIG_KEY_0": f"http.{session.url}.extraHeader",
             "GIT_CONFIG_VALUE_0": f"Authorization: Basic {session.secret}",
             "GIT_CONFIG_KEY_1": "http.followRedirects",
             "GIT_CONFIG_VALUE_1": "false",
         }
-    return environment
+    return variables
 
 
 def explain(failure: GitFailed, session: GitSession) -> SkillError:
-    """The failure in words for a person."""
+    """The failure in words for a user."""
     url, said = session.url, _last_line(failure.stderr)
     match failure.reason:
         case "timeout":

@@ -11,7 +11,7 @@ from metier.errors import SkillError, SkillRejected, UsageError
 from metier.messages import Value
 from metier.skills.install.registry import Registry, RegistryEntry
 from metier.skills.source import MCP, GitSource, McpSource, parse_source
-from metier.skills.trust.digest import TreeDigest
+from metier.skills.trust.judgement import TreeDigest
 
 FILE_NAME = "skills.lock"
 VERSION = 1

@@ -1,22 +1,30 @@
-"""A repository or folder that holds several skills: what it offers, and which of them are wanted."""
+"""Skills on offer: in a repository or folder that holds several, or in an index that pins a commit for each."""
 
+import json
 from collections import abc
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
-from metier.dataclass import dataclass
+import pydantic
+from msgspec import Struct
+from pydantic import Field, JsonValue
+
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import find_nearest
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.errors import ConfigError, UsageError
-from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource
+from metier.messages import Value
+from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
 
 MOST_NAMED = 10
 """Skills that a hint names, where a collection holds many."""
 
+FILE_NAME = "skills-index.json"
+_MOST_BYTES = 16 * 1_048_576
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+
+class Offer(Struct, frozen=True, kw_only=True):
     """One skill of a collection, as its front matter describes it."""
 
     name: str
@@ -83,3 +91,69 @@ def _below(source: InstallSource, folder: str) -> InstallSource:
             return FolderSource(path=path / folder)
         case McpSource():
             return source  # a server serves skills one by one
+
+
+class _Row(Value):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: Annotated[str, Field(min_length=1, max_length=4_000)]
+    source: str
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    subdir: str = ""
+
+
+class _IndexFile(Value):
+    skills: tuple[JsonValue, ...]
+
+
+class IndexReading(NamedTuple):
+    offers: tuple[Offer, ...]
+    problems: tuple[str, ...] = ()
+    """A sentence for each entry that cannot be used."""
+
+
+# An index is a file: {"skills": [{"name": …, "description": …, "source": "https://…/repo.git", "commit": "40 digits",
+# "subdir": "…"}]}. A repository without one is an index of the skills that it holds, at its present commit.
+def read_index(file: Path, *, allow_file: bool) -> IndexReading:
+    """The skills that an index lists, each pinned to its commit. An entry that cannot be used is left out.
+
+    Raises `ConfigError` if the file is no index.
+
+    `allow_file`: it may name repositories of this machine, as an index that was fetched may not.
+    """
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"Index {str(file)!r} has more than {_MOST_BYTES} bytes")
+        rows = _IndexFile.model_validate(json.loads(file.read_bytes())).skills
+    except OSError as error:
+        raise ConfigError(f"Index {str(file)!r} cannot be read: {error.strerror}") from error
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"Index {str(file)!r} is not right at {_describe_first(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"Index {str(file)!r} is not JSON") from error
+    offers: list[Offer] = []
+    problems: list[str] = []
+    for number, row in enumerate(rows):
+        try:
+            offers.append(_build_index_offer(_Row.model_validate(row), allow_file=allow_file))
+        except pydantic.ValidationError as error:
+            problems.append(f"Entry {number} is left out: {_describe_first(error)}")
+        except UsageError as error:
+            problems.append(f"Entry {number} is left out: {error.sentence}")
+    return IndexReading(tuple(offers), tuple(problems))
+
+
+def _describe_first(error: pydantic.ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])!r}: {first['msg']}"
+
+
+def _build_index_offer(row: _Row, *, allow_file: bool) -> Offer:
+    """Raises `UsageError`."""
+    text = f"{row.source}@{row.commit}" + (f"#{row.subdir}" if row.subdir else "")
+    source = parse_source(text, allow_file=allow_file)
+    if not isinstance(source, GitSource):
+        raise UsageError(f"{row.source!r} of skill {row.name!r} is not a git address")
+    # An address with a ref or a folder of its own would name a branch that moves instead of the commit.
+    if (source.ref, source.subdir) != (row.commit, row.subdir.strip("/")):
+        raise UsageError(f"{row.source!r} of skill {row.name!r} holds a ref or a folder")
+    return Offer(name=row.name, description=row.description, folder=row.subdir, source=source)

@@ -1,22 +1,24 @@
 """Add, update and remove skills: everything is fetched, checked and shown first, then it changes in one step.
 
-What a person decides comes in as `Confirm`; nothing here asks, prints or trusts by itself.
+What a user decides comes in as `Confirm`; nothing here asks, prints or trusts by itself.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field, replace
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import anyio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from metier.dataclass import dataclass
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.problems import Problem
-from metier.definitions.skills.scripts import find_missing_scripts
+from metier.definitions.skills.scripts import report_missing_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
-from metier.definitions.skills.versions import find_version_fault
-from metier.errors import ConfigError, SkillError, SkillNotFound, SkillRejected, UsageError
+from metier.definitions.skills.skill_rules import NAME_NOT_USED
+from metier.definitions.skills.versions import find_version_problem
+from metier.errors import ConfigError, InvalidName, SkillError, SkillNotFound, SkillRejected, UsageError
 from metier.ids import Clock, SystemClock
 from metier.skills.capabilities_report import (
     CapabilityDiff,
@@ -27,23 +29,29 @@ from metier.skills.capabilities_report import (
 )
 from metier.skills.git.fetch import RemoteRef, fetch_source, write_files
 from metier.skills.git.process import Sleep
-from metier.skills.install.index import FILE_NAME as INDEX_FILE
-from metier.skills.install.index import read_index
 from metier.skills.install.lock import LockedSkill, check_locked
-from metier.skills.install.offers import CollectionFound, Offer, list_offers
-from metier.skills.install.placement import displace, open_registry, place, read_registry
+from metier.skills.install.offers import FILE_NAME as INDEX_FILE
+from metier.skills.install.offers import CollectionFound, IndexReading, Offer, list_offers, read_index
+from metier.skills.install.placement import (
+    check_free_disk,
+    copy_folder,
+    displace,
+    open_registry,
+    open_staging,
+    place,
+    read_registry,
+    sync_tree,
+)
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
-from metier.skills.install.staging import check_free_disk, copy_folder, open_staging, sync_tree
-from metier.skills.limits import InstallLimits
+from metier.skills.layout import InstallLimits, check_paths
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
-from metier.skills.trust.digest import TreeDigest, digest_tree
+from metier.skills.trust.judgement import TreeDigest, digest_tree
 
 type Answer = Literal["trust", "keep_untrusted", "stop"]
 type Status = Literal["installed", "updated", "unchanged", "declined"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedSkill:
+class ServedSkill(Struct, frozen=True, kw_only=True):
     """A skill as an MCP server gave it, verified."""
 
     uri: str
@@ -51,9 +59,8 @@ class ServedSkill:
     files: Mapping[str, bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """What would be installed, for a person to read. It lies in staging; nothing has changed yet."""
+class Proposal(Struct, frozen=True, kw_only=True):
+    """What would be installed, for a user to read. It lies in staging; nothing has changed yet."""
 
     name: str
     source: InstallSource
@@ -76,16 +83,14 @@ type FetchServed = Callable[[McpSource], Awaitable[ServedSkill]]
 """Asks the server, and checks every byte against the manifest. Raises `SkillError`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     status: Status
     proposal: Proposal
     entry: RegistryEntry | None
     """As it is in the registry now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installer:
+class Installer(Struct, frozen=True, kw_only=True):
     """Where skills go and under which limits."""
 
     home: SkillHome
@@ -132,7 +137,7 @@ class Installer:
             raise UsageError(f"{source.describe()!r} holds no skill", hint="Give a folder with skills in it")
         return offers
 
-    async def read_index(self, source: InstallSource) -> tuple[Offer, ...]:
+    async def read_index(self, source: InstallSource) -> IndexReading:
         """What an index offers, each skill at one commit: a file, or a folder or repository with or without it."""
         if isinstance(source, FolderSource) and source.path.is_file():
             return read_index(source.path, allow_file=True)
@@ -142,8 +147,12 @@ class Installer:
             ref = await self._stage(source, tree, repository=folder / "repository")
             if (tree / INDEX_FILE).is_file():
                 return read_index(tree / INDEX_FILE, allow_file=ref is None)
-            pinned = replace(source, ref=ref.commit) if isinstance(source, GitSource) and ref is not None else source
-            return list_offers(tree, pinned)
+            pinned = (
+                dataclasses.replace(source, ref=ref.commit)
+                if isinstance(source, GitSource) and ref is not None
+                else source
+            )
+            return IndexReading(list_offers(tree, pinned))
 
     async def update(self, name: str, *, confirm: Confirm, source: InstallSource | None = None) -> Outcome:
         """Fetch the skill again from where it came and swap it in one step. A failure leaves the old one.
@@ -186,9 +195,9 @@ class Installer:
                 raise CollectionFound(source, offers)
             raise ConfigError(f"{source.describe()!r} holds no usable skill", problems=problems)
         shown = name or reading.skill.name
-        _check_installable_name(shown)
-        if fault := find_version_fault(reading.skill):
-            raise SkillRejected(fault)
+        _check_installable_name(shown, () if name else problems)
+        if fault := find_version_problem(reading.skill):
+            raise SkillRejected(fault.message)
         digest = digest_tree(tree)
         low_disk = check_free_disk(self.home, digest.bytes, limits=self.limits)
         report = build_report(reading.skill, digest)
@@ -199,7 +208,7 @@ class Installer:
             definition=reading.skill,
             digest=digest,
             report=report,
-            problems=(*problems, *_report_missing_scripts(reading.skill)),
+            problems=(*problems, *(_relative(each, tree) for each in report_missing_scripts(reading.skill))),
             warnings=tuple(filter(None, (low_disk, _transport_warning(source)))),
         )
 
@@ -316,6 +325,7 @@ class Installer:
 
 
 def _write_served(served: ServedSkill, tree: Path) -> None:
+    check_paths(served.files)
     for path, data in served.files.items():
         file = tree / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -359,26 +369,15 @@ def _relative(problem: Problem, tree: Path) -> Problem:
     return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
 
 
-def _check_installable_name(name: str) -> None:
+def _check_installable_name(name: str, problems: Sequence[Problem]) -> None:
+    """Refuse a skill whose author gave it a name that is not allowed: the folder's name is the user's choice here."""
+    if unusable := next((problem for problem in problems if problem.code == NAME_NOT_USED), None):
+        raise InvalidName(unusable.message, hint="--name gives the skill another name")
     try:
         check_name(name)
     except UsageError as error:
         error.hint = f"{error.hint}; --name gives the skill another name"
         raise
-
-
-def _report_missing_scripts(skill: SkillDefinition) -> list[Problem]:
-    """What the skill lists and does not bring."""
-    return [
-        Problem(
-            severity="warning",
-            code="missing_script",
-            message=f"The skill lists the script {name!r}, which it does not bring",
-            file=skill.file.name,
-            line=1,
-        )
-        for name in find_missing_scripts(skill)
-    ]
 
 
 def _transport_warning(source: InstallSource) -> str:

@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock, Timeout
+from msgspec import Struct
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
-from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.names import canonical_name
 from metier.errors import SkillError
-from metier.file_lock import FileLock, LockHeld
 from metier.messages import WHEN_USED, Value
 
 VERSION = 2
@@ -26,8 +26,7 @@ _LOCK_SECONDS = 60.0
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue, config=WHEN_USED)
 
 
-@dataclass(frozen=True, slots=True)
-class SkillHome:
+class SkillHome(Struct, frozen=True):
     """The folder of installed skills, usually `~/.agent/skills`. Each skill lies in it under its canonical name."""
 
     root: Path
@@ -155,10 +154,10 @@ def parse_registry(text: bytes, *, file: Path) -> Registry:
 def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Generator[None]:
     """Only one process, and one thread in it, changes the skills of a home at a time."""
     home.root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(home.root / ".registry.lock", wait_seconds=wait_seconds)
+    lock = FileLock(home.root / ".registry.lock", timeout=wait_seconds, fallback_to_soft=False)
     try:
         lock.acquire()
-    except LockHeld as error:
+    except Timeout as error:
         raise SkillError("Another process is changing the skills", hint="Try again when it has finished") from error
     try:
         yield

@@ -9,7 +9,7 @@ from metier.messages import Value
 from metier.skills.install.placement import open_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.package import SkillPackage
-from metier.skills.trust.digest import TreeDigest, digest_tree
+from metier.skills.trust.judgement import TreeDigest, digest_tree
 
 type Condition = Literal["intact", "changed", "missing", "unreadable"]
 

@@ -5,19 +5,20 @@ its bytes runs from `~/.agent/code/<hash>`: the copy is made first, then the cop
 sandbox lets a program write there. Skills that are trusted by their place run in place.
 """
 
+import dataclasses
 import os
 import shutil
 import stat
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from metier.errors import SkillError
 from metier.skills.package import SkillPackage
-from metier.skills.trust.digest import digest_tree
-from metier.skills.trust.judgement import TRUSTED_BY_LOCATION, check_trusted, refuse_changed
+from metier.skills.trust.judgement import TRUSTED_BY_LOCATION, check_trusted, digest_tree, refuse_changed
 
 FOLDER = ".agent/code"
 _UNUSED_SECONDS = 30 * 24 * 3600
@@ -37,7 +38,7 @@ def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
     except OSError as error:
         hint = "Make it writable: trusted code is run from there"
         raise SkillError(f"Folder {str(home / FOLDER)!r} cannot hold a copy: {error.strerror}", hint=hint) from error
-    definition = replace(package.definition, folder=folder, file=folder / package.definition.file.name)
+    definition = dataclasses.replace(package.definition, folder=folder, file=folder / package.definition.file.name)
     return replace(package, folder=folder, definition=definition)
 
 

@@ -6,16 +6,20 @@ because they speak with the person's own voice; its definitions and skills by pl
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from metier.dataclass import dataclass
+from metier.definitions.files.contained_path import read_contained
+from metier.definitions.files.quarantine import is_unsettled
 from metier.definitions.files.walk import Walk
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.project_files import NAMES
@@ -23,7 +27,11 @@ from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.errors import ConfigError
 from metier.messages import Value
 from metier.skills.git.clones import find_origin, find_source, find_unpacked
-from metier.skills.trust.brought_files import Brought, digest_brought, stamp_brought, survey
+
+_MOST_FILES = 2000
+_MOST_BYTES = 32 * 1024 * 1024
+_PASSED_OVER = frozenset({"node_modules", "__pycache__", ".venv"})
+_REPOSITORIES = frozenset({".git", ".hg", ".svn", ".jj"})
 
 VARIABLE = "AGENT_TRUST"
 """`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
@@ -34,16 +42,72 @@ _HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hook
 """Hooks of other programs, which `import: claude` reads: they are no reason to ask, and count when it is asked."""
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 _FILES = frozenset({"agent.yaml", *_CONTEXT, *NAMES})
-
 _SEEN_LINES = 2
 """Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
+
+
+class Brought(Struct, frozen=True, kw_only=True):
+    files: tuple[tuple[str, os.stat_result], ...]
+    """Paths below the folder, sorted, each with what the system says of it; links are not followed."""
+    nested: tuple[str, ...]
+    """Folders that are repositories of their own."""
+    is_complete: bool
+    """There are not too many to look at all of them."""
+
+
+def survey(workspace: Path, names: Sequence[str]) -> Brought:
+    """Look at the named files and folders, and at all below them."""
+    files: dict[str, os.stat_result] = {}
+    waiting = [path for name in names if not is_unsettled(path := str(workspace / name))]
+    tops = dict.fromkeys(name.partition("/")[0] for name in names if "/" in name)
+    nested = [top for top in tops if any(os.path.lexists(workspace / top / each) for each in _REPOSITORIES)]
+    start = len(str(workspace)) + 1
+    while waiting and len(files) <= _MOST_FILES:
+        path = waiting.pop()
+        try:
+            status = os.lstat(path)
+            # Text, not paths: this is looked at whenever a command begins.
+            children = os.listdir(path) if stat.S_ISDIR(status.st_mode) else None  # noqa: PTH208
+        except OSError:
+            continue
+        if children is None:
+            files[path[start:]] = status
+            continue
+        if not _REPOSITORIES.isdisjoint(children):
+            nested.append(path[start:])
+        waiting += [f"{path}/{name}" for name in children if name not in _PASSED_OVER | _REPOSITORIES]
+    listed = tuple(sorted(files.items(), key=lambda item: item[0]))
+    return Brought(files=listed, nested=tuple(nested), is_complete=not waiting)
+
+
+def stamp_brought(brought: Brought) -> str:
+    """The same as long as no file was written, without reading any."""
+    rows = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in brought.files]
+    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest()
+
+
+def digest_brought(workspace: Path, brought: Brought) -> str:
+    """The same as long as every file holds the same bytes and every link leads to the same place. Raises `OSError`."""
+    left = _MOST_BYTES
+    digest = hashlib.sha256()
+    for name, status in brought.files:
+        if stat.S_ISLNK(status.st_mode):
+            content = os.fsencode((workspace / name).readlink())
+        else:
+            content = read_contained(workspace / name, within=workspace, limit=left)
+        left -= len(content)
+        if left < 0:
+            raise OSError("there is too much to read")
+        digest.update(json.dumps([name, len(content)]).encode() + b"\0" + content)
+    return digest.hexdigest()
+
 
 type Part = Literal["settings", "policy", "hooks", "schedules"]
 """What is trusted by content."""
 
 
 class TrustRecord(Value):
-    """What a person said yes to."""
+    """What a user said yes to."""
 
     workspace: str
     origin: str
@@ -59,8 +123,7 @@ class TrustRecord(Value):
 _RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceTrust:
+class WorkspaceTrust(Struct, frozen=True, kw_only=True):
     """The trust of one folder. One that was not looked at counts as made here."""
 
     origin: str = ""

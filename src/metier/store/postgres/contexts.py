@@ -1,5 +1,9 @@
-"""Conversations in PostgreSQL: rows to values and back, every function inside the caller's transaction."""
+"""Conversations in PostgreSQL: `store.contexts.ContextStore`, rows, and messages with their workers.
 
+Each method is one transaction.
+"""
+
+import secrets
 from datetime import datetime
 from typing import LiteralString, cast
 
@@ -9,6 +13,8 @@ from metier.store.contexts import (
     ENDED,
     MAX_EVENTS_PER_CONTEXT,
     MAX_POCKET_FACTS_PER_BUCKET,
+    Claim,
+    Completion,
     ContextChange,
     ContextEvent,
     ContextState,
@@ -16,16 +22,96 @@ from metier.store.contexts import (
     NewEvent,
     NewFact,
     Redemption,
+    StoredMessage,
     build_conflict,
+    build_duplicate,
     build_full_bucket,
+    build_lost_claim,
+    check_change,
+    check_names,
     dump_json,
     load_json,
 )
-from metier.store.postgres.database import fetch_all, fetch_one
-from metier.store.postgres.messages import complete
+from metier.store.machine import Machine
+from metier.store.postgres.database import Database, decode_text, encode_text, fetch_all, fetch_one
+from metier.store.postgres.leases import Holding
 from metier.store.postgres.schema import Connection
-from metier.store.postgres.text import decode, encode
 from metier.task_state import TaskState
+
+
+async def claim_message(connection: Connection, claim: Claim, *, seconds: float, machine: Machine) -> int:
+    """Claim the message that `claim` names and return the token. The caller holds the lock on the context."""
+    known = await find_message(connection, claim.context_id, claim.message_id, machine=machine)
+    if known is not None and (known.is_done or known.owner):
+        raise build_duplicate(known)
+    row = await fetch_one(
+        connection,
+        "INSERT INTO agent_messages (context_id, message_id, is_done, result, owner, token, until, boot_id, process)"
+        " VALUES (%s, %s, FALSE, 'null', %s, nextval('agent_fencing'), clock_timestamp() + make_interval(secs => %s),"
+        " %s, %s) ON CONFLICT (context_id, message_id) DO UPDATE SET owner = excluded.owner, token = excluded.token,"
+        " until = excluded.until, boot_id = excluded.boot_id, process = excluded.process RETURNING token",
+        (
+            encode_text(claim.context_id),
+            encode_text(claim.message_id),
+            encode_text(claim.owner),
+            seconds,
+            machine.boot_id(),
+            machine.process(),
+        ),
+    )
+    assert row is not None, "an upsert returns its row"
+    return int(row[0])
+
+
+async def renew(connection: Connection, claim: Claim, *, seconds: float) -> None:
+    cursor = await connection.execute(
+        "UPDATE agent_messages SET until = clock_timestamp() + make_interval(secs => %s)"
+        " WHERE context_id = %s AND message_id = %s AND token = %s AND owner = %s AND NOT is_done",
+        (seconds, *_key(claim)),
+    )
+    if cursor.rowcount != 1:
+        raise build_lost_claim(claim)
+
+
+async def release(connection: Connection, claim: Claim) -> None:
+    await connection.execute(
+        "UPDATE agent_messages SET owner = ''"
+        " WHERE context_id = %s AND message_id = %s AND token = %s AND owner = %s AND NOT is_done",
+        _key(claim),
+    )
+
+
+async def complete(connection: Connection, completion: Completion) -> None:
+    """Completing with an expired claim is fine as long as no other worker claimed the message."""
+    cursor = await connection.execute(
+        "UPDATE agent_messages SET is_done = TRUE, result = %s::json, owner = ''"
+        " WHERE context_id = %s AND message_id = %s AND token = %s AND owner = %s AND NOT is_done",
+        (dump_json(completion.result), *_key(completion.claim)),
+    )
+    if cursor.rowcount != 1:
+        raise build_lost_claim(completion.claim)
+
+
+async def find_message(
+    connection: Connection, context_id: str, message_id: str, *, machine: Machine
+) -> StoredMessage | None:
+    row = await fetch_one(
+        connection,
+        "SELECT is_done, result::text, owner, token, NULL, extract(epoch FROM until - clock_timestamp())::float8,"
+        " boot_id, process FROM agent_messages WHERE context_id = %s AND message_id = %s",
+        (encode_text(context_id), encode_text(message_id)),
+    )
+    if row is None:
+        return None
+    is_done, result, owner, token, since, left, boot_id, process = row
+    holding = Holding(owner=owner, token=token, since=since, left_seconds=left, boot_id=boot_id, process=process)
+    driver = "" if holding.is_free(machine) else decode_text(owner)
+    return StoredMessage(message_id=message_id, is_done=is_done, result=load_json(result), owner=driver)
+
+
+def _key(claim: Claim) -> tuple[str, str, int, str]:
+    return encode_text(claim.context_id), encode_text(claim.message_id), claim.token, encode_text(claim.owner)
+
 
 _SELECT_STATE: LiteralString = (
     "SELECT context_id, version, current_turn, task_state, agent_state_detail, input_request_payload::text, summary,"
@@ -36,7 +122,7 @@ _LIVE: LiteralString = "(expires_at IS NULL OR expires_at > clock_timestamp())"
 
 
 async def find_state(connection: Connection, context_id: str) -> ContextState | None:
-    row = await fetch_one(connection, f"{_SELECT_STATE} WHERE context_id = %s", (encode(context_id),))
+    row = await fetch_one(connection, f"{_SELECT_STATE} WHERE context_id = %s", (encode_text(context_id),))
     return None if row is None else _build_state(row)
 
 
@@ -53,14 +139,14 @@ async def find_states(connection: Connection, *, task_state: str, limit: int) ->
 async def lock_context(connection: Connection, context_id: str) -> ContextState:
     """Create it if missing. No other transaction changes it until this one ends, which gives events their order."""
     query: LiteralString = f"{_SELECT_STATE} WHERE context_id = %s FOR UPDATE"
-    row = await fetch_one(connection, query, (encode(context_id),))
+    row = await fetch_one(connection, query, (encode_text(context_id),))
     if row is None:
         await connection.execute(
             "INSERT INTO agent_context_state (context_id, created_at, updated_at)"
             " VALUES (%s, clock_timestamp(), clock_timestamp()) ON CONFLICT (context_id) DO NOTHING",
-            (encode(context_id),),
+            (encode_text(context_id),),
         )
-        row = await fetch_one(connection, query, (encode(context_id),))
+        row = await fetch_one(connection, query, (encode_text(context_id),))
     assert row is not None, "it is made above"
     return _build_state(row)
 
@@ -70,17 +156,17 @@ async def commit(connection: Connection, context_id: str, change: ContextChange)
     if change.completion is not None:
         await complete(connection, change.completion)
     if change.state is not None:
-        await _replace(connection, stored, change.state, expected=change.base_version)
+        await _replace(connection, stored, change.state, change=change)
     if change.summary is not None:
         await connection.execute(
             "UPDATE agent_context_state SET summary = %s, summarized_to = %s"
             " WHERE context_id = %s AND summarized_to < %s",
-            (encode(change.summary.text), change.summary.upto, encode(context_id), change.summary.upto),
+            (encode_text(change.summary.text), change.summary.upto, encode_text(context_id), change.summary.upto),
         )
     for bucket, key in change.forgotten:
         await connection.execute(
             "DELETE FROM agent_pocket_facts WHERE context_id = %s AND bucket = %s AND key = %s",
-            (encode(context_id), encode(bucket), encode(key)),
+            (encode_text(context_id), encode_text(bucket), encode_text(key)),
         )
     state = change.state or stored
     for fact in change.facts:
@@ -89,16 +175,23 @@ async def commit(connection: Connection, context_id: str, change: ContextChange)
         await _append(connection, state, change.events)
 
 
-async def _replace(connection: Connection, stored: ContextState, state: ContextState, *, expected: int) -> None:
-    """Compare and set. Whatever token led to the version before is over with it."""
+async def _replace(connection: Connection, stored: ContextState, state: ContextState, *, change: ContextChange) -> None:
+    """Compare and set. The redeemed token stays valid for its message until a message is completed."""
     cursor = await connection.execute(
         "UPDATE agent_context_state SET version = version + 1, current_turn = %s, task_state = %s,"
-        " agent_state_detail = %s, input_request_payload = %s::json, resume_token = '', updated_at = clock_timestamp()"
+        " agent_state_detail = %s, input_request_payload = %s::json,"
+        " summary = CASE WHEN summarized_to = %s THEN %s ELSE summary END,"
+        " resume_token = CASE WHEN %s THEN '' ELSE resume_token END, updated_at = clock_timestamp()"
         " WHERE context_id = %s AND version = %s",
-        (*_changed_columns(state), encode(state.context_id), expected),
+        (
+            *_changed_columns(state),
+            change.completion is not None,
+            encode_text(state.context_id),
+            change.base_version,
+        ),
     )
     if cursor.rowcount != 1:
-        raise build_conflict(state.context_id, expected=expected, found=stored.version)
+        raise build_conflict(state.context_id, expected=change.base_version, found=stored.version)
 
 
 async def replace_state(
@@ -111,11 +204,12 @@ async def replace_state(
     row = await fetch_one(
         connection,
         "WITH changed AS (UPDATE agent_context_state SET version = version + 1, current_turn = %s, task_state = %s,"
-        " agent_state_detail = %s, input_request_payload = %s::json, resume_token = '', updated_at = clock_timestamp()"
+        " agent_state_detail = %s, input_request_payload = %s::json,"
+        " summary = CASE WHEN summarized_to = %s THEN %s ELSE summary END, updated_at = clock_timestamp()"
         " WHERE context_id = %s AND version = %s RETURNING *), noted AS (INSERT INTO agent_commits (commit_id, at)"
         " SELECT %s, updated_at FROM changed) SELECT context_id, version, current_turn, task_state, agent_state_detail,"
         " input_request_payload::text, summary, summarized_to, created_at, updated_at FROM changed",
-        (*_changed_columns(state), encode(state.context_id), expected, commit_id),
+        (*_changed_columns(state), encode_text(state.context_id), expected, commit_id),
     )
     return None if row is None else _build_state(row)
 
@@ -125,29 +219,36 @@ async def is_noted(connection: Connection, commit_id: str) -> bool:
     return await fetch_one(connection, "SELECT 1 FROM agent_commits WHERE commit_id = %s", (commit_id,)) is not None
 
 
-def _changed_columns(state: ContextState) -> tuple[int, str, str, str]:
-    return state.current_turn, state.task_state, encode(state.agent_state_detail), dump_json(state.input_request)
+def _changed_columns(state: ContextState) -> tuple[int, str, str, str, int, str]:
+    return (
+        state.current_turn,
+        state.task_state,
+        encode_text(state.agent_state_detail),
+        dump_json(state.input_request),
+        state.summarized_to,
+        encode_text(state.summary),
+    )
 
 
 async def redeem(connection: Connection, context_id: str, redemption: Redemption) -> bool:
     cursor = await connection.execute(
         "UPDATE agent_context_state SET version = version + 1, resume_token = %s, updated_at = clock_timestamp()"
         " WHERE context_id = %s AND version = %s AND current_turn = %s AND task_state <> ALL(%s)",
-        (redemption.digest, encode(context_id), redemption.version, redemption.turn, list(ENDED)),
+        (redemption.digest, encode_text(context_id), redemption.version, redemption.turn, list(ENDED)),
     )
     if cursor.rowcount == 1:
         return True
     again = await fetch_one(
         connection,
-        "SELECT 1 FROM agent_context_state WHERE context_id = %s AND version = %s AND resume_token = %s"
-        " AND resume_token <> ''",
-        (encode(context_id), redemption.version + 1, redemption.digest),
+        "SELECT 1 FROM agent_context_state WHERE context_id = %s AND version > %s AND resume_token = %s"
+        " AND resume_token <> '' AND task_state <> ALL(%s)",
+        (encode_text(context_id), redemption.version, redemption.digest, list(ENDED)),
     )
     return again is not None
 
 
 async def _append(connection: Connection, state: ContextState, events: tuple[NewEvent, ...]) -> None:
-    context_id = encode(state.context_id)
+    context_id = encode_text(state.context_id)
     row = await fetch_one(connection, "SELECT last_event FROM agent_context_state WHERE context_id = %s", (context_id,))
     number = int(row[0]) if row else 0
     for event in events:
@@ -159,11 +260,11 @@ async def _append(connection: Connection, state: ContextState, events: tuple[New
             (
                 context_id,
                 number + 1,
-                encode(event.event_type),
+                encode_text(event.event_type),
                 dump_json(event.payload),
                 event.turn_number,
-                encode(event.agent_id),
-                encode(event.message_id) or None,
+                encode_text(event.agent_id),
+                encode_text(event.message_id) or None,
             ),
         )
         number += cursor.rowcount
@@ -181,16 +282,16 @@ async def find_events(connection: Connection, context_id: str, *, after: int, li
         connection,
         "SELECT number, event_type, payload::text, turn_number, agent_id, coalesce(message_id, ''), timestamp"
         " FROM agent_conversation_events WHERE context_id = %s AND number > %s ORDER BY number DESC LIMIT %s",
-        (encode(context_id), after, limit),
+        (encode_text(context_id), after, limit),
     )
     return [
         ContextEvent(
             number=int(number),
-            event_type=decode(event_type),
+            event_type=decode_text(event_type),
             payload=load_json(payload),
             turn_number=int(turn),
-            agent_id=decode(agent_id),
-            message_id=decode(message_id),
+            agent_id=decode_text(agent_id),
+            message_id=decode_text(message_id),
             timestamp=timestamp,
         )
         for number, event_type, payload, turn, agent_id, message_id, timestamp in reversed(rows)
@@ -198,7 +299,7 @@ async def find_events(connection: Connection, context_id: str, *, after: int, li
 
 
 async def _put_fact(connection: Connection, state: ContextState, fact: NewFact) -> None:
-    place = (encode(state.context_id), encode(fact.bucket))
+    place = (encode_text(state.context_id), encode_text(fact.bucket))
     await connection.execute(
         "DELETE FROM agent_pocket_facts WHERE context_id = %s AND bucket = %s AND expires_at <= clock_timestamp()",
         place,
@@ -208,7 +309,7 @@ async def _put_fact(connection: Connection, state: ContextState, fact: NewFact) 
         " VALUES (%s, %s, %s, %s::json, clock_timestamp(), %s, clock_timestamp() + make_interval(secs => %s))"
         " ON CONFLICT (context_id, bucket, key) DO UPDATE SET value = excluded.value, timestamp = excluded.timestamp,"
         " ttl_seconds = excluded.ttl_seconds, expires_at = excluded.expires_at",
-        (*place, encode(fact.key), dump_json(fact.value), fact.ttl_seconds, fact.ttl_seconds),
+        (*place, encode_text(fact.key), dump_json(fact.value), fact.ttl_seconds, fact.ttl_seconds),
     )
     query = "SELECT count(*) FROM agent_pocket_facts WHERE context_id = %s AND bucket = %s"
     row = await fetch_one(connection, query, place)
@@ -220,7 +321,7 @@ async def _put_fact(connection: Connection, state: ContextState, fact: NewFact) 
             "DELETE FROM agent_pocket_facts WHERE (context_id, bucket, key) IN (SELECT context_id, bucket, key"
             " FROM agent_pocket_facts WHERE context_id = %s AND bucket = %s AND key <> %s"
             " ORDER BY timestamp, key LIMIT %s)",
-            (*place, encode(fact.key), over),
+            (*place, encode_text(fact.key), over),
         )
 
 
@@ -228,7 +329,7 @@ async def find_fact(connection: Connection, context_id: str, *, bucket: str, key
     row = await fetch_one(
         connection,
         f"{_SELECT_FACTS} WHERE context_id = %s AND bucket = %s AND key = %s AND {_LIVE}",
-        (encode(context_id), encode(bucket), encode(key)),
+        (encode_text(context_id), encode_text(bucket), encode_text(key)),
     )
     return None if row is None else _build_fact(row)
 
@@ -237,33 +338,136 @@ async def find_facts(connection: Connection, context_id: str, *, bucket: str) ->
     rows = await fetch_all(
         connection,
         f"{_SELECT_FACTS} WHERE context_id = %s AND (%s = '' OR bucket = %s) AND {_LIVE} ORDER BY bucket, key",
-        (encode(context_id), encode(bucket), encode(bucket)),
+        (encode_text(context_id), encode_text(bucket), encode_text(bucket)),
     )
     return [_build_fact(row) for row in rows]
 
 
 async def delete_context(connection: Connection, context_id: str) -> bool:
     """Events, facts and messages go with it."""
-    cursor = await connection.execute("DELETE FROM agent_context_state WHERE context_id = %s", (encode(context_id),))
+    cursor = await connection.execute(
+        "DELETE FROM agent_context_state WHERE context_id = %s", (encode_text(context_id),)
+    )
     return cursor.rowcount == 1
 
 
 def _build_fact(row: tuple[str, str, str, datetime, datetime | None]) -> Fact:
     bucket, key, value, timestamp, expires_at = row
     loaded: JsonValue = load_json(value)
-    return Fact(bucket=decode(bucket), key=decode(key), value=loaded, timestamp=timestamp, expires_at=expires_at)
+    return Fact(
+        bucket=decode_text(bucket), key=decode_text(key), value=loaded, timestamp=timestamp, expires_at=expires_at
+    )
 
 
 def _build_state(row: tuple[str, int, int, str, str, str, str, int, datetime, datetime]) -> ContextState:
     return ContextState(
-        context_id=decode(row[0]),
+        context_id=decode_text(row[0]),
         version=row[1],
         current_turn=row[2],
         task_state=cast(TaskState, row[3]),  # written by `_replace` only
-        agent_state_detail=decode(row[4]),
+        agent_state_detail=decode_text(row[4]),
         input_request=load_json(row[5]),
-        summary=decode(row[6]),
+        summary=decode_text(row[6]),
         summarized_to=row[7],
         created_at=row[8],
         updated_at=row[9],
     )
+
+
+class PostgresContexts:
+    def __init__(self, database: Database, machine: Machine) -> None:
+        self._database = database
+        self._machine = machine
+
+    async def find_state(self, context_id: str) -> ContextState | None:
+        return await self._database.run(lambda connection: find_state(connection, context_id))
+
+    async def commit(self, context_id: str, change: ContextChange) -> ContextState:
+        check_change(context_id, change)
+        if change.state is not None and change == ContextChange(
+            state=change.state, expected_version=change.expected_version
+        ):
+            replaced = await self._replace_state(change.state, expected=change.base_version)
+            if replaced is not None:
+                return replaced
+
+        async def work(connection: Connection) -> ContextState:
+            await commit(connection, context_id, change)
+            state = await find_state(connection, context_id)
+            assert state is not None, "it was made in this transaction"
+            return state
+
+        return await self._database.once(work)
+
+    async def _replace_state(self, state: ContextState, *, expected: int) -> ContextState | None:
+        """None where there is none yet. Raises `VersionConflictError`."""
+        commit_id = secrets.token_hex(16)
+
+        async def work(connection: Connection) -> ContextState | None:
+            replaced = await replace_state(connection, state, expected=expected, commit_id=commit_id)
+            if replaced is not None:
+                return replaced
+            found = await find_state(connection, state.context_id)
+            if found is not None and await is_noted(connection, commit_id):
+                return found
+            if found is None and not expected:
+                return None
+            raise build_conflict(state.context_id, expected=expected, found=found.version if found else 0)
+
+        return await self._database.run(work)
+
+    async def list_events(
+        self, context_id: str, *, after: int = 0, limit: int = MAX_EVENTS_PER_CONTEXT
+    ) -> list[ContextEvent]:
+        return await self._database.run(
+            lambda connection: find_events(connection, context_id, after=after, limit=limit)
+        )
+
+    async def find_fact(self, context_id: str, bucket: str, key: str) -> Fact | None:
+        return await self._database.run(lambda connection: find_fact(connection, context_id, bucket=bucket, key=key))
+
+    async def list_facts(self, context_id: str, *, bucket: str = "") -> list[Fact]:
+        return await self._database.run(lambda connection: find_facts(connection, context_id, bucket=bucket))
+
+    async def claim_message(self, context_id: str, message_id: str, *, owner: str, seconds: float) -> Claim:
+        check_names(context_id=context_id, message_id=message_id)
+        if not owner or seconds <= 0:
+            raise ValueError("A claim needs the name of its owner and a time")
+        wanted = Claim(context_id=context_id, message_id=message_id, owner=owner, token=0)
+        # Most duplicates come when all is done: for those one look is enough, and no lock.
+        known = await self.find_message(context_id, message_id)
+        if known is not None and known.is_done:
+            raise build_duplicate(known)
+
+        async def work(connection: Connection) -> int:
+            await lock_context(connection, context_id)
+            return await claim_message(connection, wanted, seconds=seconds, machine=self._machine)
+
+        token = await self._database.once(work)
+        return Claim(context_id=context_id, message_id=message_id, owner=owner, token=token)
+
+    async def renew_claim(self, claim: Claim, *, seconds: float) -> None:
+        await self._database.run(lambda connection: renew(connection, claim, seconds=seconds))
+
+    async def release_claim(self, claim: Claim) -> None:
+        await self._database.run(lambda connection: release(connection, claim))
+
+    async def find_message(self, context_id: str, message_id: str) -> StoredMessage | None:
+        return await self._database.run(
+            lambda connection: find_message(connection, context_id, message_id, machine=self._machine)
+        )
+
+    async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
+        async def work(connection: Connection) -> ContextState | None:
+            is_redeemed = await redeem(connection, context_id, redemption)
+            return await find_state(connection, context_id) if is_redeemed else None
+
+        return await self._database.once(work)
+
+    async def delete_context(self, context_id: str) -> bool:
+        return await self._database.once(lambda connection: delete_context(connection, context_id))
+
+    async def list_contexts(self, *, task_state: TaskState | None = None, limit: int = 100) -> list[ContextState]:
+        return await self._database.run(
+            lambda connection: find_states(connection, task_state=task_state or "", limit=limit)
+        )

@@ -2,13 +2,13 @@
 
 from datetime import datetime
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown
 from metier.store.machine import Machine
-from metier.store.postgres.database import fetch_one
+from metier.store.postgres.database import decode_text, encode_text, fetch_one
 from metier.store.postgres.schema import Connection
-from metier.store.postgres.text import decode, encode
 
 _TAKE = (
     "UPDATE agent_leases SET owner = %s, token = nextval('agent_fencing'), since = clock_timestamp(),"
@@ -16,8 +16,7 @@ _TAKE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(Struct, frozen=True, kw_only=True):
     owner: str
     token: int
     since: datetime | None
@@ -32,8 +31,8 @@ class Holding:
         return not self.owner or self.left_seconds <= 0 or is_gone
 
 
-async def take(connection: Connection, run_id: str, *, owner: str, seconds: float, machine: Machine) -> int:
-    """Returns the token. Runs inside the caller's transaction, so that no other process takes the lease in between."""
+async def take(connection: Connection, run_id: str, *, owner: str, seconds: float, machine: Machine) -> Lease:
+    """Runs inside the caller's transaction, so that no other process takes the lease in between."""
     holding = await find_holding(connection, run_id, is_for_update=True)
     if holding is None:
         raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
@@ -41,26 +40,28 @@ async def take(connection: Connection, run_id: str, *, owner: str, seconds: floa
     row = await fetch_one(
         connection,
         f"{_TAKE} WHERE run_id = %s RETURNING token",
-        (encode(owner), seconds, machine.boot_id(), machine.process(), encode(run_id)),
+        (encode_text(owner), seconds, machine.boot_id(), machine.process(), encode_text(run_id)),
     )
     assert row is not None, "the row is locked above"
-    return int(row[0])
+    return Lease(run_id=run_id, owner=owner, token=int(row[0]), left_by=holding.owner)
 
 
-async def claim(
-    connection: Connection, *, queue: str, owner: str, seconds: float, machine: Machine
-) -> tuple[str, int] | None:
-    """Run and token of the oldest run of a queue that can go on; those that others are just claiming are passed by."""
+async def claim(connection: Connection, *, queue: str, owner: str, seconds: float, machine: Machine) -> Lease | None:
+    """Of the oldest run of a queue that can continue; those that others are just claiming are passed by."""
     row = await fetch_one(
         connection,
-        f"{_TAKE} WHERE run_id ="  # noqa: S608 (fixed text)
-        " (SELECT lease.run_id FROM agent_runs AS run JOIN agent_leases AS lease USING (run_id)"
+        "WITH free AS (SELECT lease.run_id, lease.owner"  # noqa: S608 (fixed text)
+        " FROM agent_runs AS run JOIN agent_leases AS lease USING (run_id)"
         " WHERE run.queue = %s AND run.queue <> '' AND run.status IN ('pending', 'in_progress')"
         " AND (lease.owner = '' OR lease.until <= clock_timestamp())"
-        " ORDER BY run.number LIMIT 1 FOR UPDATE OF lease SKIP LOCKED) RETURNING run_id, token",
-        (encode(owner), seconds, machine.boot_id(), machine.process(), encode(queue)),
+        " ORDER BY run.number LIMIT 1 FOR UPDATE OF lease SKIP LOCKED)"
+        f" {_TAKE} FROM free WHERE agent_leases.run_id = free.run_id"
+        " RETURNING agent_leases.run_id, agent_leases.token, free.owner",
+        (encode_text(queue), encode_text(owner), seconds, machine.boot_id(), machine.process()),
     )
-    return None if row is None else (decode(row[0]), int(row[1]))
+    if row is None:
+        return None
+    return Lease(run_id=decode_text(row[0]), owner=owner, token=int(row[1]), left_by=decode_text(row[2]))
 
 
 async def renew(connection: Connection, lease: Lease, *, seconds: float) -> None:
@@ -68,7 +69,7 @@ async def renew(connection: Connection, lease: Lease, *, seconds: float) -> None
         connection,
         "UPDATE agent_leases SET until = clock_timestamp() + make_interval(secs => %s)"
         " WHERE run_id = %s AND owner = %s AND token = %s RETURNING 1",
-        (seconds, encode(lease.run_id), encode(lease.owner), lease.token),
+        (seconds, encode_text(lease.run_id), encode_text(lease.owner), lease.token),
     )
     if row is None:
         raise await build_lost(connection, lease)
@@ -77,7 +78,7 @@ async def renew(connection: Connection, lease: Lease, *, seconds: float) -> None
 async def release(connection: Connection, lease: Lease) -> None:
     await connection.execute(
         "UPDATE agent_leases SET owner = '' WHERE run_id = %s AND owner = %s AND token = %s",
-        (encode(lease.run_id), encode(lease.owner), lease.token),
+        (encode_text(lease.run_id), encode_text(lease.owner), lease.token),
     )
 
 
@@ -86,7 +87,7 @@ async def check_fence(connection: Connection, lease: Lease) -> None:
     row = await fetch_one(
         connection,
         "SELECT 1 FROM agent_leases WHERE run_id = %s AND owner = %s AND token = %s FOR SHARE",
-        (encode(lease.run_id), encode(lease.owner), lease.token),
+        (encode_text(lease.run_id), encode_text(lease.owner), lease.token),
     )
     if row is None:
         raise await build_lost(connection, lease)
@@ -117,11 +118,11 @@ async def find_holding(connection: Connection, run_id: str, *, is_for_update: bo
         "SELECT owner, token, since, coalesce(extract(epoch FROM until - clock_timestamp()), 0)::float8, boot_id,"
         " process FROM agent_leases WHERE run_id = %s"
     )
-    row = await fetch_one(connection, query + " FOR UPDATE" if is_for_update else query, (encode(run_id),))
+    row = await fetch_one(connection, query + " FOR UPDATE" if is_for_update else query, (encode_text(run_id),))
     return None if row is None else build_holding(row)
 
 
 def build_holding(row: tuple[str, int, datetime | None, float, str, str]) -> Holding:
     return Holding(
-        owner=decode(row[0]), token=row[1], since=row[2], left_seconds=row[3], boot_id=row[4], process=row[5]
+        owner=decode_text(row[0]), token=row[1], since=row[2], left_seconds=row[3], boot_id=row[4], process=row[5]
     )

@@ -7,9 +7,8 @@ from typing import cast
 from psycopg.rows import TupleRow
 
 from metier.store.outbox import MOST_KEPT, OutboxRow, OutboxState, Receiver
-from metier.store.postgres.database import Database, fetch_all, fetch_one
+from metier.store.postgres.database import Database, decode_text, encode_text, fetch_all, fetch_one
 from metier.store.postgres.schema import Connection
-from metier.store.postgres.text import decode, encode
 
 
 class PostgresOutbox:
@@ -24,8 +23,8 @@ class PostgresOutbox:
                     "INSERT INTO agent_outbox (key, queue, channel, run_id, seq, payload, created_at, due_at, attempts,"
                     " state, reason) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (key) DO NOTHING",
                     (
-                        *(row.key, row.queue, row.channel, row.run_id, row.seq, encode(row.payload)),
-                        *(row.created_at, row.due_at, row.attempts, row.state, encode(row.reason)),
+                        *(row.key, row.queue, row.channel, row.run_id, row.seq, encode_text(row.payload)),
+                        *(row.created_at, row.due_at, row.attempts, row.state, encode_text(row.reason)),
                     ),
                 )
                 count += done.rowcount
@@ -52,7 +51,7 @@ class PostgresOutbox:
             settled = await connection.execute(
                 "UPDATE agent_outbox SET state = %s, due_at = %s, reason = %s"
                 " WHERE key = %s AND attempts = %s AND state = 'open'",
-                (row.state, row.due_at, encode(row.reason), row.key, row.attempts),
+                (row.state, row.due_at, encode_text(row.reason), row.key, row.attempts),
             )
             await connection.execute(
                 "DELETE FROM agent_outbox WHERE queue = %s AND state <> 'open' AND created_at < (SELECT created_at"
@@ -81,7 +80,7 @@ class PostgresOutbox:
             await connection.execute(
                 "INSERT INTO agent_receivers (run_id, name, data) VALUES (%s, %s, %s)"
                 " ON CONFLICT (run_id, name) DO UPDATE SET data = excluded.data",
-                (encode(receiver.run_id), encode(receiver.name), encode(receiver.data)),
+                (encode_text(receiver.run_id), encode_text(receiver.name), encode_text(receiver.data)),
             )
 
         await self._database.once(work)
@@ -89,16 +88,18 @@ class PostgresOutbox:
     async def list_receivers(self, run_id: str) -> Sequence[Receiver]:
         async def work(connection: Connection) -> Sequence[Receiver]:
             found = await fetch_all(
-                connection, "SELECT name, data FROM agent_receivers WHERE run_id = %s ORDER BY name", (encode(run_id),)
+                connection,
+                "SELECT name, data FROM agent_receivers WHERE run_id = %s ORDER BY name",
+                (encode_text(run_id),),
             )
-            return [Receiver(run_id=run_id, name=decode(name), data=decode(data)) for name, data in found]
+            return [Receiver(run_id=run_id, name=decode_text(name), data=decode_text(data)) for name, data in found]
 
         return await self._database.run(work)
 
     async def remove_receiver(self, run_id: str, name: str) -> None:
         async def work(connection: Connection) -> None:
             await connection.execute(
-                "DELETE FROM agent_receivers WHERE run_id = %s AND name = %s", (encode(run_id), encode(name))
+                "DELETE FROM agent_receivers WHERE run_id = %s AND name = %s", (encode_text(run_id), encode_text(name))
             )
 
         await self._database.once(work)
@@ -112,10 +113,10 @@ def _read(row: TupleRow) -> OutboxRow:
         channel=channel,
         run_id=run_id,
         seq=seq,
-        payload=decode(payload),
+        payload=decode_text(payload),
         created_at=created_at.astimezone(UTC),
         due_at=due_at.astimezone(UTC),
         attempts=attempts,
         state=cast(OutboxState, state),  # only what `OutboxRow` allows was written
-        reason=decode(reason),
+        reason=decode_text(reason),
     )

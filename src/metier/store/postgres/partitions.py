@@ -4,18 +4,18 @@ Runs whose ids tell no day are in `agent_journal_child` and `agent_journal_a2a`;
 `agent_journal_rest`.
 """
 
+import re
 from datetime import UTC, date, datetime, timedelta
 from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
-from metier.lazy_regex import lazy_regex
 from metier.store.postgres.database import fetch_all, fetch_one
 from metier.store.postgres.schema import Connection
 
-_NAME = lazy_regex(r"agent_journal_(\d{8})")
-_DAY = lazy_regex(r"(\d{8})-\d{6}-")
+_NAME = re.compile(r"agent_journal_(\d{8})")
+_DAY = re.compile(r"(\d{8})-\d{6}-")
 _LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '2s'"
 """To add or drop a table, writers are kept waiting; where one of them takes long, it is left for another time."""
 _MOST_REST_BYTES = 1_000_000_000
@@ -62,7 +62,7 @@ async def find_days(connection: Connection, before: datetime) -> list[str]:
 
 
 async def is_over(connection: Connection, day: str, before: datetime) -> bool:
-    """Every run of that day ended by then, and has no parent that goes on."""
+    """Every run of that day ended by then, and has no parent that continues."""
     row = await fetch_one(
         connection,
         "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s AND (updated_at >= %s OR parent_run_id <> ''"

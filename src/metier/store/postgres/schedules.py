@@ -1,15 +1,14 @@
 """`store.schedules.ScheduleStore` on PostgreSQL: each method one transaction."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
+from msgspec.structs import replace
 from psycopg.rows import TupleRow
 
-from metier.store.postgres.database import Database, fetch_all, fetch_one
+from metier.store.postgres.database import Database, decode_text, encode_text, fetch_all, fetch_one
 from metier.store.postgres.schema import Connection
-from metier.store.postgres.text import decode, encode
 from metier.store.schedules import MOST_FIRINGS, Firing, FiringOutcome, ScheduleMark, ScheduleRow
 
 
@@ -39,7 +38,11 @@ class PostgresSchedules:
             )
             return [
                 ScheduleRow(
-                    queue=queue, name=name, definition=decode(text), is_paused=paused, created_at=_read_time(created)
+                    queue=queue,
+                    name=name,
+                    definition=decode_text(text),
+                    is_paused=paused,
+                    created_at=_read_time(created),
                 )
                 for name, text, paused, created in found
             ]
@@ -115,7 +118,7 @@ class PostgresSchedules:
                 "UPDATE agent_schedule_firings SET outcome = %s, reason = %s, is_open = %s"
                 " WHERE queue = %s AND name = %s AND due_at = %s AND outcome = %s AND is_open",
                 (
-                    *(firing.outcome, encode(firing.reason), firing.is_open),
+                    *(firing.outcome, encode_text(firing.reason), firing.is_open),
                     *(firing.queue, firing.name, firing.due_at, was),
                 ),
             )
@@ -152,7 +155,7 @@ async def _insert(connection: Connection, firing: Firing) -> bool:
         "INSERT INTO agent_schedule_firings (queue, name, due_at, outcome, run_id, reason, decided_at, is_open)"
         " VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
         (
-            *(firing.queue, firing.name, firing.due_at, firing.outcome, firing.run_id, encode(firing.reason)),
+            *(firing.queue, firing.name, firing.due_at, firing.outcome, firing.run_id, encode_text(firing.reason)),
             *(firing.decided_at, firing.is_open),
         ),
     )
@@ -160,7 +163,7 @@ async def _insert(connection: Connection, firing: Firing) -> bool:
 
 
 def _write_row(row: ScheduleRow) -> tuple[str, str, str, bool, datetime]:
-    return (row.queue, row.name, encode(row.definition), row.is_paused, row.created_at)
+    return (row.queue, row.name, encode_text(row.definition), row.is_paused, row.created_at)
 
 
 def _read_firing(row: TupleRow) -> Firing:
@@ -171,7 +174,7 @@ def _read_firing(row: TupleRow) -> Firing:
         due_at=_read_time(due_at),
         outcome=cast(FiringOutcome, outcome),  # only what `Firing` allows was written
         run_id=run_id,
-        reason=decode(reason),
+        reason=decode_text(reason),
         decided_at=_read_time(decided_at),
         is_open=is_open,
     )

@@ -253,7 +253,7 @@ CREATE TABLE agent_receivers (
 );
 """
 
-# Beside the index, because a row there is written anew with every turn: this one is written once. Folded as searches
+# Beside the index, because a row there is written again with every turn: this one is written once. Folded as searches
 # are: ASCII letters alone have no case. With the extension pg_trgm a word is looked up; without it, or for fewer than
 # three letters, this narrow table is read instead of the wide one.
 _WORDS: LiteralString = """
@@ -309,6 +309,38 @@ BEGIN
 END $$;
 """
 
+_USAGE: LiteralString = """
+CREATE TABLE agent_run_usage (
+    run_id TEXT COLLATE "C" NOT NULL,
+    hour TEXT COLLATE "C" NOT NULL,
+    model TEXT COLLATE "C" NOT NULL,
+    skill TEXT COLLATE "C" NOT NULL,
+    calls BIGINT NOT NULL,
+    input_tokens BIGINT NOT NULL,
+    cached_tokens BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    cost_usd DOUBLE PRECISION NOT NULL,
+    unpriced_calls BIGINT NOT NULL,
+    PRIMARY KEY (run_id, hour, model, skill)
+);
+CREATE TABLE agent_usage_totals (
+    dimension TEXT COLLATE "C" NOT NULL,
+    grain TEXT COLLATE "C" NOT NULL,
+    period TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    calls BIGINT NOT NULL,
+    input_tokens BIGINT NOT NULL,
+    cached_tokens BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    cost_usd DOUBLE PRECISION NOT NULL,
+    unpriced_calls BIGINT NOT NULL,
+    PRIMARY KEY (dimension, grain, period, name)
+);
+ALTER TABLE agent_runs ADD COLUMN has_usage BOOLEAN NOT NULL DEFAULT FALSE;
+CREATE INDEX agent_runs_without_usage ON agent_runs (number) WHERE NOT has_usage;
+CREATE INDEX agent_runs_by_creation ON agent_runs (created_at, status, run_id);
+"""
+
 MIGRATIONS: tuple[LiteralString, ...] = (
     _FIRST,
     _SECOND,
@@ -321,6 +353,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     _WORDS,
     _TOKENS,
     _HASHED,
+    _USAGE,
 )
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 

@@ -10,20 +10,26 @@ from typing import Literal
 
 import anyio
 
-from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
+from metier.store.base import (
+    ApprovalAttempt,
+    ApprovalRow,
+    Lease,
+    RunRow,
+    RunSearch,
+    StoredEntry,
+    check_order,
+    check_terms,
+)
 from metier.store.failures import RunUnknown, SeqTaken
 from metier.store.machine import Machine, SystemMachine
-from metier.store.marks import check_order, check_terms
-from metier.store.postgres import journal, leases, partitions, retention, rows
-from metier.store.postgres.address import Address
-from metier.store.postgres.blobs import Blobs
-from metier.store.postgres.context_store import PostgresContexts
-from metier.store.postgres.database import Database, PoolOptions, open_database
+from metier.store.postgres import journal, leases, partitions, run_index
+from metier.store.postgres.contexts import PostgresContexts
+from metier.store.postgres.database import Address, Database, PoolOptions, open_database
+from metier.store.postgres.journal import Blobs, Watcher
 from metier.store.postgres.outbox import PostgresOutbox
 from metier.store.postgres.schedules import PostgresSchedules
 from metier.store.postgres.schema import Connection
-from metier.store.postgres.watch import Watcher
-from metier.store.search import RunSearch
+from metier.store.postgres.usage import PostgresUsage
 from metier.task_state import TaskState
 
 _PAGE = 1000
@@ -55,6 +61,7 @@ class PostgresStore:
         self._contexts = PostgresContexts(database, machine)
         self._schedules = PostgresSchedules(database)
         self._outbox = PostgresOutbox(database)
+        self._usage = PostgresUsage(database)
         self._watcher = Watcher(database)
         self._days: set[str] = set()
         """Days that were seen to: their journal has a table, or cannot have one."""
@@ -71,6 +78,10 @@ class PostgresStore:
     def outbox(self) -> PostgresOutbox:
         return self._outbox
 
+    @property
+    def usage(self) -> PostgresUsage:
+        return self._usage
+
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)
         await self._add_day(row.run_id)
@@ -81,11 +92,11 @@ class PostgresStore:
         check_terms(owner, seconds)
         await self._add_day(row.run_id)
 
-        async def work(connection: Connection) -> int:
+        async def work(connection: Connection) -> Lease:
             await _insert_run(connection, row, entries)
             return await leases.take(connection, row.run_id, owner=owner, seconds=seconds, machine=self._machine)
 
-        return Lease(run_id=row.run_id, owner=owner, token=await self._database.once(work))
+        return await self._database.once(work)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
@@ -127,25 +138,23 @@ class PostgresStore:
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         check_terms(owner, seconds)
-        token = await self._database.once(
+        return await self._database.once(
             lambda connection: leases.take(connection, run_id, owner=owner, seconds=seconds, machine=self._machine)
         )
-        return Lease(run_id=run_id, owner=owner, token=token)
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
         if not queue or not owner or seconds <= 0:
             raise ValueError("A claim needs a queue, the name of its owner and a time")
 
-        claimed = await self._database.once(
+        return await self._database.once(
             lambda connection: leases.claim(
                 connection, queue=queue, owner=owner, seconds=seconds, machine=self._machine
             )
         )
-        return None if claimed is None else Lease(run_id=claimed[0], owner=owner, token=claimed[1])
 
     async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
         return await self._database.run(
-            lambda connection: rows.find_stale(connection, queue=queue, limit=limit, machine=self._machine)
+            lambda connection: run_index.find_stale(connection, queue=queue, limit=limit, machine=self._machine)
         )
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
@@ -157,12 +166,12 @@ class PostgresStore:
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         async def work(connection: Connection) -> None:
             await leases.check_fence(connection, lease)
-            await rows.update_run(connection, lease.run_id, changes)
+            await run_index.update_run(connection, lease.run_id, changes)
 
         await self._database.transact(work)
 
     async def ask_to_end(self, run_id: str, ending: str) -> None:
-        await self._database.run(lambda connection: rows.ask_to_end(connection, run_id, ending))
+        await self._database.run(lambda connection: run_index.ask_to_end(connection, run_id, ending))
 
     async def find_run(self, run_id: str) -> RunRow | None:
         found = await self._find_runs({"run_id = %s": run_id}, limit=1) if run_id else []
@@ -178,7 +187,7 @@ class PostgresStore:
         before: int = 0,
         limit: int = 100,
     ) -> list[RunRow]:
-        where: rows.Conditions = {
+        where: run_index.Conditions = {
             "run_id >= %s": prefix,
             "run_id < %s": prefix and prefix + "\U0010ffff",
             "status = %s": status or "",
@@ -190,16 +199,18 @@ class PostgresStore:
 
     async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
         return await self._database.run(
-            lambda connection: rows.search_runs(connection, search, before=before, limit=limit, machine=self._machine)
+            lambda connection: run_index.search_runs(
+                connection, search, before=before, limit=limit, machine=self._machine
+            )
         )
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
     ) -> list[RunRow]:
-        wanted = retention.Wanted(
+        wanted = run_index.Wanted(
             updated_before=updated_before, after=after, number_below=number_below, machine=self._machine
         )
-        return await self._database.run(lambda connection: retention.find_ended(connection, wanted, limit=limit))
+        return await self._database.run(lambda connection: run_index.find_ended(connection, wanted, limit=limit))
 
     async def delete_run(self, run_id: str) -> None:
         """Raises `RunUnknown` too."""
@@ -209,7 +220,7 @@ class PostgresStore:
             if holding is None:
                 raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
             leases.check_free(run_id, holding, self._machine)
-            await rows.delete_rows(connection, run_id)
+            await run_index.delete_rows(connection, run_id)
 
         await self._database.once(work)
         await self._blobs.sweep()
@@ -217,7 +228,7 @@ class PostgresStore:
     async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
         over = await self._find_days_over(updated_before, {partitions.find_day(run_id) for run_id in run_ids})
         return await self._database.once(
-            lambda connection: retention.delete_runs(connection, run_ids, machine=self._machine, days_over=over)
+            lambda connection: run_index.delete_runs(connection, run_ids, machine=self._machine, days_over=over)
         )
 
     async def reclaim(self, *, updated_before: datetime | None = None) -> None:
@@ -258,7 +269,7 @@ class PostgresStore:
 
         async def work(connection: Connection) -> None:
             await leases.check_fence(connection, lease)
-            await rows.insert_approval(connection, row)
+            await run_index.insert_approval(connection, row)
             await journal.name_blobs(connection, row.run_id, row.payload)
 
         await self._database.transact(work)
@@ -273,26 +284,26 @@ class PostgresStore:
         edited_payload: bytes | None = None,
     ) -> bool:
         decision = (status, decided_by, reason, edited_payload)
-        return await self._database.once(lambda connection: rows.decide(connection, approval_id, decision))
+        return await self._database.once(lambda connection: run_index.decide(connection, approval_id, decision))
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
-        return await self._database.run(lambda connection: rows.find_attempts(connection, approval_id))
+        return await self._database.run(lambda connection: run_index.find_attempts(connection, approval_id))
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
-        where: rows.Conditions = {
+        where: run_index.Conditions = {
             'approval_id COLLATE "C" >= %s': prefix,
             'approval_id COLLATE "C" < %s': prefix and prefix + "\U0010ffff",
         }
         return await self._database.run(
-            lambda connection: rows.find_approvals(connection, where, order='approval_id COLLATE "C"', limit=limit)
+            lambda connection: run_index.find_approvals(connection, where, order='approval_id COLLATE "C"', limit=limit)
         )
 
     async def list_approvals(
         self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
     ) -> list[ApprovalRow]:
-        where: rows.Conditions = {"run_id = %s": run_id, "status = %s": status, "number > %s": after or ""}
+        where: run_index.Conditions = {"run_id = %s": run_id, "status = %s": status, "number > %s": after or ""}
         return await self._database.run(
-            lambda connection: rows.find_approvals(connection, where, order="number", limit=limit)
+            lambda connection: run_index.find_approvals(connection, where, order="number", limit=limit)
         )
 
     async def close(self) -> None:
@@ -305,13 +316,13 @@ class PostgresStore:
             lambda connection: journal.find_entries(connection, run_id, after=after, limit=limit)
         )
 
-    async def _find_runs(self, where: rows.Conditions, *, limit: int) -> list[RunRow]:
+    async def _find_runs(self, where: run_index.Conditions, *, limit: int) -> list[RunRow]:
         return await self._database.run(
-            lambda connection: rows.find_runs(connection, where, limit=limit, machine=self._machine)
+            lambda connection: run_index.find_runs(connection, where, limit=limit, machine=self._machine)
         )
 
 
 async def _insert_run(connection: Connection, row: RunRow, entries: Sequence[StoredEntry]) -> None:
-    await rows.insert_run(connection, row)
+    await run_index.insert_run(connection, row)
     await journal.name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
     await journal.insert_first(connection, row.run_id, entries)

@@ -1,7 +1,12 @@
-"""Connecting to one SQLite file: creating it, its modes and tables, and one change as one transaction."""
+"""A connection to one SQLite file: its creation, modes, tables and transactions.
+
+SQLite's exceptions become those of `store.failures`; nothing outside this package sees a `sqlite3` error.
+"""
 
 import contextlib
 import os
+import re
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -9,25 +14,185 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.files.whole_file import sync_folder
-from metier.store.failures import StoreUnavailable
-from metier.store.sqlite.errors import build_failure, build_open_failure, is_busy, is_unclear
-from metier.store.sqlite.local_disk import check_local_disk
+from metier.errors import StoreError
+from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
 from metier.store.sqlite.schema import migrate
+
+
+class _Meaning(NamedTuple):
+    kind: type[StoreError]
+    fact: str
+    hint: str
+
+
+_SPACE = "Free some space, for example with `agent runs gc`, then resume the run"
+_RIGHTS = "Check that you may write to this folder"
+_BACKUP = "Restore the file from a backup, or move it away; runs recorded in it cannot be resumed"
+_DISK = "Check the disk, its quota and the system log; what was acknowledged before is still there"
+_REPORT = "Try again; if it happens again, report it with this message"
+
+FULL = _Meaning(StoreFull, "has no room to grow: the disk is full", _SPACE)
+_READ_ONLY = _Meaning(StoreUnavailable, "cannot be written", _RIGHTS)
+_DAMAGED = _Meaning(StoreDamaged, "is damaged", _BACKUP)
+_LOCKED = _Meaning(StoreUnavailable, "is locked by another process", "End the program that holds it, then try again")
+_BROKEN_DISK = _Meaning(StoreUnavailable, "cannot be read or written: the disk reports an error", _DISK)
+_UNUSABLE = _Meaning(StoreUnavailable, "cannot be used", _REPORT)
+
+_BY_CODE = {
+    sqlite3.SQLITE_FULL: FULL,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _Meaning(StoreDamaged, "is not a database", _BACKUP),
+    sqlite3.SQLITE_IOERR_CORRUPTFS: _DAMAGED,
+    sqlite3.SQLITE_CONSTRAINT: _Meaning(StoreDamaged, "contradicts itself", _BACKUP),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_AUTH: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: _Meaning(StoreUnavailable, "cannot be opened", _RIGHTS),
+    sqlite3.SQLITE_IOERR: _BROKEN_DISK,
+    sqlite3.SQLITE_NOMEM: _Meaning(StoreUnavailable, "cannot be used: there is no memory left", "Free some memory"),
+    sqlite3.SQLITE_TOOBIG: _Meaning(
+        StoreUnavailable, "cannot take a value of this size", "Keep values below one gigabyte"
+    ),
+}
+"""Extended codes first, then the primary code (the low byte); everything else cannot be used."""
+
+_LITTLE_ROOM = 64 * 1024
+
+
+def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    return _code(error) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def is_unclear(error: sqlite3.Error) -> bool:
+    """The disk failed: what was being committed may or may not be there."""
+    return _code(error) & 0xFF == sqlite3.SQLITE_IOERR
+
+
+def build_failure(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> StoreError:
+    """A text that cannot be decoded, of a row or of SQLite's own complaint, was damaged too."""
+    meaning = _find_meaning(error, database)
+    name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    return meaning.kind(f"The run store '{database}' {meaning.fact} ({name}: {error})", hint=meaning.hint)
+
+
+def build_open_failure(error: OSError, database: Path) -> StoreError:
+    """A folder that cannot be made, a file that cannot be created."""
+    full = error.errno in {28, 122}  # ENOSPC and EDQUOT
+    meaning = FULL if full else _Meaning(StoreUnavailable, "cannot be opened", _RIGHTS)
+    return meaning.kind(
+        f"The run store '{database}' {meaning.fact} ({os.strerror(error.errno or 0)})", hint=meaning.hint
+    )
+
+
+def build_sync_failure(error: OSError, database: Path) -> StoreError:
+    reason = os.strerror(error.errno or 0)
+    return StoreUnavailable(
+        f"The run store '{database}' could not be synced, so the last entries may not survive a power cut ({reason})",
+        hint=_DISK,
+    )
+
+
+def _find_meaning(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Meaning:
+    # Text in a row that is none: Python's own complaint, which carries no code.
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
+        return _DAMAGED
+    code = _code(error)
+    meaning = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE
+    # Shared memory that cannot grow, and a quota that is used up, are reported as plain I/O errors.
+    return FULL if meaning is _BROKEN_DISK and _has_no_room(database) else meaning
+
+
+def _code(error: sqlite3.Error | UnicodeDecodeError) -> int:
+    """Errors of the Python module itself carry no code."""
+    code: object = getattr(error, "sqlite_errorcode", None)
+    return code if isinstance(code, int) else sqlite3.SQLITE_ERROR
+
+
+def _has_no_room(database: Path) -> bool:
+    try:
+        return shutil.disk_usage(database.parent).free < _LITTLE_ROOM
+    except OSError:
+        return False
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "ncpfs",
+        "afs",
+        "ceph",
+        "gfs2",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "ocfs2",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "fuse.gcsfuse",
+        "davfs",
+        "fuse.davfs2",
+    )
+)
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
+    """Raises `StoreUnavailable` for a network file system. Where there is no list of mounts nothing is known."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return
+    kind = find_file_system(os.path.realpath(folder), text)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnavailable(
+            f"The folder '{folder}' is on a network file system ({kind}), where SQLite loses data",
+            hint="Put the runs folder on a local disk, or use a PostgreSQL server with `store.backend: postgres`",
+        )
+
+
+def find_file_system(folder: str, mountinfo: str) -> str:
+    """The type of the file system that holds an absolute path: the longest mount above it, the last of equals."""
+    best, kind = "", ""
+    for line in mountinfo.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split(" ")
+        if not separator or len(fields) < 5:
+            continue
+        point = _unescape(fields[4])
+        if len(point) >= len(best) and (folder == point or folder.startswith(point.rstrip("/") + "/")):
+            best, kind = point, after.split(" ")[0]
+    return kind
+
+
+def _unescape(text: str) -> str:
+    """The kernel writes blanks, tabs, newlines and backslashes of a path as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
 
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
 LOG_SIZE = 2 * 1024 * 1024
-"""When the write-ahead log is this long, it is copied into the database and begun anew. Half of `ballast.SIZE`, so that
+"""The length at which the write-ahead log is copied into the database and restarted. Half of `ballast.SIZE`, so that
 even on a full disk the space given up is enough for that."""
 _RETRY_SECONDS = 0.02
 
 type Change[T] = Callable[[sqlite3.Connection], T]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class Opening(Struct, frozen=True, kw_only=True):
     """How a file is opened."""
 
     path: Path
@@ -128,18 +293,6 @@ def _switch_to_wal(connection: sqlite3.Connection, opening: Opening) -> None:
             f"The run store '{opening.path}' is on a file system without shared memory (journal mode '{mode}')",
             hint="Put the runs folder on a local disk",
         )
-
-
-def execute_alone(connection: sqlite3.Connection, statement: Change[bool], landed: Change[bool]) -> bool:
-    """A change of one statement, which SQLite makes a transaction by itself; what it returns, or True if it landed."""
-    try:
-        return statement(connection)
-    except sqlite3.Error as error:
-        if not is_unclear(error) or not landed(connection):
-            raise
-        # It is there after all. A checkpoint syncs it, or fails and says so.
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        return True
 
 
 def transact[T](connection: sqlite3.Connection, change: Change[T], landed: Change[bool] | None) -> T:

@@ -1,16 +1,23 @@
-"""Conversations in SQLite: rows to values and back, every function inside the caller's transaction. See `contexts`."""
+"""Conversations in SQLite: `store.contexts.ContextStore`, rows, and messages with their workers.
+
+Each method is one transaction.
+"""
 
 import sqlite3
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import cast
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.ids import Clock
 from metier.store.contexts import (
     ENDED,
     MAX_EVENTS_PER_CONTEXT,
     MAX_POCKET_FACTS_PER_BUCKET,
+    Claim,
+    Completion,
     ContextChange,
     ContextEvent,
     ContextState,
@@ -18,15 +25,81 @@ from metier.store.contexts import (
     NewEvent,
     NewFact,
     Redemption,
+    StoredMessage,
     build_conflict,
+    build_duplicate,
     build_full_bucket,
+    build_lost_claim,
+    check_change,
+    check_names,
     dump_json,
     load_json,
 )
 from metier.store.machine import Machine
-from metier.store.sqlite.messages import complete
-from metier.store.sqlite.rows import render_time
+from metier.store.sqlite.database import Database
+from metier.store.sqlite.leases import Holding
+from metier.store.sqlite.run_index import render_time
 from metier.task_state import TaskState
+
+
+def claim_message(connection: sqlite3.Connection, claim: Claim, *, seconds: float, machine: Machine) -> Claim:
+    """`claim` says what is wanted; its token is given here."""
+    known = find_message(connection, claim.context_id, claim.message_id, machine=machine)
+    if known is not None and (known.is_done or known.owner):
+        raise build_duplicate(known)
+    # One counter for leases and claims: a token that was given once is never given again, even after a deletion.
+    connection.execute("UPDATE fencing SET last_token = last_token + 1")
+    token = int(connection.execute("SELECT last_token FROM fencing").fetchone()[0])
+    holding = (claim.owner, token, machine.boot_id(), machine.uptime() + seconds, machine.process())
+    connection.execute(
+        "INSERT OR REPLACE INTO messages VALUES (?, ?, 0, 'null', ?, ?, ?, ?, ?)",
+        (claim.context_id, claim.message_id, *holding),
+    )
+    return Claim(context_id=claim.context_id, message_id=claim.message_id, owner=claim.owner, token=token)
+
+
+def renew(connection: sqlite3.Connection, claim: Claim, *, seconds: float, machine: Machine) -> None:
+    _change(connection, claim, {"boot_id": machine.boot_id(), "until": machine.uptime() + seconds})
+
+
+def release(connection: sqlite3.Connection, claim: Claim) -> None:
+    connection.execute(
+        "UPDATE messages SET owner = '' WHERE context_id = ? AND message_id = ? AND token = ? AND is_done = 0",
+        (claim.context_id, claim.message_id, claim.token),
+    )
+
+
+def complete(connection: sqlite3.Connection, completion: Completion) -> None:
+    """Completing with an expired claim is fine as long as no other worker claimed the message."""
+    _change(connection, completion.claim, {"is_done": 1, "result": dump_json(completion.result), "owner": ""})
+
+
+def find_message(
+    connection: sqlite3.Connection, context_id: str, message_id: str, *, machine: Machine
+) -> StoredMessage | None:
+    row = connection.execute(
+        "SELECT is_done, result, owner, token, boot_id, until, process FROM messages"
+        " WHERE context_id = ? AND message_id = ?",
+        (context_id, message_id),
+    ).fetchone()
+    if row is None:
+        return None
+    is_done, result, owner, token, boot_id, until, process = row
+    holding = Holding(owner=owner, token=token, since="", boot_id=boot_id, until=until, process=process)
+    driver = "" if holding.is_free(machine) else owner
+    return StoredMessage(message_id=message_id, is_done=bool(is_done), result=load_json(result), owner=driver)
+
+
+def _change(connection: sqlite3.Connection, claim: Claim, values: dict[str, str | int | float]) -> None:
+    names = ", ".join(f"{name} = ?" for name in values)
+    cursor = connection.execute(
+        f"UPDATE messages SET {names}"  # noqa: S608 (fixed names)
+        " WHERE context_id = ? AND message_id = ? AND token = ? AND owner = ? AND is_done = 0",
+        (*values.values(), claim.context_id, claim.message_id, claim.token, claim.owner),
+    )
+    if cursor.rowcount != 1:
+        raise build_lost_claim(claim)
+
 
 _STATE = (
     "context_id, version, current_turn, task_state, agent_state_detail, input_request_payload, summary, summarized_to,"
@@ -34,8 +107,7 @@ _STATE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """The clocks of a store."""
 
     clock: Clock
@@ -98,15 +170,20 @@ def commit(connection: sqlite3.Connection, context_id: str, change: ContextChang
 
 
 def _replace(connection: sqlite3.Connection, state: ContextState, change: ContextChange, *, times: Times) -> None:
-    """Compare and set. Whatever token led to the version before is over with it."""
+    """Compare and set. The redeemed token stays valid for its message until a message is completed."""
     cursor = connection.execute(
         "UPDATE context_state SET version = version + 1, current_turn = ?, task_state = ?, agent_state_detail = ?,"
-        " input_request_payload = ?, resume_token = '', updated_at = ? WHERE context_id = ? AND version = ?",
+        " input_request_payload = ?, summary = iif(summarized_to = ?, ?, summary),"
+        " resume_token = iif(?, '', resume_token), updated_at = ?"
+        " WHERE context_id = ? AND version = ?",
         (
             state.current_turn,
             state.task_state,
             state.agent_state_detail,
             dump_json(state.input_request),
+            state.summarized_to,
+            state.summary,
+            change.completion is not None,
             times.now(),
             state.context_id,
             change.base_version,
@@ -128,8 +205,9 @@ def redeem(
     if cursor.rowcount == 1:
         return find_state(connection, context_id)
     again = connection.execute(
-        "SELECT 1 FROM context_state WHERE context_id = ? AND version = ? AND resume_token = ? AND resume_token != ''",
-        (context_id, redemption.version + 1, redemption.digest),
+        "SELECT 1 FROM context_state WHERE context_id = ? AND version > ? AND resume_token = ? AND resume_token != ''"
+        " AND task_state NOT IN (?, ?, ?, ?)",
+        (context_id, redemption.version, redemption.digest, *ENDED),
     ).fetchone()
     return None if again is None else find_state(connection, context_id)
 
@@ -245,3 +323,65 @@ def _build_fact(row: tuple[str, str, str, str, str | None]) -> Fact:
         timestamp=datetime.fromisoformat(row[3]),
         expires_at=None if row[4] is None else datetime.fromisoformat(row[4]),
     )
+
+
+class SqliteContexts:
+    def __init__(self, database: Database, times: Times) -> None:
+        self._database = database
+        self._times = times
+
+    async def find_state(self, context_id: str) -> ContextState | None:
+        return await self._database.read(partial(find_state, context_id=context_id))
+
+    async def commit(self, context_id: str, change: ContextChange) -> ContextState:
+        check_change(context_id, change)
+        work = partial(commit, context_id=context_id, change=change, times=self._times)
+        return await self._database.write(work, durable=change.is_durable)
+
+    async def list_events(
+        self, context_id: str, *, after: int = 0, limit: int = MAX_EVENTS_PER_CONTEXT
+    ) -> list[ContextEvent]:
+        return await self._database.read(partial(find_events, context_id=context_id, after=after, limit=limit))
+
+    async def find_fact(self, context_id: str, bucket: str, key: str) -> Fact | None:
+        where = {"context_id = ?": context_id, "bucket = ?": bucket, "key = ?": key}
+        found = await self._database.read(partial(find_facts, where=where, now=self._times.now()))
+        return found[0] if found else None
+
+    async def list_facts(self, context_id: str, *, bucket: str = "") -> list[Fact]:
+        where = {"context_id = ?": context_id} | ({"bucket = ?": bucket} if bucket else {})
+        return await self._database.read(partial(find_facts, where=where, now=self._times.now()))
+
+    async def claim_message(self, context_id: str, message_id: str, *, owner: str, seconds: float) -> Claim:
+        check_names(context_id=context_id, message_id=message_id)
+        if not owner or seconds <= 0:
+            raise ValueError("A claim needs the name of its owner and a time")
+        wanted = Claim(context_id=context_id, message_id=message_id, owner=owner, token=0)
+
+        def change(connection: sqlite3.Connection) -> Claim:
+            ensure_context(connection, context_id, self._times)
+            return claim_message(connection, wanted, seconds=seconds, machine=self._times.machine)
+
+        return await self._database.write(change, durable=True)
+
+    async def renew_claim(self, claim: Claim, *, seconds: float) -> None:
+        await self._database.write(partial(renew, claim=claim, seconds=seconds, machine=self._times.machine))
+
+    async def release_claim(self, claim: Claim) -> None:
+        await self._database.write(partial(release, claim=claim))
+
+    async def find_message(self, context_id: str, message_id: str) -> StoredMessage | None:
+        return await self._database.read(
+            partial(find_message, context_id=context_id, message_id=message_id, machine=self._times.machine)
+        )
+
+    async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
+        work = partial(redeem, context_id=context_id, redemption=redemption, times=self._times)
+        return await self._database.write(work, durable=True)
+
+    async def delete_context(self, context_id: str) -> bool:
+        return await self._database.write(partial(delete_context, context_id=context_id), slow=True)
+
+    async def list_contexts(self, *, task_state: TaskState | None = None, limit: int = 100) -> list[ContextState]:
+        where = {"task_state = ?": str(task_state)} if task_state else {}
+        return await self._database.read(partial(find_states, where=where, limit=limit))

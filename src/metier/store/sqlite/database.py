@@ -1,15 +1,8 @@
-"""One SQLite file, reached without ever making the event loop wait.
-
-Two connections: the *quick* one is used on the event loop's thread, gives up at once when another process holds the
-lock, and neither syncs nor checkpoints (tens of microseconds). The *patient* one is used in worker threads only: it
-waits for locks, checkpoints, and does what takes long. A database belongs to one event loop.
-
-A durable write is a commit and then a sync of the write-ahead log, which is what `synchronous=FULL` does inside the
-commit. Apart, one sync serves every task that committed before it began: 200 runs share the disk's few syncs a second.
-"""
+"""One SQLite file, reached without blocking the event loop, and the disk space reserved beside it."""
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import sys
 import time
@@ -23,9 +16,62 @@ from anyio.lowlevel import checkpoint
 
 from metier.errors import StoreError
 from metier.store.failures import StoreFull, StoreUnavailable
-from metier.store.sqlite.ballast import Ballast
-from metier.store.sqlite.connection import LOG_SIZE, Change, Connections, Opening, connect, execute_alone, transact
-from metier.store.sqlite.errors import build_failure, build_sync_failure, is_busy
+from metier.store.sqlite.connection import (
+    LOG_SIZE,
+    Change,
+    Connections,
+    Opening,
+    build_failure,
+    build_sync_failure,
+    connect,
+    is_busy,
+    transact,
+)
+
+SIZE = 4 * 1024 * 1024
+"""Twice the length of the write-ahead log: the log must be copied into the database before its space can be used again.
+With 1 MiB that copying takes all of it, and nothing can be deleted."""
+ROOM_TO_RESTORE = 4 * SIZE
+"""The reserve is made again only when this much is free, so that it never takes the last space of others."""
+
+
+class Ballast:
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".ballast")
+
+    def is_there(self) -> bool:
+        return self._path.exists()
+
+    def release(self) -> None:
+        """Free the reserve, so that runs can note that they pause, and old ones can be deleted."""
+        self._remove(self._path)
+
+    def restore(self) -> None:
+        """Reserve the space again where it is missing and there is room. Never fails: it is a precaution."""
+        if self.is_there():
+            return
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            if shutil.disk_usage(self._path.parent).free >= ROOM_TO_RESTORE:
+                self._write(part)
+                part.replace(self._path)
+        except OSError:
+            self._remove(part)
+
+    def _write(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            if sys.platform == "linux":
+                os.posix_fallocate(descriptor, 0, SIZE)
+            else:
+                stream.write(os.urandom(SIZE))  # random: file systems that compress would reserve nothing for zeros
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            return
+
 
 _FAST_SYNC_SECONDS = 0.005
 """A disk that syncs within this time is synced on the spot: a thread and back costs 0.1 to 0.5 ms on top."""
@@ -73,10 +119,6 @@ class Database:
         A task that is canceled is so before the commit; once it is committed, the call returns.
         """
         return await self._write(partial(transact, change=change, landed=landed), durable=durable, slow=slow)
-
-    async def write_alone(self, statement: Change[bool], *, durable: bool, landed: Change[bool]) -> bool:
-        """The same for a change of one statement, which needs no others around it."""
-        return await self._write(partial(execute_alone, statement=statement, landed=landed), durable=durable)
 
     async def _write[T](self, work: Change[T], *, durable: bool, slow: bool = False) -> T:
         if time.perf_counter() - self._yielded_at > _YIELD_SECONDS:
@@ -140,7 +182,7 @@ class Database:
                 await self._in_thread(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Copy the log into the database; when all of it was copied, begin it anew, which syncs and so is done here."""
+        """Copy the log into the database and restart it once all of it was copied, which syncs and so is done here."""
         with contextlib.suppress(sqlite3.Error):  # what was written is safe in the log; the next one tries again
             busy, frames, copied = self._patient.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if not busy and frames == copied:

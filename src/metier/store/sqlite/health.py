@@ -8,21 +8,20 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.errors import StoreError
-from metier.store.base import StoredEntry
+from metier.store.base import StoredEntry, checksum_of
 from metier.store.machine import SystemMachine
-from metier.store.marks import checksum_of
-from metier.store.sqlite.ballast import ROOM_TO_RESTORE, Ballast
-from metier.store.sqlite.errors import build_failure
+from metier.store.sqlite.connection import build_failure
+from metier.store.sqlite.database import ROOM_TO_RESTORE, Ballast
 
 LOOK_SECONDS = 10.0
 """How long the look may take; a database of millions of runs is not read to its end."""
 _STEPS_BETWEEN_LOOKS = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreHealth:
+class StoreHealth(Struct, frozen=True, kw_only=True):
     problem: str = ""
     """What is wrong with the database; empty where nothing was found."""
     hint: str = ""
@@ -32,8 +31,7 @@ class StoreHealth:
     """The time was up before all of it was read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRoom:
+class StoreRoom(Struct, frozen=True, kw_only=True):
     free_bytes: int
     has_reserve: bool
 

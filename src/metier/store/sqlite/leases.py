@@ -6,7 +6,8 @@ Every function runs inside the caller's transaction.
 import sqlite3
 from datetime import UTC, datetime
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.ids import Clock
 from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown
@@ -18,8 +19,7 @@ _SELECT_FENCE_AND_END = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(Struct, frozen=True, kw_only=True):
     """A lease as it is stored."""
 
     owner: str
@@ -44,7 +44,7 @@ def take(
 ) -> Lease:
     if connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)).fetchone() is None:
         raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
-    check_free(connection, run_id, machine)
+    left_by = check_free(connection, run_id, machine)
     connection.execute("UPDATE fencing SET last_token = last_token + 1")
     token = int(connection.execute("SELECT last_token FROM fencing").fetchone()[0])
     since = clock.now().astimezone(UTC).isoformat(timespec="seconds")
@@ -53,7 +53,7 @@ def take(
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         (run_id, owner, token, since, machine.boot_id(), machine.uptime() + seconds, machine.process()),
     )
-    return Lease(run_id=run_id, owner=owner, token=token)
+    return Lease(run_id=run_id, owner=owner, token=token, left_by=left_by)
 
 
 def renew(connection: sqlite3.Connection, lease: Lease, *, seconds: float, machine: Machine) -> None:
@@ -94,11 +94,11 @@ def _build_lost(lease: Lease, row: tuple[object, ...] | None) -> LeaseLost:
     )
 
 
-def check_free(connection: sqlite3.Connection, run_id: str, machine: Machine) -> None:
-    """Raises `LeaseHeld`, saying who has the run, since when, and when it would become free."""
+def check_free(connection: sqlite3.Connection, run_id: str, machine: Machine) -> str:
+    """Return the holder that did not release it. Raises `LeaseHeld`, saying who has the run and until when."""
     holding = find_holding(connection, run_id)
     if holding is None or holding.is_free(machine):
-        return
+        return holding.owner if holding is not None else ""
     since = datetime.fromisoformat(holding.since)
     left = holding.until - machine.uptime()
     raise LeaseHeld(

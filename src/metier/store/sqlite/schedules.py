@@ -2,10 +2,11 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import cast
+
+from msgspec.structs import replace
 
 from metier.store.schedules import MOST_FIRINGS, Firing, FiringOutcome, ScheduleMark, ScheduleRow
 from metier.store.sqlite.database import Database

@@ -234,8 +234,40 @@ _TOKENS = """
 ALTER TABLE runs ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
 """
 
+_USAGE = """
+CREATE TABLE run_usage (
+    run_id TEXT NOT NULL,
+    hour TEXT NOT NULL,
+    model TEXT NOT NULL,
+    skill TEXT NOT NULL,
+    calls INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    unpriced_calls INTEGER NOT NULL,
+    PRIMARY KEY (run_id, hour, model, skill)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE usage_totals (
+    dimension TEXT NOT NULL,   -- model, agent, skill or task
+    grain TEXT NOT NULL,       -- day or hour
+    period TEXT NOT NULL,
+    name TEXT NOT NULL,
+    calls INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    unpriced_calls INTEGER NOT NULL,
+    PRIMARY KEY (dimension, grain, period, name)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE runs ADD COLUMN has_usage INTEGER NOT NULL DEFAULT 0;  -- 1: its usage is in the totals
+CREATE INDEX runs_without_usage ON runs (number) WHERE has_usage = 0;
+CREATE INDEX runs_by_creation ON runs (created_at, status, run_id);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS, _TOKENS
+    _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS, _TOKENS, _USAGE
 )  # fmt: skip
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 

@@ -16,20 +16,33 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from metier.ids import Clock, SystemClock
-from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, StoredEntry
+from metier.store.base import (
+    ApprovalAttempt,
+    ApprovalRow,
+    Lease,
+    RunRow,
+    RunSearch,
+    StoredEntry,
+    check_order,
+    check_terms,
+)
 from metier.store.failures import RunUnknown
 from metier.store.machine import Machine, SystemMachine
-from metier.store.marks import check_order, check_terms, find_digests
-from metier.store.search import RunSearch
-from metier.store.sqlite import leases, retention, rows
-from metier.store.sqlite.blobs import Blobs
+from metier.store.sqlite import leases, run_index
 from metier.store.sqlite.connection import Opening
-from metier.store.sqlite.context_store import SqliteContexts
-from metier.store.sqlite.contexts import Times
+from metier.store.sqlite.contexts import SqliteContexts, Times
 from metier.store.sqlite.database import Database, open_database
-from metier.store.sqlite.journal import find_entries, find_last, has_entries, insert_behind, insert_entries, name_blobs
+from metier.store.sqlite.journal import (
+    Blobs,
+    find_entries,
+    find_last,
+    has_entries,
+    insert_entries,
+    name_blobs,
+)
 from metier.store.sqlite.outbox import SqliteOutbox
 from metier.store.sqlite.schedules import SqliteSchedules
+from metier.store.sqlite.usage import SqliteUsage
 from metier.task_state import TaskState
 
 _PAGE = 256
@@ -69,6 +82,7 @@ class SqliteStore:
         self._contexts = SqliteContexts(database, Times(clock, machine))
         self._schedules = SqliteSchedules(database)
         self._outbox = SqliteOutbox(database)
+        self._usage = SqliteUsage(database)
 
     @property
     def contexts(self) -> SqliteContexts:
@@ -81,6 +95,10 @@ class SqliteStore:
     @property
     def outbox(self) -> SqliteOutbox:
         return self._outbox
+
+    @property
+    def usage(self) -> SqliteUsage:
+        return self._usage
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         check_order(entries, 1)
@@ -110,11 +128,6 @@ class SqliteStore:
         def landed(connection: sqlite3.Connection) -> bool:
             return has_entries(connection, lease.run_id, entries)
 
-        # Most entries name no blob: one statement writes them. What keeps it from doing so is told by those apart.
-        if entries and not any(find_digests(entry.data) for entry in entries):
-            insert = partial(insert_behind, lease=lease, entries=entries)
-            if await self._database.write_alone(insert, durable=durable, landed=landed):
-                return
         await self._database.write(change, durable=durable, landed=landed)
 
     async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
@@ -152,7 +165,7 @@ class SqliteStore:
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
         def change(connection: sqlite3.Connection) -> Lease | None:
-            stale = rows.find_stale(connection, queue=queue, limit=1, machine=self._machine)
+            stale = run_index.find_stale(connection, queue=queue, limit=1, machine=self._machine)
             if not stale:
                 return None
             return leases.take(
@@ -164,7 +177,7 @@ class SqliteStore:
         return await self._database.write(change)
 
     async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
-        return await self._database.read(partial(rows.find_stale, queue=queue, limit=limit, machine=self._machine))
+        return await self._database.read(partial(run_index.find_stale, queue=queue, limit=limit, machine=self._machine))
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
         await self._database.write(partial(leases.renew, lease=lease, seconds=seconds, machine=self._machine))
@@ -175,12 +188,12 @@ class SqliteStore:
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
         def change(connection: sqlite3.Connection) -> None:
             leases.check_fence(connection, lease)
-            rows.update_run(connection, lease.run_id, changes, now=self._clock.now())
+            run_index.update_run(connection, lease.run_id, changes, now=self._clock.now())
 
         await self._database.write(change)
 
     async def ask_to_end(self, run_id: str, ending: str) -> None:
-        await self._database.write(partial(rows.ask_to_end, run_id=run_id, ending=ending), durable=True)
+        await self._database.write(partial(run_index.ask_to_end, run_id=run_id, ending=ending), durable=True)
 
     async def find_run(self, run_id: str) -> RunRow | None:
         found = await self._find_runs({"run_id = ?": run_id}, limit=1) if run_id else []
@@ -208,16 +221,16 @@ class SqliteStore:
 
     async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
         return await self._database.read(
-            partial(rows.search_runs, search=search, before=before, limit=limit, machine=self._machine)
+            partial(run_index.search_runs, search=search, before=before, limit=limit, machine=self._machine)
         )
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
     ) -> list[RunRow]:
-        wanted = retention.Wanted(
+        wanted = run_index.Wanted(
             updated_before=updated_before, after=after, number_below=number_below, machine=self._machine
         )
-        return await self._database.read(partial(retention.find_ended, wanted=wanted, limit=limit))
+        return await self._database.read(partial(run_index.find_ended, wanted=wanted, limit=limit))
 
     async def delete_run(self, run_id: str) -> None:
         """Raises `RunUnknown` too."""
@@ -226,7 +239,7 @@ class SqliteStore:
             if connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)).fetchone() is None:
                 raise RunUnknown(f"There is no run {run_id!r}", hint="List the runs with `agent runs list`")
             leases.check_free(connection, run_id, self._machine)
-            rows.delete_rows(connection, run_id)
+            run_index.delete_rows(connection, run_id)
 
         await self._database.write(change, slow=True)
         await self.reclaim()
@@ -234,7 +247,7 @@ class SqliteStore:
     async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
         del updated_before  # there are no partitions here
         return await self._database.write(
-            partial(retention.delete_runs, run_ids=run_ids, machine=self._machine), slow=True
+            partial(run_index.delete_runs, run_ids=run_ids, machine=self._machine), slow=True
         )
 
     async def reclaim(self, *, updated_before: datetime | None = None) -> None:
@@ -254,7 +267,7 @@ class SqliteStore:
 
         def change(connection: sqlite3.Connection) -> None:
             leases.check_fence(connection, lease)
-            rows.insert_approval(connection, row)
+            run_index.insert_approval(connection, row)
             name_blobs(connection, row.run_id, row.payload)
 
         await self._database.write(change, durable=True)
@@ -270,30 +283,32 @@ class SqliteStore:
     ) -> bool:
         decision = (status, decided_by, reason, edited_payload)
         return await self._database.write(
-            partial(rows.decide, approval_id=approval_id, decision=decision, now=self._clock.now()), durable=True
+            partial(run_index.decide, approval_id=approval_id, decision=decision, now=self._clock.now()), durable=True
         )
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
-        return await self._database.read(partial(rows.find_attempts, approval_id=approval_id))
+        return await self._database.read(partial(run_index.find_attempts, approval_id=approval_id))
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
         where = {"approval_id >= ?": prefix, "approval_id < ?": prefix and prefix + "\U0010ffff"}
-        return await self._database.read(partial(rows.find_approvals, where=where, order="approval_id", limit=limit))
+        return await self._database.read(
+            partial(run_index.find_approvals, where=where, order="approval_id", limit=limit)
+        )
 
     async def list_approvals(
         self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
     ) -> list[ApprovalRow]:
         where = {"run_id = ?": run_id, "status = ?": status, "number > ?": after or ""}
-        return await self._database.read(partial(rows.find_approvals, where=where, order="number", limit=limit))
+        return await self._database.read(partial(run_index.find_approvals, where=where, order="number", limit=limit))
 
     async def close(self) -> None:
         await self._database.close()
 
     async def _find_runs(self, where: Mapping[str, str | int | float], *, limit: int) -> list[RunRow]:
-        return await self._database.read(partial(rows.find_runs, where=where, limit=limit, machine=self._machine))
+        return await self._database.read(partial(run_index.find_runs, where=where, limit=limit, machine=self._machine))
 
 
 def _insert_run(connection: sqlite3.Connection, row: RunRow, entries: Sequence[StoredEntry]) -> None:
-    rows.insert_run(connection, row)
+    run_index.insert_run(connection, row)
     name_blobs(connection, row.run_id, row.reason.encode("utf-8", "replace"))
     insert_entries(connection, row.run_id, entries, last=find_last(connection, row.run_id))

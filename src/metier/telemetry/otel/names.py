@@ -15,6 +15,7 @@ CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
 
 # Operations of Metier that the conventions do not know.
+LOAD_SKILLS = "load_skills"
 RUN_SCRIPT = "run_script"
 AWAIT_APPROVAL = "await_approval"
 AWAIT_INPUT = "await_input"
@@ -70,6 +71,18 @@ STDOUT_BYTES = "metier.process.stdout.bytes"
 STDERR_BYTES = "metier.process.stderr.bytes"
 DURATION_MS = "metier.duration_ms"
 TRUNCATED = "metier.output.truncated"
+
+# What dashboards for skills ask for, beside the names above that say the same of every step.
+SKILL_NAME = "skill.name"
+SKILL_SCRIPT = "skill.script"
+SKILL_DURATION_MS = "skill.execution.duration_ms"
+SKILL_STATUS = "skill.execution.status"
+SKILL_ERROR_TYPE = "skill.error_type"
+SKILL_STDOUT_BYTES = "skill.stdout_bytes"
+SKILL_STDERR_BYTES = "skill.stderr_bytes"
+SKILL_NAMES = "skill.names"
+SKILL_COUNT = "skill.count"
+SKILL_PROBLEMS = "skill.problems"
 
 PROVIDERS = {"gemini": "gcp.gemini"}
 """How the conventions call a provider, where they call it differently."""

@@ -1,17 +1,15 @@
 """A finished span as a value. Knows no SDK: what is exported is decided before one is loaded."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Literal, Protocol
 
-from metier.dataclass import dataclass
+from msgspec import Struct, field
 
 type AttributeValue = str | int | float | bool | tuple[str, ...]
 type SpanKind = Literal["internal", "client", "server"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """One stretch of a run, from the entry that began it to the entry that closed it."""
 
     trace_id: str

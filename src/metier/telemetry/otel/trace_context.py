@@ -4,19 +4,17 @@ import hashlib
 import re
 from typing import Self
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct
 
 HEADER = "traceparent"
 VARIABLE = "TRACEPARENT"
 """How child processes get it, and how a command line takes it."""
-_FORM = lazy_regex(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _MOST_CHARACTERS = 256
 _SAMPLED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TraceParent:
+class TraceParent(Struct, frozen=True):
     """The span that something happens in."""
 
     trace_id: str

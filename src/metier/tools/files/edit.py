@@ -8,11 +8,10 @@ from pydantic import JsonValue
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.exact_edit import edit_bytes
-from metier.tools.files.previews import preview_edit
-from metier.tools.files.replacing import describe_written, judge_note, read_target, replace_file
+from metier.tools.files.file_replacement import describe_written, judge_note, read_target, replace_file
+from metier.tools.files.file_text import check_saved, find_held
 from metier.tools.files.scope import Scope
-from metier.tools.files.unsaved import check_saved, find_held
+from metier.tools.files.text_change import build_preview, edit_bytes, preview_edit
 
 
 class Edit:
@@ -46,9 +45,9 @@ class Edit:
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         held = await find_held(str(arguments["path"]), self._scope, context.buffers)
-        output = await run_sync(self._edit, arguments, context, held)
+        output, diff = await run_sync(self._edit, arguments, context, held)
         written = await run_sync(describe_written, self._scope, str(arguments["path"]), context)
-        return ToolResult(ok=True, output=output, meta=written)
+        return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
         held = await find_held(str(arguments["path"]), self._scope, context.buffers)
@@ -70,7 +69,8 @@ class Edit:
         output = f"Edited {path!r}; found so after an interruption"
         return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
 
-    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, held: str | None) -> str:
+    def _edit(self, arguments: dict[str, JsonValue], context: ToolContext, held: str | None) -> tuple[str, str]:
+        """The sentence for the model, and the change as a diff."""
         path = str(arguments["path"])
         with self._scope.open_target(path, create_folders=False, guard=context.paths) as target:
             before = read_target(target)
@@ -80,4 +80,4 @@ class Edit:
             after, lines = edit_bytes(before, arguments)
             replace_file(target, after, before=before, context=context)
         where = f"on line {lines[0]}" if len(lines) == 1 else f"in {len(lines)} places, first on line {lines[0]}"
-        return f"Edited {target.path!r} {where}"
+        return f"Edited {target.path!r} {where}", build_preview(target.path, before, after).diff

@@ -11,7 +11,7 @@ from metier.errors import ToolFailed
 from metier.messages import Value
 
 MAX_BYTES = 16 * 1024 * 1024
-"""A larger file is not kept, and cannot be put back."""
+"""A larger file is not kept, and cannot be restored."""
 _FOLDERS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE_BITS = 0o777
 """Special bits (setuid and its kin) are not given back."""

@@ -8,9 +8,8 @@ from pydantic import JsonValue
 
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.path_patterns import PathPattern
+from metier.tools.files.path_patterns import PathPattern, describe_stop, list_files
 from metier.tools.files.scope import Scope
-from metier.tools.files.walk import describe_stop, list_files
 
 MAX_FILES = 200
 _MAX_JUDGED = 5_000

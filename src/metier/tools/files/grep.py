@@ -1,23 +1,190 @@
-"""`Grep`: the lines of text files that match an expression, by path and line. The same with and without ripgrep."""
+"""`Grep`: the lines of text files that match an expression, by path and line.
+
+The expressions are a subset that RE2 and ripgrep understand alike. If ripgrep is installed, it preselects files; it
+never decides what matches.
+"""
 
 import codecs
+import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
 
+import anyio
+import re2
 from anyio.to_thread import run_sync
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.errors import ToolFailed
+from metier.programs.launcher import RIPGREP, find_program, run_program_async, use_own_program
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.path_patterns import PathPattern
-from metier.tools.files.replacing import MAX_FILE_BYTES, check_size, read_all
-from metier.tools.files.ripgrep import narrow
+from metier.tools.files.file_replacement import MAX_FILE_BYTES, check_size, read_all
+from metier.tools.files.file_text import decode, is_binary
+from metier.tools.files.path_patterns import PathPattern, describe_stop, list_files
 from metier.tools.files.scope import Scope
-from metier.tools.files.search_expression import SearchExpression
-from metier.tools.files.text import decode, is_binary
-from metier.tools.files.walk import describe_stop, list_files
+
+MAX_EXPRESSION_CHARACTERS = 1000
+_MAX_PROGRAM_BYTES = 8 * 1024 * 1024
+_ESCAPE = re.compile(r"\\(?:[pP](?:\{[^}]*\}|.)|x\{[^}]*\}|.)?", re.DOTALL)
+_NAMED_CLASS = re.compile(r"\[:\^?[a-z]+:\]")
+_GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|-?i[:)]|:)")
+_REFUSED_ESCAPES = frozenset(("\\A", "\\z", "\\Z", "\\C", "\\Q", "\\E", "\\n", "\\"))
+_OUTSIDE = {
+    "\\w": "[0-9A-Za-z_]", "\\W": "[^0-9A-Za-z_]", "\\d": "[0-9]", "\\D": "[^0-9]",
+    "\\s": "[\\t\\f\\r ]", "\\S": "[^\\t\\f\\r ]", "\\b": "(?-u:\\b)", "\\B": "(?-u:\\B)", "$": "(?:\\r?$)",
+}  # fmt: skip
+"""What RE2 means by these, in ripgrep's words; a line there may still end with a carriage return."""
+_INSIDE = {"\\w": "0-9A-Za-z_", "\\d": "0-9", "\\s": "\\t\\f\\r "}
+_DIFFERENT_INSIDE = frozenset(("\\W", "\\D", "\\S", "\\b", "[", "&", "~"))
+"""In a class these have no short translation, or a meaning of their own in ripgrep."""
+
+
+class _Match(Protocol):
+    def start(self) -> int: ...
+
+
+class _Compiled(Protocol):
+    def search(self, text: bytes, pos: int) -> _Match | None: ...
+
+
+# The library has no types; these two are what its documentation says.
+_compile = cast("Callable[[bytes, re2.Options], _Compiled]", re2.compile)
+_InvalidExpression = cast("type[Exception]", re2.error)
+
+
+class SearchExpression:
+    def __init__(self, text: str, *, ignore_case: bool) -> None:
+        """Raises `ToolFailed` for what is not an expression, or not one of the subset."""
+        _check(text)
+        options = re2.Options()
+        options.log_errors = False
+        options.never_nl = True
+        options.case_sensitive = not ignore_case
+        options.max_mem = _MAX_PROGRAM_BYTES
+        try:
+            self._compiled = _compile(f"(?m:{text})".encode(), options)
+        except _InvalidExpression as error:
+            raise _invalid(text, _reason(error)) from error
+        self.text = text
+        self.ignore_case = ignore_case
+
+    def find(self, data: bytes, start: int) -> int:
+        """Where the next match at or after `start` begins, -1 where there is none."""
+        found = self._compiled.search(data, start)
+        return found.start() if found else -1
+
+
+def translate_for_ripgrep(text: str) -> str | None:
+    """An expression that matches in every line in which `text` does; None where that cannot be said."""
+    parts: list[str] = []
+    for piece, in_class in _split(text):
+        if in_class and (piece in _DIFFERENT_INSIDE or (piece == "-" and parts[-1] == "-")):
+            return None
+        known = _INSIDE if in_class else _OUTSIDE
+        parts.append(known.get(piece, piece))
+    return "".join(parts)
+
+
+def _split(text: str) -> Iterator[tuple[str, bool]]:
+    """The pieces of an expression, and whether each is within a character class. Raises `ToolFailed`."""
+    place = 0
+    in_class = is_first = False
+    while place < len(text):
+        piece = _piece_at(text, place, in_class=in_class)
+        yield piece, in_class
+        place += len(piece)
+        if not in_class:
+            in_class = is_first = piece == "["
+        elif piece == "]" and not is_first:
+            in_class = False
+        else:
+            is_first = is_first and piece == "^"
+
+
+def _piece_at(text: str, place: int, *, in_class: bool) -> str:
+    if (found := _ESCAPE.match(text, place)) is not None:
+        return found.group()
+    if in_class:
+        found = _NAMED_CLASS.match(text, place)
+    elif text.startswith("(?", place):
+        found = _GROUP.match(text, place)
+        if found is None:
+            raise _invalid(text, f"{text[place : place + 4]!r} is not supported")
+    return found.group() if found else text[place]
+
+
+def _check(text: str) -> None:
+    if not text or len(text) > MAX_EXPRESSION_CHARACTERS:
+        raise _invalid(text, f"it must have 1 to {MAX_EXPRESSION_CHARACTERS} characters")
+    if any(mark in text for mark in "\n\r\0"):
+        raise _invalid(text, "only single lines are searched")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise _invalid(text, "it is not valid Unicode")
+    for piece, _ in _split(text):
+        if piece in _REFUSED_ESCAPES:
+            raise _invalid(text, f"{piece!r} is not supported, only single lines are searched")
+
+
+def _invalid(text: str, reason: str) -> ToolFailed:
+    return ToolFailed(f"Expression {text[:100]!r} cannot be used: {reason}", code="invalid_input")
+
+
+def _reason(error: Exception) -> str:
+    word: object = error.args[0] if error.args else ""
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
+
+
+MIN_FILES = 1500
+"""Fewer are read in the time that starting a process takes."""
+_BATCH_BYTES = 100_000
+"""Of arguments for one process; every system takes this much."""
+_TIMEOUT_SECONDS = 20
+_NONE_FOUND = 1
+_FLAGS = ("--no-config", "--files-with-matches", "--null", "--no-messages", "--text", "--color=never", "--no-ignore")
+
+
+def find_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
+    """The program's path, empty where there is none."""
+    found = find_program(RIPGREP, "rg", environ, writable=(workspace,))
+    return found.path if found is not None else ""
+
+
+async def narrow(
+    paths: Sequence[str], expression: SearchExpression, *, locate: Callable[[], str], folder: Path
+) -> Sequence[str]:
+    """The paths that can hold a match, in their order; all of them when ripgrep cannot tell."""
+    translated = translate_for_ripgrep(expression.text)
+    if translated is None or len(paths) < MIN_FILES or not (program := locate()):
+        return paths
+    ripgrep = use_own_program(RIPGREP, program, environment={})
+    options = (*_FLAGS, *(["--ignore-case"] if expression.ignore_case else []), "--regexp", translated, "--")
+    worth: set[str] = set()
+    with anyio.move_on_after(_TIMEOUT_SECONDS):
+        for batch in _batches(paths):
+            named = [path if path.startswith("/") else f"./{path}" for path in batch]
+            done = await run_program_async(ripgrep, *options, *named, folder=folder)
+            if done.returncode not in {0, _NONE_FOUND}:
+                return paths
+            worth.update(name.removeprefix("./") for name in done.stdout.decode("utf-8", "surrogateescape").split("\0"))
+        return [path for path in paths if path in worth]
+    return paths
+
+
+def _batches(paths: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        batch.append(path)
+        size += len(path.encode("utf-8", "surrogateescape")) + 3
+        if size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
 
 DEFAULT_RESULTS = 100
 MAX_RESULTS = 1000
@@ -27,8 +194,7 @@ MAX_CHARACTERS = 28_000
 _MAX_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Query:
+class _Query(Struct, frozen=True, kw_only=True):
     expression: SearchExpression
     context: int
     most: int
@@ -75,7 +241,7 @@ class Grep:
         glob = arguments.get("glob")
         pattern = PathPattern(glob) if isinstance(glob, str) else None
         paths, notes = await run_sync(self._list, folder, pattern, context.paths)
-        paths = await narrow(paths, query.expression, find_program=self._ripgrep, folder=self._scope.workspace)
+        paths = await narrow(paths, query.expression, locate=self._ripgrep, folder=self._scope.workspace)
         found = await run_sync(self._search, paths, query, context.paths)
         return ToolResult(ok=True, output="\n".join([found, *notes]))
 

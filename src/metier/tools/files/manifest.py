@@ -1,7 +1,6 @@
-"""Snapshots of a workspace without git: a list of its files with their hashes, and a copy of each content once.
+"""Snapshots of a workspace without git: a list of its files with hashes, and a copy of each.
 
-The same promises as `snapshots.Snapshots`, within narrower bounds: everything is read and copied when it is first
-looked at, and nothing counts as ignored but the repository's own folder and what is excluded.
+Also the choice between this and git.
 """
 
 import hashlib
@@ -22,6 +21,7 @@ from metier.tools.files.snapshots import (
     MAX_SECONDS,
     MAX_TOTAL_BYTES,
     Changed,
+    Snapshots,
     Unavailable,
 )
 
@@ -184,3 +184,27 @@ def _read_plain(file: Path) -> bytes:
 
 def _dump(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")
+
+
+class WorkspaceSnapshots:
+    """Takes and compares them; two of different kinds cannot be compared. Every method raises `Unavailable`."""
+
+    def __init__(self, workspace: Path, folder: Path, *, excluded: Sequence[str] = ()) -> None:
+        self._by_git = Snapshots(workspace, folder, excluded=excluded)
+        self._by_files = ManifestSnapshots(workspace, folder, excluded=excluded)
+
+    def take(self) -> str:
+        return self._by_git.take() if self._has_git() else self._by_files.take()
+
+    def compare(self, before: str, after: str) -> list[Changed]:
+        kinds = {name.startswith(PREFIX) for name in (before, after)}
+        if len(kinds) > 1:
+            raise Unavailable("git was installed or removed between the two snapshots")
+        return self._by_files.compare(before, after) if kinds == {True} else self._by_git.compare(before, after)
+
+    def _has_git(self) -> bool:
+        try:
+            self._by_git.find_git()
+        except Unavailable:
+            return False
+        return True

@@ -10,10 +10,9 @@ from pydantic import JsonValue
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.replacing import read_all
+from metier.tools.files.file_replacement import read_all
+from metier.tools.files.file_text import FileText, decode, find_held, name_kind, overlay
 from metier.tools.files.scope import Scope
-from metier.tools.files.text import FileText, decode, name_kind
-from metier.tools.files.unsaved import find_held, overlay
 from metier.tools.media import find_media_type, prepare_media
 
 DEFAULT_LINES = 2000
@@ -104,7 +103,7 @@ def _render(lines: Sequence[str], start: int, count: int) -> str:
         shown.append(text)
     last = start - 1 + len(shown)
     if start > 1 or last < len(lines):
-        more = f"; go on with offset {last + 1}" if last < len(lines) else ""
+        more = f"; continue with offset {last + 1}" if last < len(lines) else ""
         shown.append(f"[lines {start} to {last} of {len(lines)}{more}]")
     if cut:
         shown.append(f"[{cut} longer than {MAX_LINE_CHARACTERS} characters, cut]")

@@ -6,30 +6,30 @@ name that could mean something else a moment later.
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.definitions.files.contained_path import READ_FOLDER, Opened, Opener, choose_opener, leads_out
 from metier.errors import ToolFailed
-from metier.lazy_regex import lazy_regex
 from metier.tools.base import NoGuard, PathGuard
 from metier.tools.protected import is_closed, protected, recorded
 
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777
 """What the process's own mask leaves of it, as everywhere."""
-_DRIVE = lazy_regex(r"[A-Za-z]:(?:/|$)")
-_SCHEME = lazy_regex(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_TURNING = lazy_regex("[\u202a-\u202e\u2066-\u2069]")
+_DRIVE = re.compile(r"[A-Za-z]:(?:/|$)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that show a name in another order than it has."""
 _OPEN = NoGuard()
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """A path that was made canonical as text: no `..`, nothing doubled."""
 
     root: Path
@@ -37,8 +37,7 @@ class Spot:
     """Relative to the root; empty for the root itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """A name in an open folder, for a caller that wants to put a file there."""
 
     folder: int

@@ -1,8 +1,11 @@
-"""Snapshots of a workspace by git plumbing, with an index and an object folder of their own.
+"""Snapshots and worktrees of a workspace by git plumbing, with an index and an object folder of their own.
 
 The repository of the workspace, if it is one, lends its objects and its index, and is not written to. Its settings,
 hooks, filters and line-end conversions do not count: a snapshot holds the bytes that are there. Ignored files, the
 repository itself, repositories inside it and the run folder are left out.
+
+A worktree is for runs that work apart from each other: created as the workspace is now, also with what is not
+committed. The repository gets an entry in its list of worktrees and nothing else: no branch, no commit.
 """
 
 import hashlib
@@ -13,12 +16,15 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
-from metier.skills.trusted_programs import build_trusted_environment, find_trusted_program
+from msgspec import Struct
+
+from metier.definitions.files.quarantine import is_unsettled
+from metier.programs import launcher
+from metier.programs.launcher import Program, run_program
 from metier.tools.files.file_state import MAX_BYTES, FileState, build_state
 
 MAX_SECONDS = 10.0
@@ -30,12 +36,14 @@ MAX_CHANGED_BYTES = 64 * 1024 * 1024
 _PLAIN_MODES = (0o644, 0o755)
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-subst -merge !diff\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tsymlinks = true\n"
-_CONVERTING_SETTINGS = lazy_regex(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
-_CONVERTING_ATTRIBUTES = lazy_regex(
+_CONVERTING_SETTINGS = re.compile(r"autocrlf|attributesfile|safecrlf|include", re.IGNORECASE)
+_CONVERTING_ATTRIBUTES = re.compile(
     r"^[^#\n]*\s(?:text|crlf|eol|filter|ident|working-tree-encoding)(?:=|\s|$)", re.MULTILINE
 )
-_LINKED = lazy_regex(r"gitdir: ([^\n]{1,4000})\s*")
+_LINKED = re.compile(r"gitdir: ([^\n]{1,4000})\s*")
 _LINK, _REPOSITORY = "120000", "160000"
+_REPOSITORY_MODE = int(_REPOSITORY, 8).to_bytes(4, "big")
+"""As the file of an index spells it."""
 _NONE = "000000"
 _MARK_BYTES = 20
 
@@ -51,21 +59,12 @@ class Changed(NamedTuple):
     before: FileState | None
     after: FileState | None
     contents: tuple[bytes, ...] = ()
-    """What has to be kept so that either state can be put back."""
+    """What has to be kept so that either state can be restored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
+class _Side(Struct, frozen=True, kw_only=True):
     mode: str
     object: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    searched: str
-    """The PATH by which it was found."""
-    git: str
-    environment: Mapping[str, str]
 
 
 class _Listing(NamedTuple):
@@ -87,11 +86,14 @@ class Snapshots:
         self._git = folder / "git"
         self._excluded = tuple(excluded)
         self._program: Program | None = None
+        self._searched = ""
+        """The PATH by which it was found."""
         self._listing: _Listing | None = None
 
     def take(self) -> str:
         """A name for what the workspace holds now. The same content and modes give the same name."""
         self._open()
+        self._forget_repositories()
         try:
             self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
         except Unavailable:
@@ -249,6 +251,22 @@ class Snapshots:
         (self._git / "info/exclude").write_text("\n".join([*lines, ".metier-*.tmp", ""]), encoding="utf-8")
         (self._git / "ready").touch()
 
+    def _forget_repositories(self) -> None:
+        """Take nested repositories out of the index; `git add` enters them again by the commit that is checked out.
+
+        For one that is in the index, `git add` starts `git status` there, and with it programs that its settings name.
+        """
+        try:
+            if _REPOSITORY_MODE not in (self._git / "index").read_bytes():
+                return
+        except OSError:
+            return
+        rows = self._run("ls-files", "--stage", "-z").split(b"\0")
+        paths = [row.partition(b"\t")[2] for row in rows if row.startswith(_REPOSITORY.encode())]
+        if paths:
+            given = "\0".join(os.fsdecode(path) for path in paths)
+            self._run("update-index", "--force-remove", "-z", "--stdin", given=given)
+
     def _borrow(self, own: Path, shared: Path) -> None:
         """Objects that the repository has need not be written again, and files it knows need not be read again."""
         if "objectformat" in _read_text(shared / "config").lower():
@@ -283,14 +301,15 @@ class Snapshots:
         settings = ("core.compression=1", "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
                     "core.splitIndex=false", "core.untrackedCache=false")  # fmt: skip
         words = (*(word for setting in settings for word in ("-c", setting)), *args)
-        program = self.find_program()
+        program = self.find_git()
         return run_git(self._workspace, words, program=program, variables=variables, given=given, allowed=allowed)
 
-    def find_program(self) -> Program:
+    def find_git(self) -> Program:
         """Looked for once while PATH stays the same: a snapshot runs it up to three times, a step takes two."""
-        known = self._program
-        if known is None or known.searched != os.environ.get("PATH", "") or not os.access(known.git, os.X_OK):
-            known = self._program = find_program(self._workspace)
+        known, path = self._program, os.environ.get("PATH", "")
+        if known is None or self._searched != path or not os.access(known.path, os.X_OK):
+            known = self._program = find_git(self._workspace)
+            self._searched = path
         return known
 
 
@@ -304,9 +323,7 @@ def run_git(
     allowed: tuple[int, ...] = (0,),
 ) -> bytes:
     """What git prints, run in `folder` with no setting, hook or filter of the user. Raises `Unavailable`."""
-    used = program or find_program(folder)
-    environment = {
-        **used.environment,
+    own = {
         "HOME": os.devnull,
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -315,12 +332,10 @@ def run_git(
         **(variables or {}),
     }
     settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", f"safe.directory={folder}")
-    command = [used.git, *(word for setting in settings for word in ("-c", setting)), *words]
+    git = (program or find_git(folder)).with_variables(own)
+    options = (word for setting in settings for word in ("-c", setting))
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, input=given.encode(), capture_output=True,
-            timeout=MAX_SECONDS, check=False,
-        )  # fmt: skip
+        done = run_program(git, *options, *words, folder=folder, given=os.fsencode(given), timeout=MAX_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"it took longer than {MAX_SECONDS:g} s") from error
     except OSError as error:
@@ -333,15 +348,11 @@ def run_git(
     return done.stdout
 
 
-def find_program(folder: Path) -> Program:
-    """The git for a folder, and what it is told of the environment. Raises `Unavailable`."""
-    environment = build_trusted_environment(os.environ, writable=(folder,), names=("TMPDIR", "SYSTEMROOT", "TEMP"))
-    return Program(searched=os.environ.get("PATH", ""), git=find_git(folder), environment=environment)
-
-
-def find_git(workspace: Path) -> str:
-    found = find_trusted_program("git", os.environ, writable=(workspace,))
-    if not found:
+def find_git(folder: Path) -> Program:
+    """Find the git for a folder. Raises `Unavailable`."""
+    passed = ("TMPDIR", "SYSTEMROOT", "TEMP")
+    found = launcher.find_program(launcher.GIT, "git", os.environ, writable=(folder,), passed=passed)
+    if found is None:
         raise Unavailable("git is not installed")
     return found
 
@@ -351,7 +362,7 @@ def find_repository(workspace: Path) -> tuple[Path, Path] | None:
     own = workspace / ".git"
     if own.is_file() and (linked := _LINKED.fullmatch(_read_text(own))):
         own = (workspace / linked[1].strip()).resolve()
-    if not (own / "HEAD").is_file():
+    if not (own / "HEAD").is_file() or is_unsettled(str(workspace / ".git")):
         return None
     common = _read_text(own / "commondir").strip()
     return own, (own / common).resolve() if common else own
@@ -393,3 +404,49 @@ def _read_text(file: Path) -> str:
 
 def _escape(pattern: str) -> str:
     return re.sub(r"([\\*?\[\]!# ])", r"\\\1", pattern)
+
+
+TREE, SNAPSHOTS, SOURCE = "tree", "snapshots", "source"
+
+
+class Worktree(Struct, frozen=True):
+    """One below a folder of its own, beside the snapshots that it is compared by. Every method blocks."""
+
+    folder: Path
+
+    @property
+    def tree(self) -> Path:
+        return self.folder / TREE
+
+    def make(self, workspace: Path, *, excluded: tuple[str, ...] = ()) -> str:
+        """The name of what it holds at first. One that a killed process left half made is made again.
+
+        Raises `Unavailable`.
+        """
+        if find_repository(workspace) is None:
+            raise Unavailable("the workspace is no git repository")
+        self.remove(workspace)
+        self.folder.mkdir(parents=True)
+        source = Snapshots(workspace, self.folder / SOURCE, excluded=excluded)
+        held = source.take()
+        run_git(workspace, ("worktree", "add", "--detach", "--no-checkout", str(self.tree), "HEAD"))
+        source.write_out(held, self.tree)
+        # The index of a new worktree is empty; with this one git shows in it what it shows in the workspace.
+        run_git(self.tree, ("read-tree", "HEAD"))
+        return self._open().take()
+
+    def diff(self, base: str) -> bytes:
+        """What was changed since it was made, as a patch for `git apply`. Raises `Unavailable`."""
+        snapshots = self._open()
+        return snapshots.diff(base, snapshots.take())
+
+    def remove(self, workspace: Path) -> None:
+        """Also where there is none."""
+        if not self.folder.exists():
+            return
+        with suppress(Unavailable):  # it was never registered, or the repository is gone
+            run_git(workspace, ("worktree", "remove", "--force", str(self.tree)))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _open(self) -> Snapshots:
+        return Snapshots(self.tree, self.folder / SNAPSHOTS)

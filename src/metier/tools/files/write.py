@@ -6,13 +6,14 @@ from functools import partial
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
+from metier.definitions.files.quarantine import adopt
 from metier.errors import ToolFailed
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
-from metier.tools.files.previews import preview_write
-from metier.tools.files.replacing import describe_written, judge_note, read_target, replace_file
+from metier.tools.files.file_replacement import describe_written, judge_note, read_target, replace_file
+from metier.tools.files.file_text import check_saved, find_held
 from metier.tools.files.scope import Scope
-from metier.tools.files.unsaved import check_saved, find_held
+from metier.tools.files.text_change import build_preview, preview_write
 
 
 class Write:
@@ -32,7 +33,7 @@ class Write:
         ),
         output_schema={"type": "string"},
         risk="medium",
-        # Writing twice would be harmless, but not over what a person wrote between a crash and the resume.
+        # Writing twice would be harmless, but not over what a user wrote between a crash and the resume.
         effect="opaque",
         spools=True,
     )
@@ -43,8 +44,9 @@ class Write:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         path, content = str(arguments["path"]), str(arguments["content"])
         held = await find_held(path, self._scope, context.buffers)
-        output = await run_sync(partial(self._write, path, content, context, held=held))
-        return ToolResult(ok=True, output=output, meta=await run_sync(describe_written, self._scope, path, context))
+        output, diff = await run_sync(partial(self._write, path, content, context, held=held))
+        written = await run_sync(describe_written, self._scope, path, context)
+        return ToolResult(ok=True, output=output, meta={**written, "diff": diff})
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview:
         path = str(arguments["path"])
@@ -77,11 +79,14 @@ class Write:
         except ToolFailed:
             return False
 
-    def _write(self, path: str, content: str, context: ToolContext, *, held: str | None) -> str:
+    def _write(self, path: str, content: str, context: ToolContext, *, held: str | None) -> tuple[str, str]:
+        """The sentence for the model, and the change as a diff."""
         data = content.encode("utf-8", "surrogatepass")
         with self._scope.open_target(path, create_folders=True, guard=context.paths) as target:
             before = read_target(target)
             check_saved(held, before, path=path)
+            # A program in the sandbox that runs now is not its author: the file stays when that ends.
+            adopt(str(self._scope.workspace / target.path))
             replace_file(target, data, before=before, context=context)
         verb = "Created" if before is None else "Replaced" if before != data else "Did not need to change"
-        return f"{verb} {target.path!r}, {len(data)} bytes"
+        return f"{verb} {target.path!r}, {len(data)} bytes", build_preview(target.path, before, data).diff

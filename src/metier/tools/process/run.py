@@ -1,16 +1,21 @@
-"""Run a program so that nothing of it is left: time limit, whole-tree kill, bounded output. No policy, no shell."""
+"""Run a program so that nothing of it is left: time limit, whole-tree kill, bounded output. No policy, no shell.
+
+A supervisor removes its scratch folder, also when the agent dies. If it is killed too, the folder stays and no
+process holds its lock any more: by that the next start finds and removes it.
+"""
 
 import errno
 import os
+import re
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,12 +23,16 @@ from typing import Self
 import anyio
 import anyio.to_thread
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
+from msgspec import Struct, field
 
-from metier.dataclass import dataclass
+from metier.definitions.files.quarantine import record_launch, settle
 from metier.errors import ToolFailed
-from metier.tools.process.interpreter import base_interpreter
-from metier.tools.process.output import Capture, Output
-from metier.tools.process.sandbox.confinement import Confinement, Launch, locate_scratch
+from metier.programs import launcher
+from metier.programs.launcher import Program, open_command, open_program, run_program_async, use_own_program
+from metier.tools.process.bounded_output import Capture, Output
+from metier.tools.process.child_environment import base_interpreter
+from metier.tools.process.sandbox.confinement import SCRATCH, Confinement, Launch, locate_scratch
+from metier.tools.process.scratch import remove_tree
 from metier.tools.process.spool import hold
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -38,10 +47,11 @@ _STOP_SECONDS = 15.0
 """How long a supervisor may take to end everything; it gives up on what will not die after ten."""
 _LAST_WORDS_SECONDS = 2.0
 """How long to read on after every process is dead; only a stream handed to a stranger stays open longer."""
+_REST_SECONDS = 0.25
+"""The same after an interruption, for each stream: the user waits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLimits:
+class ProcessLimits(Struct, frozen=True, kw_only=True):
     timeout_seconds: float = 60
     grace_seconds: float = 0.5
     """Between the request to end and the kill."""
@@ -51,8 +61,7 @@ class ProcessLimits:
     """`{"cpu": 60, "nofile": 256}`: names of `RLIMIT_…` (see setrlimit), not applied on Windows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """How a process ended, and what could not be killed."""
 
     exit_code: int | None
@@ -64,10 +73,11 @@ class Ended:
     """Why it did not start."""
     crowded: bool = False
     """It was killed because it had more processes than it may."""
+    moved: tuple[str, ...] = ()
+    """Where protected paths are now that it created."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     signal: int | None
     timed_out: bool
@@ -75,10 +85,11 @@ class Outcome:
     stderr: Output
     duration_seconds: float
     left: int = 0
+    notice: str = ""
+    """What happened to the protected paths that it created, if it did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """What to run: an argument list, a folder, and the whole environment."""
 
     arguments: Sequence[str]
@@ -86,40 +97,63 @@ class Command:
     environment: Mapping[str, str]
     spool: Path | None = None
     """Where the supervisor notes start and end on disk, for the next driver after a crash; see `spool.py`."""
-    confinement: Confinement | None = None
-    """What encloses the program and limits what it uses; None only for programs of our own, such as `uv`."""
+    confinement: Confinement | None = field(default_factory=Confinement)
+    """What encloses the program and limits what it uses; None only for programs of the launcher."""
+    program: Program | None = None
+    """The launcher's program that this command starts, if nothing encloses it."""
+
+    def __post_init__(self) -> None:
+        if self.confinement is None and self.program is None:
+            raise ValueError(f"{self.arguments[0]!r} would run outside of the sandbox, and not by the launcher")
+
+
+def build_own_command(program: Program, *arguments: str, folder: Path) -> Command:
+    """Build the command of a program that runs outside of every sandbox: `uv`, a notification, an accepted server."""
+    return Command(
+        arguments=[*program.command, *arguments],
+        folder=folder,
+        environment=program.environment,
+        confinement=None,
+        program=program,
+    )
 
 
 async def run_process(
-    command: Command, limits: ProcessLimits | None = None, *, spill: Path | None = None, stdin: bytes | None = None
+    command: Command,
+    limits: ProcessLimits | None = None,
+    *,
+    spill: Path | None = None,
+    stdin: bytes | None = None,
+    keep_partial: Callable[[Output, Output], None] | None = None,
 ) -> Outcome:
     """Run to the end, to the time limit or to cancellation; in each case every process it started is gone.
 
     `spill` receives all of standard output, also what the outcome leaves out; the program reads `stdin`, as much of it
-    as it wants. Raises `ToolFailed` when the program cannot be started.
+    as it wants. `keep_partial` receives standard output and standard error of a program that cancellation ended.
+    Raises `ToolFailed` when the program cannot be started.
     """
     limits = limits or ProcessLimits()
     started = time.monotonic()
-    timed_out = False
     with ExitStack() as files:
         file = files.enter_context(spill.open("wb")) if spill else None
         stdout, stderr = Capture(limits.max_stdout_bytes, spill=file), Capture(limits.max_stderr_bytes)
         tree = await ProcessTree.start(command, limits, with_stdin=stdin is not None)
-        async with tree, anyio.create_task_group() as readers:
-            readers.start_soon(_collect, tree.stdout, stdout)
-            readers.start_soon(_collect, tree.stderr, stderr)
-            if stdin is not None:
-                readers.start_soon(_feed, tree.stdin, stdin)
-            with anyio.move_on_after(limits.timeout_seconds) as clock:
-                await tree.wait()
-            timed_out = clock.cancelled_caught
-            await tree.stop()
-            readers.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS_SECONDS
+        async with tree:
+            try:
+                timed_out = await _follow(tree, stdout, stderr, limits=limits, stdin=stdin)
+            except anyio.get_cancelled_exc_class():
+                if keep_partial is not None:
+                    await _read_rest(tree, stdout, stderr)
+                    keep_partial(stdout.output(), stderr.output())
+                raise
     ended = await tree.wait()
     if ended.problem:
         raise ToolFailed(f"{command.arguments[0]!r} could not be started: {ended.problem}", code="not_started")
     if ended.crowded and command.confinement:
         stderr.add(f"\n[killed: it had more than {command.confinement.processes} processes at once]\n".encode())
+    notice = describe_moved(ended.moved)
+    if notice:
+        stderr.add(f"\n[{notice}]\n".encode())
     return Outcome(
         exit_code=None if timed_out else ended.exit_code,
         signal=ended.signal,
@@ -128,17 +162,52 @@ async def run_process(
         stderr=stderr.output(),
         duration_seconds=time.monotonic() - started,
         left=ended.left,
+        notice=notice,
     )
+
+
+async def _follow(
+    tree: "ProcessTree", stdout: Capture, stderr: Capture, *, limits: ProcessLimits, stdin: bytes | None
+) -> bool:
+    """Collect the output until everything has ended. Return True if the time limit ended it."""
+    timed_out = False
+    async with anyio.create_task_group() as readers:
+        readers.start_soon(_collect, tree.stdout, stdout)
+        readers.start_soon(_collect, tree.stderr, stderr)
+        if stdin is not None:
+            readers.start_soon(_feed, tree.stdin, stdin)
+        with anyio.move_on_after(limits.timeout_seconds) as clock:
+            await tree.wait()
+        timed_out = clock.cancelled_caught
+        await tree.stop()
+        readers.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS_SECONDS
+    return timed_out
+
+
+async def _read_rest(tree: "ProcessTree", stdout: Capture, stderr: Capture) -> None:
+    """End an interrupted program and read the output that is still in its pipes."""
+    with anyio.CancelScope(shield=True):
+        await tree.stop()
+        for stream, capture in ((tree.stdout, stdout), (tree.stderr, stderr)):
+            with anyio.move_on_after(_REST_SECONDS):
+                await _collect(stream, capture)
+
+
+def describe_moved(places: Sequence[str]) -> str:
+    if not places:
+        return ""
+    return f"protected paths that did not exist were created; they were moved to quarantine: {', '.join(places)}"
 
 
 class ProcessTree:
     """A running program with everything it starts. Leaving the `async with` block ends all of it."""
 
-    def __init__(self, process: Process, *, control: int, status: int, mark: str) -> None:
+    def __init__(self, process: Process, *, control: int, status: int, mark: str, record: str = "") -> None:
         self._process = process
         self._control = control
         self._status = status
         self._mark = mark
+        self._record = record
         self._ended: Ended | None = None
 
     @classmethod
@@ -149,12 +218,8 @@ class ProcessTree:
         stdin = subprocess.PIPE if with_stdin else subprocess.DEVNULL
         try:
             if sys.platform == "win32":
-                process = await anyio.open_process(
-                    list(command.arguments),
-                    stdin=stdin,
-                    cwd=command.folder,
-                    env=environment,
-                    creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+                process = await open_command(
+                    command.arguments, folder=command.folder, environment=environment, stdin=stdin
                 )
                 return cls(process, control=-1, status=-1, mark=mark)
             launch = await _prepare(command, mark)
@@ -169,32 +234,36 @@ class ProcessTree:
         cls, command: Command, limits: ProcessLimits, launch: Launch, *, environ: int, stdin: int
     ) -> Self:
         lock = hold(command.spool) if command.spool else -1
+        watch, record = _record_launch(launch)
         their_control, control = os.pipe()
         status, their_status = os.pipe()
         spool = str(command.spool) if command.spool else ""
         orders = [str(their_control), str(their_status), str(environ)]
         orders += [str(limits.grace_seconds), _render_limits(command, limits)]
-        orders += [spool, str(lock), *_render_launch(command, launch)]
+        orders += [spool, str(lock), *_render_launch(command, launch), record, str(watch)]
+        # Its environment is not the command's: the supervisor and the sandbox start outside of it.
+        start = (base_interpreter(), "-I", "-S", str(SUPERVISOR))
+        supervisor = use_own_program(launcher.SUPERVISOR, *start, environment={TREE_VARIABLE: launch.mark})
         try:
-            process = await anyio.open_process(
-                [base_interpreter(), "-I", "-S", str(SUPERVISOR), *orders, *launch.prefix, *command.arguments],
+            process = await open_program(
+                supervisor,
+                *orders,
+                *launch.prefix,
+                *command.arguments,
+                folder=command.folder,
                 stdin=stdin,
-                cwd=command.folder,
-                # Not the command's: the supervisor and the sandbox start outside of it.
-                env={TREE_VARIABLE: launch.mark},
-                start_new_session=True,
-                pass_fds=[descriptor for descriptor in (their_control, their_status, environ, lock) if descriptor >= 0],
+                pass_fds=[number for number in (their_control, their_status, environ, lock, watch) if number >= 0],
             )
         except BaseException:
             os.close(control)
             os.close(status)
+            settle(record)
             raise
         finally:
-            os.close(their_control)
-            os.close(their_status)
-            if lock >= 0:
-                os.close(lock)
-        return cls(process, control=control, status=status, mark=launch.mark)
+            for descriptor in (their_control, their_status, lock, watch):
+                if descriptor >= 0:
+                    os.close(descriptor)
+        return cls(process, control=control, status=status, mark=launch.mark, record=record)
 
     @property
     def stdin(self) -> ByteSendStream:
@@ -220,7 +289,8 @@ class ProcessTree:
         with anyio.CancelScope(shield=True):
             if sys.platform == "win32":
                 if self._process.returncode is None:
-                    await anyio.run_process([_find_taskkill(), "/T", "/F", "/PID", str(self._process.pid)], check=False)
+                    taskkill = use_own_program(launcher.TASKKILL, _find_taskkill(), environment={})
+                    await run_program_async(taskkill, "/T", "/F", "/PID", str(self._process.pid))
             else:
                 self._order_stop()
             with anyio.move_on_after(_STOP_SECONDS):
@@ -262,17 +332,20 @@ class ProcessTree:
     async def _read_status(self, code: int) -> Ended:
         if self._status < 0:
             return Ended(exit_code=code)
-        words = os.read(self._status, 256).decode().split()
+        line, *moved = os.fsdecode(os.read(self._status, _CHUNK_BYTES)).removesuffix("\n").split("\0")
+        words = line.split()
         if words[:1] == ["!"]:
             return Ended(exit_code=None, problem=os.strerror(int(words[1])))
         if len(words) != 4:
-            return Ended(exit_code=None, signal=signal.SIGKILL, left=await _kill_marked(self._mark))
+            left = await _kill_marked(self._mark)
+            return Ended(exit_code=None, signal=signal.SIGKILL, left=left, moved=tuple(settle(self._record)))
         exit_code, number, stopped, left = (int(word) for word in words)
         return Ended(
             exit_code=None if number or stopped else exit_code,
             signal=number or None,
             left=left,
             crowded=stopped == _CROWDED,
+            moved=tuple(moved),
         )
 
 
@@ -313,8 +386,17 @@ def _render_limits(command: Command, limits: ProcessLimits) -> str:
 
 def _render_launch(command: Command, launch: Launch) -> list[str]:
     processes = command.confinement.processes if command.confinement else 0
-    places = [str(path) if path else "" for path in (launch.scratch, launch.workspace)]
-    return [str(processes), launch.level, *places, ":".join(launch.held)]
+    return [str(processes), launch.level, str(launch.scratch or "")]
+
+
+def _record_launch(launch: Launch) -> tuple[int, str]:
+    """The descriptor that locks the record of a confined program, and its path; -1 and nothing if it needs none."""
+    if not launch.absent:
+        return -1, ""
+    quarantine = str(launch.quarantine or "")
+    return record_launch(
+        launch.mark, workspace=str(launch.workspace), missing=list(launch.absent), quarantine=quarantine
+    )
 
 
 def _opened[Stream](stream: Stream | None) -> Stream:
@@ -368,3 +450,52 @@ def _not_started(command: Command, error: OSError) -> ToolFailed:
     if not command.folder.is_dir():
         return ToolFailed(f"Folder {str(command.folder)!r} does not exist", code="not_started")
     return ToolFailed(f"{command.arguments[0]!r} could not be started: {error.strerror}", code="not_started")
+
+
+_NAME = re.compile(rf"{SCRATCH}([0-9a-f]{{16}})(\.removed)?")
+YOUNG_SECONDS = 60
+
+
+def clear_scratch() -> int:
+    """The number of scratch folders that were removed. What cannot be removed is left alone, and found again."""
+    return sum(_clear(Path(tempfile.gettempdir()) / name) for name in _list_scratch())
+
+
+def _list_scratch() -> list[str]:
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(SCRATCH)]
+        return [name for name in names if _NAME.fullmatch(name)]
+    return []
+
+
+def _clear(folder: Path) -> bool:
+    """Only one of this user that no process holds."""
+    import fcntl  # noqa: PLC0415  not on every platform
+
+    found = _NAME.fullmatch(folder.name)
+    assert found is not None, "listed by this pattern"
+    try:
+        state = folder.lstat()
+        # A supervisor needs a moment between making its folder and locking it.
+        is_own = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+        if not is_own or time.time() - state.st_mtime < YOUNG_SECONDS:
+            return False
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _kill(found[1])
+        remove_tree(str(folder).removesuffix(".removed"))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _kill(mark: str) -> None:
+    """What the kernel did not end together with the supervisor."""
+    for process in find_marked(mark):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)

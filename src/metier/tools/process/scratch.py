@@ -1,15 +1,11 @@
-"""What stands on disk while a program runs: its scratch folder, and empty folders at places that must stay free.
+"""The scratch folder of a program: created before it starts, removed after it ended.
 
 Imported by `supervisor.py`, which runs without site packages: standard library only. Everything is removed by system
 calls on directory descriptors. A program found on PATH could be one that the confined program wrote.
 """
 
 import os
-import stat
 from contextlib import suppress
-
-HOLDER, HOLDER_PARENT = 0o1555, 0o1755
-"""The modes by which a folder that holds a place, and one made around it, are known."""
 
 
 def make_scratch(scratch: str, level: str) -> int:
@@ -28,7 +24,7 @@ def remove_tree(path: str) -> None:
     """By system calls on descriptors: no depth, mode or link of a hostile tree stops it or leads it elsewhere.
 
     Every folder is first moved beside the others in a folder of ours, so that none is deeper than one level. Raises
-    `OSError` where a process that would not die goes on writing; what is left is found at the next start.
+    `OSError` where a process that would not die continues writing; what is left is found at the next start.
     """
     try:
         os.rmdir(path)  # noqa: PTH106
@@ -83,58 +79,3 @@ def open_own(name: str, parent: int) -> int:
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY)
     finally:
         os.close(found)
-
-
-def hold_places(workspace: str, held: list[str]) -> int:
-    """Make the empty folders, and keep a shared lock, so that only the last of several programs removes them."""
-    if not held:
-        return -1
-    import fcntl  # noqa: PLC0415  not on every platform
-
-    place = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(place, fcntl.LOCK_SH)
-    for name in list_places(held):
-        try:
-            os.mkdir(f"{workspace}/{name}")  # noqa: PTH102
-            os.chmod(f"{workspace}/{name}", HOLDER if name in held else HOLDER_PARENT)  # noqa: PTH101
-        except OSError:
-            continue  # it is there, or cannot be made by the command either
-    return place
-
-
-def list_places(held: list[str]) -> list[str]:
-    """With the folders around them, outer ones first."""
-    cuts = ((name, index) for name in held for index, letter in enumerate(name) if letter == "/")
-    return sorted({*held, *(name[:index] for name, index in cuts)})
-
-
-def release_places(place: int, workspace: str, held: list[str]) -> None:
-    if place < 0:
-        return
-    import fcntl  # noqa: PLC0415  not on every platform
-
-    try:
-        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in reversed(list_places(held)):
-            remove_holder(f"{workspace}/{name}")
-    except OSError:
-        return  # another program relies on them
-    finally:
-        os.close(place)
-
-
-def remove_holder(path: str) -> None:
-    """Only a folder that was made to hold a place, and only while it is empty."""
-    try:
-        if is_holder(path):
-            os.chmod(path, 0o755)  # noqa: PTH101, S103  a person may have put a file into it, and keeps it
-            os.rmdir(path)  # noqa: PTH106
-    except OSError:
-        return
-
-
-def is_holder(path: str) -> bool:
-    try:
-        return os.lstat(path).st_mode in (stat.S_IFDIR | HOLDER, stat.S_IFDIR | HOLDER_PARENT)
-    except OSError:
-        return False

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import anyio
+from msgspec import Struct
 
-from metier.dataclass import dataclass
 from metier.definitions.files.whole_file import sync_folder
 from metier.tools.base import STARTED
 
@@ -35,7 +35,7 @@ else:
 
 ENDED, LOCK = ".ended", ".lock"
 LOST = ".lost"
-"""Marks a step that was begun in entries which the journal has lost: it is asked about when it comes up again."""
+"""Marks a step that was started in entries which the journal has lost: it is asked about when it comes up again."""
 IDENTITY = "identity"
 """The file in a spool folder that tells it from every other one."""
 WAIT_SECONDS = 20.0
@@ -43,8 +43,7 @@ WAIT_SECONDS = 20.0
 _RETRY_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolNote:
+class SpoolNote(Struct, frozen=True):
     started: bool = False
     ended: bool = False
     exit_code: int | None = None
@@ -54,7 +53,7 @@ class SpoolNote:
 
 
 def read_spool(path: Path) -> SpoolNote:
-    """`path` is the name that the wrapper was given; its two files stand beside it."""
+    """`path` is the name that the wrapper was given; its two files are next to it."""
     if not path.with_name(path.name + STARTED).exists():
         return SpoolNote()
     try:
@@ -66,7 +65,7 @@ def read_spool(path: Path) -> SpoolNote:
 
 
 def is_lost(path: Path) -> bool:
-    """Was this attempt begun in entries that the journal has lost?"""
+    """Was this attempt started in entries that the journal has lost?"""
     # Before every step, so without building a path: that costs more than looking.
     return os.path.exists(f"{path}{LOST}")  # noqa: PTH110
 

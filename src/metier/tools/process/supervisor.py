@@ -2,15 +2,16 @@
 
 Executed as a file by the interpreter alone, between the agent and the command. On Linux it is the reaper of all
 descendants, so a process that forks twice, starts a session of its own or ignores signals still becomes its child and
-is killed. Of Metier it imports `scratch.py` alone, which needs the standard library only, and of that little, because
-it starts with each command: `typing` alone would cost a third of it. It starts no other program.
+is killed. Of Metier it imports `scratch.py` and `quarantine.py`, which need the standard library only, and of that
+little, because it starts with each command: `typing` alone would cost a third of it. It starts no other program.
 
-    python -I -S supervisor.py CONTROL STATUS ENVIRON GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH WORKSPACE HELD
+    python -I -S supervisor.py CONTROL STATUS ENVIRON GRACE LIMITS SPOOL LOCK PROCESSES LEVEL SCRATCH RECORD HOLD
         COMMAND…
 
 CONTROL is a descriptor: when it is closed, because the agent says so or because the agent died, everything is stopped.
 STATUS is a descriptor that receives one line: `EXIT SIGNAL STOPPED LEFT`, or `! ERRNO` if the command did not start;
-STOPPED is 0, 1 for an order to stop, 2 for too many processes.
+STOPPED is 0, 1 for an order to stop or a failure after the agent died, 2 for too many processes. Behind it, with zero
+bytes between, follow the places where protected paths are now that the command created.
 ENVIRON is a descriptor of a file with the command's environment, `NAME=VALUE` with zero bytes between. This process and
 the sandbox have another one: a variable of the command (`LD_PRELOAD`) must not reach a program outside of the sandbox.
 SPOOL is a path, or nothing: `SPOOL.started` is on disk before the command runs and `SPOOL.ended` after it ended, so
@@ -20,7 +21,8 @@ PROCESSES is how many processes the command may have at once, or 0; with more, e
 LEVEL is that of the sandbox which COMMAND begins with: `none`, `kernel` or `full` (see `sandbox/confinement.py`). This
 process stays outside of it. SCRATCH is a folder that is made for the command, locked while
 this process lives, and removed after it; it is left behind only where this process is killed (see `leftovers.py`).
-HELD are paths beneath WORKSPACE, with colons between, at which empty folders hold the place while the command runs.
+RECORD is the record of a confined command (see `quarantine.py`), which is settled when it ended, or nothing; HOLD is a
+descriptor that locks it until then, or -1.
 """
 
 import ctypes
@@ -37,7 +39,8 @@ if __name__ == "__main__":
     # Started without site packages: nothing is added but the folder around this package, behind the standard library.
     sys.path.append(__file__.rpartition("/metier/tools/")[0])
 
-from metier.tools.process.scratch import hold_places, make_scratch, release_places, remove_tree
+from metier.definitions.files.quarantine import settle
+from metier.tools.process.scratch import make_scratch, remove_tree
 
 PR_SET_CHILD_SUBREAPER = 36
 REPORT_VARIABLE = "METIER_REPORT"
@@ -58,7 +61,7 @@ class Order:
 
     def __init__(self, arguments: list[str]) -> None:
         control, status, environ, grace, limits, spool, lock, *rest = arguments
-        processes, level, scratch, workspace, held, *command = rest
+        processes, level, scratch, record, hold, *command = rest
         self.control = int(control)
         self.status = int(status)
         self.environ = int(environ)
@@ -69,14 +72,14 @@ class Order:
         self.processes = int(processes)
         self.level = level
         self.scratch = scratch
-        self.workspace = workspace
-        self.held = held.split(":") if held else []
+        self.record = record
+        self.hold = int(hold)
         self.command = command
 
 
 def main(arguments: list[str]) -> int:
     order = Order(arguments)
-    for descriptor in (order.control, order.status, order.environ, order.lock):
+    for descriptor in (order.control, order.status, order.environ, order.lock, order.hold):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)  # noqa: FBT003  its second parameter has no name
     return supervise(order)
@@ -87,7 +90,6 @@ def supervise(order: Order) -> int:
     become_reaper()
     wake = open_child_alarm()
     own = make_scratch(order.scratch, order.level)
-    place = hold_places(order.workspace, order.held)
     note(order.spool, ".started", "")
     started = start(order)
     if started.error:
@@ -98,12 +100,12 @@ def supervise(order: Order) -> int:
         release_output()
         ending, left = run(order, started, wake)
         line = f"{ending} {left}"
+    moved = settle(order.record) if order.record else []
     note(order.spool, ".ended", ending)
-    report(order.status, line)
+    report(order.status, "\0".join([line, *moved]))
     with suppress(OSError):
         remove_tree(order.scratch)
     os.close(own)
-    release_places(place, order.workspace, order.held)
     return NOT_STARTED if started.error else 0
 
 
@@ -118,6 +120,9 @@ def run(order: Order, started: "Started", wake: int) -> tuple[str, int]:
     if inner and not why:
         ended = int(inner)
     code = os.waitstatus_to_exitcode(ended) if ended is not None else -signal.SIGKILL
+    if code and not why and is_closed(order.control):
+        # The agent died first, and with it the reader of the command's output: the failure may be a broken pipe.
+        why = ORDERED
     return f"{max(code, 0)} {max(-code, 0)} {why}", left
 
 
@@ -259,6 +264,12 @@ def wait_for_end(child: int, order: Order, wake: int) -> tuple[int | None, int]:
             return ended, 0 if ended is not None else ORDERED
         if order.processes and count(order.processes) > order.processes:
             return None, CROWDED
+
+
+def is_closed(control: int) -> bool:
+    """Is the other end of CONTROL gone?"""
+    readable, _, _ = select.select([control], [], [], 0)
+    return bool(readable) and not os.read(control, 16)
 
 
 def stop_politely(child: int, order: Order, wake: int) -> int | None:
@@ -430,7 +441,7 @@ def note(spool: str, suffix: str, text: str) -> None:
 
 def report(status: int, line: str) -> None:
     try:
-        os.write(status, line.encode() + b"\n")
+        os.write(status, os.fsencode(line) + b"\n")
     except OSError:
         return  # the agent is gone
 

@@ -1,8 +1,4 @@
-"""Prepare the Python that a script runs on: an environment of its own, with the packages that its metadata names.
-
-`uv` brings packages, apart from the script and before it: from wheels only, without configuration files, with index
-settings from `UV_…` variables. The script then runs on the prepared interpreter and never sees those settings.
-"""
+"""The Python environment that a script runs on, with the packages of its inline metadata (PEP 723)."""
 
 import hashlib
 import importlib
@@ -10,34 +6,116 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
 import anyio.to_thread
+from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
-from metier.dataclass import dataclass
-from metier.definitions.releases import is_allowed
 from metier.errors import ToolFailed
 from metier.extras import hint_extra
-from metier.skills.trusted_programs import build_trusted_path
-from metier.tools.process.environment import build_index_environment
-from metier.tools.process.interpreter import base_interpreter
-from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
-from metier.tools.scripts.metadata import ScriptMetadata
+from metier.programs import launcher
+from metier.programs.launcher import use_own_program
+from metier.programs.search import build_trusted_path
+from metier.tools.process.child_environment import base_interpreter, build_index_environment
+from metier.tools.process.run import Outcome, ProcessLimits, build_own_command, run_process
 
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
+_BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+"""The expression that the specification gives."""
+
+
+class ScriptMetadata(Struct, frozen=True, kw_only=True):
+    dependencies: tuple[Requirement, ...] = ()
+    requires_python: SpecifierSet = SpecifierSet()
+
+
+def read_script(path: Path) -> bytes:
+    """The bytes of a script. Raises `ToolFailed` for a symbolic link or an unreadable file."""
+    if path.is_symlink():
+        raise ToolFailed(f"Script {path.name!r} is a symbolic link", code="permission_denied")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ToolFailed(f"Script {path.name!r} cannot be read: {error.strerror}", code="not_found") from error
+
+
+def parse_script_metadata(text: str) -> ScriptMetadata:
+    """Raises `ToolFailed`, with `permission_denied` where the script wants to choose where its packages come from."""
+    document = _load_block(text)
+    tool = document.get("tool")
+    if isinstance(tool, dict) and "uv" in tool:
+        raise ToolFailed(
+            "The script has an inline [tool.uv] table, which could redirect where its packages come from",
+            hint="Remove the table; indexes are configured by the UV_… variables of the agent",
+            code="permission_denied",
+        )
+    return ScriptMetadata(
+        dependencies=tuple(_parse_requirement(item) for item in _read_list(document, "dependencies")),
+        requires_python=_parse_specifiers(str(document.get("requires-python", ""))),
+    )
+
+
+def _load_block(text: str) -> dict[str, object]:
+    blocks = [match for match in _BLOCK.finditer(text.replace("\r\n", "\n")) if match.group("type") == "script"]
+    if not blocks:
+        return {}
+    if len(blocks) > 1:
+        raise ToolFailed("The script has more than one metadata block")
+    lines = blocks[0].group("content").splitlines(keepends=True)
+    content = "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
+    try:
+        return cast("dict[str, object]", tomllib.loads(content))  # keys of a TOML table are strings
+    except tomllib.TOMLDecodeError as error:
+        raise ToolFailed(f"The script's metadata is not valid TOML: {error}") from error
+
+
+def _read_list(document: dict[str, object], key: str) -> list[str]:
+    value = document.get(key, [])
+    if not isinstance(value, list):
+        raise ToolFailed(f"The script's metadata field {key!r} is not a list of strings")
+    items = cast("list[object]", value)  # elements of a TOML array
+    if not all(isinstance(item, str) for item in items):
+        raise ToolFailed(f"The script's metadata field {key!r} is not a list of strings")
+    return [str(item) for item in items]
+
+
+def _parse_requirement(text: str) -> Requirement:
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise ToolFailed(f"The script's dependency {text!r} is not valid: {error}") from error
+    if requirement.url:
+        raise ToolFailed(
+            f"The script's dependency {text!r} names its own address",
+            hint="Name a package and a version; packages come from the agent's index",
+            code="permission_denied",
+        )
+    return requirement
+
+
+def _parse_specifiers(text: str) -> SpecifierSet:
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ToolFailed(f"The script's 'requires-python' is not valid: {text!r}") from error
+
 
 _LAYOUT = 1
 """Part of every environment's key: raise it when they are built differently."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedPython:
+class PreparedPython(Struct, frozen=True, kw_only=True):
     folder: Path
 
     @property
@@ -49,8 +127,7 @@ class PreparedPython:
         return self.programs / ("python.exe" if os.name == "nt" else "python")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptEnvironments:
+class ScriptEnvironments(Struct, frozen=True, kw_only=True):
     """Environments by content: built once, in a folder aside, then moved into place; never changed afterwards."""
 
     folder: Path
@@ -111,7 +188,7 @@ class ScriptEnvironments:
         locked = {line.split("==")[0].strip() for line in text.splitlines() if "==" in line}
         if " @ " in text or exported.stdout.is_truncated:
             raise ToolFailed(f"The lock {script.name}.lock names its own addresses", code="permission_denied")
-        missing = [item.name for item in metadata.dependencies if _canonical(item.name) not in locked]
+        missing = [item.name for item in metadata.dependencies if canonicalize_name(item.name) not in locked]
         if missing:
             raise ToolFailed(
                 f"The lock {script.name}.lock does not cover {missing[0]!r}",
@@ -128,14 +205,11 @@ class ScriptEnvironments:
         environment = {"UV_SYSTEM_CERTS": "1"} | build_index_environment(self.environ)
         # It may start a program, such as one that knows passwords: not one of the workspace.
         environment["PATH"] = build_trusted_path(self.environ, writable=self.writable)
-        command = Command(
-            arguments=[*program, "--no-config", "--quiet", "--color", "never", *arguments],
-            # A folder of ours: nothing of the skill is found by looking around.
-            folder=self.folder,
-            environment=environment,
-            # It fetches packages and builds nothing: no code of a skill runs here.
-            confinement=None,
-        )
+        # It fetches packages and builds nothing: no code of a skill runs here.
+        uv = use_own_program(launcher.UV, *program, environment=environment)
+        options = ("--no-config", "--quiet", "--color", "never")
+        # A folder of ours: nothing of the skill is found by looking around.
+        command = build_own_command(uv, *options, *arguments, folder=self.folder)
         outcome = await run_process(command, ProcessLimits(timeout_seconds=self.timeout_seconds))
         if outcome.timed_out:
             raise ToolFailed(
@@ -158,8 +232,9 @@ def find_uv() -> list[str]:
 
 def check_python(metadata: ScriptMetadata) -> None:
     version = platform.python_version()
-    if not is_allowed(version.removesuffix("+"), metadata.requires_python):
-        raise ToolFailed(f"The script needs Python {metadata.requires_python!r}, and this is {version}")
+    # A build from a working copy has the version `3.14.0+`, which is no valid one.
+    if not metadata.requires_python.contains(version.removesuffix("+"), prereleases=True):
+        raise ToolFailed(f"The script needs Python {str(metadata.requires_python)!r}, and this is {version}")
 
 
 def _build_key(owner: str, metadata: ScriptMetadata, lock: bytes) -> str:
@@ -174,13 +249,9 @@ def _build_key(owner: str, metadata: ScriptMetadata, lock: bytes) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _render(dependencies: "tuple[Requirement, ...]") -> str:
+def _render(dependencies: tuple[Requirement, ...]) -> str:
     # Written from parsed requirements, so that a line can never be an option of the installer.
     return "".join(f"{item}\n" for item in dependencies)
-
-
-def _canonical(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def _write_empty(python: PreparedPython) -> None:

@@ -1,40 +1,39 @@
 """Execute one script of a skill: trust, metadata, prepared Python, process. Knows nothing of models or messages."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import anyio.to_thread
+from msgspec import Struct, field
 
-from metier.dataclass import dataclass
 from metier.definitions.skills.scripts import Script
 from metier.errors import SkillError, SkillNotTrusted
 from metier.skills.package import SkillPackage
 from metier.skills.trust.code_copies import take_trusted_copy
 from metier.skills.trust.judgement import check_trusted
-from metier.tools.process.environment import build_environment, name_trace
+from metier.tools.process.bounded_output import Output
+from metier.tools.process.child_environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.scripts.contract import ScriptFailed
-from metier.tools.scripts.environments import PreparedPython, ScriptEnvironments
-from metier.tools.scripts.metadata import parse_script_metadata, read_script
+from metier.tools.scripts.active_scripts import ScriptFailed
+from metier.tools.scripts.environments import PreparedPython, ScriptEnvironments, parse_script_metadata, read_script
 
 IDEMPOTENCY_VARIABLE = "AGENT_IDEMPOTENCY_KEY"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptCall:
+class ScriptCall(Struct, frozen=True, kw_only=True):
     package: SkillPackage
     script: Script
     args: tuple[str, ...] = ()
     idempotency_key: str = ""
     trace_parent: str = ""
     spool: Path | None = None
+    keep_partial: Callable[[Output, Output], None] | None = None
+    """Receives the output of a script that is interrupted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptRunner:
+class ScriptRunner(Struct, frozen=True, kw_only=True):
     environments: ScriptEnvironments
     environ: Mapping[str, str]
     """The agent's environment; a script gets the ordinary part of it and what its skill asks for by name."""
@@ -53,7 +52,7 @@ class ScriptRunner:
             spool=call.spool,
             confinement=self.confinement.opened(python.folder, package.folder.absolute()),
         )
-        return await run_process(command, limits)
+        return await run_process(command, limits, keep_partial=call.keep_partial)
 
     def _build_environment(self, call: ScriptCall, python: PreparedPython) -> dict[str, str]:
         environment = build_environment(self.environ, call.package.definition.permissions_env)

@@ -1,43 +1,182 @@
-"""`Bash`: run a command line in the workspace. What may run is judged before; here it is bounded and told."""
+"""`Bash`: run a command line in the workspace. It is judged before; here it is expanded, bounded and reported.
+
+An approval covers the bytes of the workspace files that a line executes, as far as its words say: scripts of
+interpreters, programs by path, programs of the workspace that PATH finds, and the files that runners such as `make`
+read by themselves. Code that these load is not known here.
+"""
 
 import hashlib
+import os
 import posixpath
-from collections.abc import Mapping
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anyio.to_thread import run_sync
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.errors import ToolFailed
 from metier.events import SkillStepExecuted
+from metier.programs.code import SEPARATORS, is_code, list_scripts, locate_word
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.scope import Scope
-from metier.tools.process.environment import build_environment, name_trace
+from metier.tools.process.bounded_output import Output, count_label_characters, render_streams
+from metier.tools.process.child_environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.shell.allowlist import find_refusal, is_direct
-from metier.tools.shell.expansion import expand_line
-from metier.tools.shell.git_settings import build_git_settings
+from metier.tools.shell.allowlist import CD, find_refusal, is_direct, is_own_cd
 from metier.tools.shell.harmless import CommandFolders
-from metier.tools.shell.line import NotUnderstood, ShellLine, parse_line
-from metier.tools.shell.links import follow_links
+from metier.tools.shell.line import (
+    NotUnderstood,
+    Pipeline,
+    ShellLine,
+    SimpleCommand,
+    expand_pattern,
+    has_pattern,
+    pair_commands,
+    parse_line,
+)
+from metier.tools.shell.link_targets import ProgramSearch, follow_links
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import Shell
+
+_SETTINGS = (
+    # A folder of a clone can look like a bare repository: git must not take it for one.
+    ("safe.bareRepository", "explicit"),
+    # `git status`, `git diff`, `git describe` and `git ls-files` would start this program.
+    ("core.fsmonitor", "false"),
+    ("core.pager", "cat"),
+    # `ext::` addresses are commands.
+    ("protocol.ext.allow", "never"),
+    # A signature is checked by a program that the repository names.
+    ("log.showSignature", "false"),
+    # `dirty`: git would otherwise run in each submodule, by its configuration and without the settings here.
+    ("diff.ignoreSubmodules", "dirty"),
+    ("status.submoduleSummary", "false"),
+    ("submodule.recurse", "false"),
+)
+"""They go before what files of a repository, a user or a system say; only `-c` on the command line goes before them."""
+
+
+def build_git_settings() -> dict[str, str]:
+    """As variables of the environment."""
+    variables = {"GIT_CONFIG_COUNT": str(len(_SETTINGS))}
+    for number, (name, value) in enumerate(_SETTINGS):
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
+
+
+MAX_FILES = 64
+MAX_BYTES = 8 * 1_048_576
+_RUNNERS = {
+    "make": ("GNUmakefile", "makefile", "Makefile"),
+    "just": ("justfile", "Justfile", ".justfile"),
+    "npm": ("package.json",),
+    "pnpm": ("package.json",),
+    "yarn": ("package.json",),
+    "bun": ("package.json",),
+    "tox": ("tox.ini",),
+    "nox": ("noxfile.py",),
+    "task": ("Taskfile.yml", "Taskfile.yaml"),
+}
+
+
+def digest_executed_files(
+    line: ShellLine | NotUnderstood, text: str, *, folder: Path, workspace: Path, path: str
+) -> str:
+    """Return a hash of the files that a line executes; empty if it executes none of the workspace.
+
+    `text` is split into words if the line is not understood. A file that is missing counts: it may appear later.
+    """
+    if isinstance(line, ShellLine):
+        commands = [[word for word in command.argv if word] for command in line.commands]
+    else:
+        commands = [[word for word in SEPARATORS.split(text) if word]]
+    found: dict[str, str] = {}
+    for start in _list_folders(commands, folder):
+        for file in (file for words in commands for file in _list_files(words, start, path)):
+            if len(found) < MAX_FILES and str(file) not in found and _lies_in(file, workspace):
+                found[str(file)] = _describe(file)
+    if not found:
+        return ""
+    return hashlib.sha256("\n".join(f"{name}\0{told}" for name, told in sorted(found.items())).encode()).hexdigest()
+
+
+def _list_folders(commands: Sequence[Sequence[str]], folder: Path) -> list[Path]:
+    """List the folders that a command of the line may start in: the first one, and those that `cd` names."""
+    folders = [folder]
+    for words in commands:
+        for number, word in enumerate(words[1:]):
+            if words[number] == "cd" and (target := locate_word(word, folders[-1])):
+                folders.append(target)
+    return folders
+
+
+def _list_files(words: Sequence[str], folder: Path, path: str) -> Iterator[Path]:
+    yield from list_scripts(words, folder)
+    for number, word in enumerate(words):
+        yield from (folder / file for file in _RUNNERS.get(Path(word).name, ()))
+        if number == 0 and "/" not in word:
+            if program := shutil.which(word, path=path):
+                yield Path(program)
+        elif (file := locate_word(word, folder)) and (number == 0 or is_code(file)):
+            yield file
+
+
+def _lies_in(file: Path, workspace: Path) -> bool:
+    return file.is_relative_to(workspace) or file.resolve().is_relative_to(workspace)
+
+
+def _describe(file: Path) -> str:
+    try:
+        with open(file, "rb", opener=_open_plain) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return "no file"
+            return hashlib.sha256(stream.read(MAX_BYTES)).hexdigest()
+    except (OSError, ValueError):
+        return "missing"
+
+
+def _open_plain(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def expand_line(line: ShellLine, folder: str) -> ShellLine:
+    """`folder` is where it begins; behind a `cd` patterns mean the folder that it leads to."""
+    pipelines: list[Pipeline] = []
+    for pipeline in line.pipelines:
+        commands = tuple(_expand(command, folder) for command in pipeline.commands)
+        pipelines.append(replace(pipeline, commands=pair_commands(commands)))
+        if len(commands) == 1 and is_own_cd(commands[0], pipeline):
+            entered = os.path.join(folder, commands[0].argv[1])  # noqa: PTH118  text, as the rest of a line
+            folder = entered if os.path.isdir(entered) else folder  # noqa: PTH112
+    return replace(line, pipelines=tuple(pipelines)) if tuple(pipelines) != line.pipelines else line
+
+
+def _expand(command: SimpleCommand, folder: str) -> SimpleCommand:
+    if command.argv[0] == CD or not any(has_pattern(word) for word in command.argv):
+        return command
+    words = [each for word in command.argv for each in (expand_pattern(word, folder) if has_pattern(word) else (word,))]
+    return replace(command, argv=tuple(words))
+
 
 MAX_STDOUT_BYTES = 8 << 20
 MAX_STDERR_BYTES = 1 << 20
 """So much of a command's output is kept at all; beyond it the middle is gone."""
 QUIET = {
-    "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **build_git_settings(),
+    "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1", **build_git_settings(),
 }  # fmt: skip
-"""No terminal is there to turn pages or to type passwords, and `git status` has no reason to write."""
+"""No terminal is there to turn pages or to type passwords, `git status` has no reason to write, and `pip list` none to
+ask an index for a newer pip."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """Where commands run, with which of the agent's own variables to choose from, and how they are enclosed."""
 
     scope: Scope
@@ -97,7 +236,14 @@ class Bash:
             confinement=self._confinement,
         )
         limits = self._build_limits(arguments, context)
-        outcome = await run_process(command, limits)
+        await self._check_files(arguments, context)
+        most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars)
+
+        def keep_partial(stdout: Output, stderr: Output) -> None:
+            labels = count_label_characters(stdout, stderr)
+            context.keep_partial(cut_middle(context.clean(render_streams(stdout, stderr)), most + labels))
+
+        outcome = await run_process(command, limits, keep_partial=keep_partial)
         return await run_sync(self._report, outcome, arguments, context)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
@@ -108,12 +254,32 @@ class Bash:
         return self._scope.refuse(str(arguments.get("cwd") or "."))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:  # noqa: ARG002
-        """How the line was read, and who will run it."""
-        line = parse_line(str(arguments.get("command", "")))
+        """How the line was read, who will run it, and a hash of the files that it executes."""
+        text = str(arguments.get("command", ""))
+        line = parse_line(text)
+        base = await run_sync(self._digest_files, line, arguments)
         if not isinstance(line, ShellLine):
-            return Preview(f"Run as text by {self._shell.name}: the line contains {line.reason}")
+            return Preview(f"Run as text by {self._shell.name}: the line contains {line.reason}", base=base)
         how = "without a shell" if is_direct(line) else f"as text by {self._shell.name}"
-        return Preview("\n".join([f"Run {how}:", *(f"  {command.render()}" for command in line.commands)]))
+        shown = [f"Run {how}:", *(f"  {command.render()}" for command in line.commands)]
+        return Preview("\n".join(shown), base=base)
+
+    def _digest_files(self, line: ShellLine | NotUnderstood, arguments: Mapping[str, JsonValue]) -> str:
+        workspace = self._scope.workspace
+        folder = Path(os.path.normpath(workspace / str(arguments.get("cwd") or ".")))
+        path = build_environment(self._environ)["PATH"]
+        text = str(arguments.get("command", ""))
+        return digest_executed_files(line, text, folder=folder, workspace=workspace, path=path)
+
+    async def _check_files(self, arguments: Mapping[str, JsonValue], context: ToolContext) -> None:
+        """Raise `ToolFailed` if a file that the line executes is not the one that was approved."""
+        if context.base_hash is None:
+            return
+        line = parse_line(str(arguments["command"]))
+        if await run_sync(self._digest_files, line, arguments) != context.base_hash:
+            raise ToolFailed(
+                "A file that the command runs changed since it was approved", hint="Ask again", code="conflict"
+            )
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         """The folder, and the line with its words followed where one of them is a link."""
@@ -140,8 +306,13 @@ class Bash:
         """Nothing where the line means what its text says, or where it is not known what the words are."""
         if not isinstance(line, ShellLine):
             return None
-        followed = follow_links(line, CommandFolders(str(self._scope.workspace), (str(folder),)))
+        place = CommandFolders(str(self._scope.workspace), (str(folder),))
+        followed = follow_links(line, place, self._find_programs())
         return followed if followed != parse_line(text) else None
+
+    def _find_programs(self) -> ProgramSearch:
+        writable = {os.path.realpath(path) for path in (self._scope.workspace, *self._confinement.writable)}
+        return ProgramSearch(build_environment(self._environ)["PATH"], (str(self._scope.workspace), *writable))
 
     def _find_folder(self, cwd: str, guard: PathGuard) -> Path:
         """Absolute. Raises `ToolFailed` for one outside of the workspace, unless any is open."""
@@ -174,7 +345,9 @@ class Bash:
 
     def _report(self, outcome: Outcome, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         whole = context.clean(render_output(outcome))
-        most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars)
+        # The limit is for the command's output: labels and the exit code come on top.
+        labels = len(_describe_end(outcome)) + count_label_characters(outcome.stdout, outcome.stderr)
+        most = _at_most(arguments.get("max_output_chars"), self._options.max_output_chars) + labels
         artifacts: list[JsonValue] = []
         text, kept = whole, ""
         if len(whole) > most:
@@ -187,7 +360,11 @@ class Bash:
         context.emit(_build_event(outcome, context, code=code, truncated=is_cut))
         meta: dict[str, JsonValue] = {"exit_code": outcome.exit_code, "artifacts": artifacts}
         return ToolResult(
-            ok=ok, output=text if ok else None, error="" if ok else text, meta={**meta, "code": code} if code else meta
+            ok=ok,
+            output=text if ok else None,
+            error="" if ok else text,
+            meta={**meta, "code": code} if code else meta,
+            is_limited=True,
         )
 
 
@@ -208,16 +385,17 @@ def check_text(text: str) -> None:
 
 def render_output(outcome: Outcome) -> str:
     """For the model: what it printed, what it complained of, how it ended if that was not well."""
-    parts = [outcome.stdout.text]
-    if outcome.stderr.total_bytes:
-        parts += ["[stderr]", outcome.stderr.text]
+    shown, end = render_streams(outcome.stdout, outcome.stderr), _describe_end(outcome)
+    return f"{shown}{end}" if shown else end.removeprefix("\n")
+
+
+def _describe_end(outcome: Outcome) -> str:
+    """The line about a command that did not succeed, with the line break before it."""
     if outcome.timed_out:
-        parts.append(f"[killed after {outcome.duration_seconds:.1f} seconds, with everything it started]")
-    elif outcome.signal:
-        parts.append(f"[ended by signal {outcome.signal}]")
-    elif outcome.exit_code:
-        parts.append(f"[exit code {outcome.exit_code}]")
-    return "\n".join(part.removesuffix("\n") for part in parts if part)
+        return f"\n[killed after {outcome.duration_seconds:.1f} seconds, with everything it started]"
+    if outcome.signal:
+        return f"\n[ended by signal {outcome.signal}]"
+    return f"\n[exit code {outcome.exit_code}]" if outcome.exit_code else ""
 
 
 def _keep(text: str, file: Path, artifacts: list[JsonValue]) -> str:

@@ -1,18 +1,83 @@
-"""Is a command harmless, by its program and every one of its arguments? Reads `programs`. Pure.
+"""Harmless commands, judged by the program and every one of its arguments. Reads `programs`. Pure.
 
 A table is a convenience for rules that allow: what it does not list is asked about. It is no boundary.
+
+`sed` and `awk` are known in closed forms that only print their input. Neither form is a grammar of the language: a
+program that is not spelled like this is unknown, and asks. A bracket expression may contain the delimiter to some
+implementations, so a text that could be read in two ways never matches.
 """
 
 import posixpath
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Literal
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
+from msgspec import Struct
+
+from metier.tools.shell.line import fill_variables, has_variable, is_open
 from metier.tools.shell.programs import PLAIN, RUNNERS, SAME_TABLE, TABLES
-from metier.tools.shell.sed_awk import is_harmless_awk, is_harmless_sed
-from metier.tools.shell.words import fill_variables, has_variable, is_open
+
+MAX_CHARACTERS = 500
+
+
+def _write_pattern(end: str) -> str:
+    """A regular expression up to its delimiter."""
+    bracket = rf"\[\^?(?:\[:[a-z]+:\]|[^\]\[\\\n^{end}])(?:\[:[a-z]+:\]|[^\]\[\\\n{end}])*\]"
+    return rf"(?:[^\[\\\n{end}]|\\.|{bracket})*"
+
+
+def _write_changes() -> Iterator[str]:
+    for end in ("/", "|", ",", "#", "@", ":"):
+        sign = re.escape(end)
+        yield rf"s{sign}{_write_pattern(sign)}{sign}(?:[^\\\n{sign}]|\\.)*{sign}[gpiI0-9]*"
+
+
+_SED_ADDRESS = rf"(?:\d+(?:~\d+)?|\$|/{_write_pattern('/')}/I?)"
+_SED_RANGE = rf"(?:{_SED_ADDRESS}(?:,(?:{_SED_ADDRESS}|[+~]\d+))?[ ]*!?[ ]*)?"
+_SED_COMMAND = rf"[ ]*{_SED_RANGE}(?:[pdqQ=]|{'|'.join(_write_changes())})[ ]*"
+# Compiled at the first use: the two take 20 ms, and most runs meet no such program.
+_SED = rf"{_SED_COMMAND}(?:;{_SED_COMMAND})*;?[ ]*"
+"""Commands that print, delete and substitute. Those that read or write files (`r`, `w`), run programs (`e`), branch or
+group are unknown."""
+
+_NAME = "(?:sum|count|total|seen|[a-z])"
+"""Closed, so that no keyword or function (`getline`, `in`, `system`) passes for a variable."""
+_FIELD = r"\$(?:\d++|NF|\(NF-\d++\))"
+_TEXT = r'"(?:[^"\\\n]|\\[nt])*+"'
+_NUMBER = r"\d++(?:\.\d++)?"
+_VALUE = (
+    rf"(?>{_FIELD}|{_TEXT}|{_NUMBER}|length\(\$\d++\)|FILENAME|FNR|NR|NF"
+    rf"|{_NAME}(?:\[(?:{_NAME}|{_FIELD})\]|/(?:NR|\d++))?)(?![A-Za-z0-9_(\[/])"
+)
+# A regular expression stands where awk can read nothing but one: as an operand of a rule's condition, never in braces.
+_REGEX = rf"/(?!=){_write_pattern('/')}/"
+_TEST = (
+    rf"(?>!?{_REGEX}|{_FIELD} ?!?~ ?{_REGEX}|!?{_NAME}\[{_FIELD}\]\+\+"
+    rf"|(?:NR|FNR|NF)(?: ?% ?\d++)?(?: ?[=!<>]= ?\d++| ?[<>] ?\d++)?|{_VALUE} ?(?:[=!<>]=|[<>]) ?{_VALUE})"
+)
+_CONDITION = rf"{_TEST}(?: ?(?:&&|\|\||,) ?{_TEST})*+"
+_PRINT = rf"(?:printf[ ]+{_TEXT}(?: ?, ?{_VALUE})*+|print(?:[ ]+{_VALUE}(?: ?, ?{_VALUE}| ?{_VALUE})*+)?)"
+_STATEMENT = (
+    rf"(?>{_PRINT}|for ?\({_NAME} in {_NAME}\) ?{_PRINT}|(?:FS|OFS) ?= ?{_TEXT}"
+    rf"|{_NAME}(?:\[{_FIELD}\])? ?(?:\+\+|\+= ?{_VALUE}))"
+)
+_ACTION = rf"\{{ ?{_STATEMENT}(?: ?; ?{_STATEMENT})*+ ?;? ?\}}"
+_RULE = rf"(?>(?:(?:BEGIN|END|{_CONDITION}) ?)?{_ACTION} ?;?|{_CONDITION} ?(?:;|\Z))"
+_AWK = rf" ?(?:{_RULE} ?)++"
+"""Conditions, and actions that print, count and add. The only `>` is a comparison outside of braces, the only `|` is in
+`||`, a text or a regular expression: nothing is written to a file or a program."""
+
+
+def is_harmless_sed(script: str) -> bool:
+    """It prints and changes lines on their way to the output."""
+    return len(script) <= MAX_CHARACTERS and re.fullmatch(_SED, script) is not None
+
+
+def is_harmless_awk(program: str) -> bool:
+    """It reads its input and prints."""
+    return len(program) <= MAX_CHARACTERS and re.fullmatch(_AWK, program) is not None
+
 
 type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "remote", "sed", "awk"]
 type Takes = Literal["nothing", "value", "attached", "word"]
@@ -20,25 +85,27 @@ type Takes = Literal["nothing", "value", "attached", "word"]
 
 _LONGEST_NAME = 3
 _GIT = ("--no-pager", "-P")
-_PLAIN = lazy_regex(r"[A-Za-z0-9_./-]+")
-_VERSIONED = lazy_regex(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
-_IMPORT = lazy_regex(r"\b(?:import|include)\b")
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+_VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
+_IMPORT = re.compile(r"\b(?:import|include|modulemeta)\b")
+_SIGNATURE = re.compile(r"%[-+ ]?G|%\(\*?signature|^(?:--sort=)?(?:[-*]|version:|v:)*signature")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9.-]*\.[A-Za-z0-9.-]+")
 _PATTERN_OPTIONS = frozenset({"-e", "--regexp", "--files"})
 _ELSEWHERE = "//"
 _SCRIPT_OPTIONS = frozenset({"-e", "--expression"})
 _REMOTES = frozenset({"origin", "upstream"})
 _OWN_CODE_ONLY = frozenset({"git", "mkdir", "ruff"})
-"""They act on files, or run at most the hooks that a person set up: what they run is not what a caller wrote."""
+"""They act on files, or run at most the hooks that a user set up: what they run is not what a caller wrote."""
 _SYSTEM_FOLDERS = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
 _GROUPING = frozenset({"(", ")", "!"})
+_REFUSED = (":keys", ":nofiles", ":nobrackets", ":noimports", ":noplus", ":nosignatures")
 _OPERANDS: dict[str, Operands] = {
     ":none": "none", ":words": "words", ":paths": "paths", ":pattern": "pattern", ":plain": "plain", ":plus": "plus",
     ":remote": "remote", ":sed": "sed", ":awk": "awk",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Which arguments of one command are harmless."""
 
     options: dict[str, Takes]
@@ -58,8 +125,7 @@ class Table:
     """Marks that say how operands must not look."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The tables of a command, and the words that name it."""
 
     name: str
@@ -67,8 +133,7 @@ class Found:
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandFolders:
+class CommandFolders(Struct, frozen=True):
     """Where a command may be when it runs."""
 
     root: str
@@ -115,7 +180,7 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
         words = ["git", *_skip(words[1:], _GIT)]
     for size in range(min(_LONGEST_NAME, len(words)), 0, -1):
         name = " ".join(words[:size])
-        tables = _tables().get(SAME_TABLE.get(name, name))
+        tables = load_tables().get(SAME_TABLE.get(name, name))
         if tables is not None:
             return Found(name, tables, tuple(words[size:]))
     return None
@@ -151,8 +216,7 @@ def find_harm(found: Found, place: CommandFolders, *, named: bool) -> str:
     return "" if "" in reasons else reasons[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Naming:
+class Naming(Struct, frozen=True, kw_only=True):
     """What an allow says of the commands that it means."""
 
     prefixes: Collection[str] = ()
@@ -202,7 +266,7 @@ def _names(beginnings: Collection[str], command: str) -> bool:
 
 
 @cache
-def _tables() -> dict[str, tuple[Table, ...]]:
+def load_tables() -> dict[str, tuple[Table, ...]]:
     """All of them, by the command that they are for."""
     found: dict[str, tuple[Table, ...]] = {}
     for entry in TABLES.replace("\n    ", " ").strip().splitlines():
@@ -213,7 +277,7 @@ def _tables() -> dict[str, tuple[Table, ...]]:
 
 @cache
 def _programs() -> frozenset[str]:
-    return frozenset(name.partition(" ")[0] for name in (*_tables(), *SAME_TABLE))
+    return frozenset(name.partition(" ")[0] for name in (*load_tables(), *SAME_TABLE))
 
 
 @cache
@@ -250,7 +314,7 @@ def _read(words: Iterable[str]) -> Table:
         is_open=":any" in marks,
         is_single=is_single,
         extra=_GROUPING if ":grouping" in marks else frozenset(),
-        refused=tuple(mark for mark in (":nofiles", ":nobrackets", ":noimports", ":noplus") if mark in marks),
+        refused=tuple(mark for mark in _REFUSED if mark in marks),
     )
 
 
@@ -288,6 +352,8 @@ def _try(table: Table, arguments: Sequence[str], place: CommandFolders, *, named
         return wrong
     if table.needs and table.needs.isdisjoint(reading.used):
         return f"it needs one of {', '.join(sorted(table.needs))} to be harmless"
+    if ":nosignatures" in table.refused and any(_SIGNATURE.search(word) for word in arguments):
+        return "an argument asks for a signature, which another program checks"
     return _check_operands(table, reading, place)
 
 
@@ -342,8 +408,11 @@ class _Arguments:
             if takes is None:
                 return f"option {name!r} in {word[:80]!r} is not known to be harmless"
             self.used.add(name)
-            if takes == "value" and place == len(word):
+            if takes in ("value", "word") and place == len(word):
                 return self._take_value(name, rest)
+            if takes == "word":
+                # The program takes the next word as the value, and reads on here: `tree -Po PATTERN FILE`.
+                return f"option {name!r} in {word[:80]!r} is not known to be harmless"
             if takes != "nothing":
                 self._keep(name, word[place:])
                 return ""
@@ -391,9 +460,11 @@ def _find_refused(table: Table, operands: Sequence[str]) -> str:
         return f"it takes {table.most} such argument"
     if table.among:
         return _first_wrong(word for word in operands if word not in table.among)
+    if ":keys" in table.refused and any(not _KEY.fullmatch(word) for word in operands):
+        return "an argument is not the name of a setting"
     if ":nofiles" in table.refused and any(word.startswith("@") for word in operands):
         return "an argument stands for a file of arguments"
-    # bash's own `test` evaluates what stands in brackets; the answer must not depend on which `test` runs.
+    # bash's own `test` evaluates what is in brackets; the answer must not depend on which `test` runs.
     if ":nobrackets" in table.refused and any("[" in word for word in operands):
         return "an argument has a bracket"
     if ":noplus" in table.refused and any(word.startswith("+") for word in operands):

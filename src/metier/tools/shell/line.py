@@ -1,28 +1,107 @@
-"""A line for the shell, read by a grammar that knows little: words, pipes, `&&`, `||`, `;`, files as input. Pure text.
+"""A line for the shell, parsed by a small grammar: words, pipes, `&&`, `||`, `;`, files as input. Pure text.
 
 What it accepts means the same to bash, word for word. File patterns and a few known variables are kept as marks in a
-word (`words`); unlike bash, what a variable holds stays one word, and a pattern in an option is literal.
-Everything else (other expansions, backslashes, here-documents, subshells, files as output, assignments, keywords,
-characters beyond ASCII) is not understood, and says so.
+word; unlike bash, what a variable holds stays one word, and a pattern in an option is literal. A mark is a character
+that no line contains, since lines are ASCII. So a word stays one text, and `*` in quotes is told from `*` as a
+pattern. Everything else (other expansions, backslashes, here-documents, subshells, files as output, assignments,
+keywords, characters beyond ASCII) is not understood, and says so.
+
+`find … | xargs …` is a command over files of the workspace. Names with blanks or newlines would be torn apart, and a
+link leads elsewhere; so the pair is run with `! -type l -print0` and `-0`.
 """
 
+import os
 import re
+from collections.abc import Mapping, Sequence
+from glob import escape, glob
 from typing import Literal
 
-from metier.dataclass import dataclass
-from metier.lazy_regex import lazy_regex
-from metier.tools.shell.words import (
-    FOLDER,
-    KNOWN_VARIABLES,
-    VARIABLE,
-    has_pattern,
-    has_variable,
-    is_open,
-    mark_patterns,
-    mark_variables,
-    show_mark,
-    split_marks,
-)
+from msgspec import Struct
+from msgspec.structs import replace
+
+ANY, ONE, OPEN, NOT, CLOSE = "\ue000", "\ue001", "\ue002", "\ue003", "\ue004"
+"""`*`, `?`, `[`, `[!` and `]` where they stand for names of files."""
+VARIABLE, END = "\ue010", "\ue011"
+"""Around the name of a variable."""
+FOLDER = f"{VARIABLE}PWD{END}"
+
+KNOWN_VARIABLES = ("PWD", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "TERM", "TMPDIR")
+"""A command sees them as the agent was started with them: nothing that a model wrote is in them."""
+MAX_NAMES = 5_000
+"""A pattern that stands for more files than this stays as it is."""
+
+_PATTERNS = {"*": ANY, "?": ONE, "[!": NOT, "[^": NOT, "[": OPEN, "]": CLOSE}
+_SHOWN = {ANY: "*", ONE: "?", NOT: "[!", OPEN: "[", CLOSE: "]"}
+_MARKS = re.compile(f"([{ANY}-{CLOSE}]|{VARIABLE}[A-Z]+{END})")
+_PATTERN_MARKS = frozenset(_SHOWN)
+_WRITTEN_VARIABLE = re.compile(r"\$\{?([A-Z]+)\}?")
+
+
+def mark_patterns(text: str) -> str:
+    """A piece of an unquoted word in which `*`, `?` and brackets are patterns."""
+    for letter, mark in _PATTERNS.items():
+        text = text.replace(letter, mark)
+    return text
+
+
+def mark_variables(text: str) -> str:
+    """A piece of a word in which every `$NAME` is a known variable."""
+    return _WRITTEN_VARIABLE.sub(lambda found: f"{VARIABLE}{found[1]}{END}", text)
+
+
+def is_open(word: str) -> bool:
+    """It has a mark: what it means is known when it is run."""
+    return _MARKS.search(word) is not None
+
+
+def has_pattern(word: str) -> bool:
+    return not _PATTERN_MARKS.isdisjoint(word)
+
+
+def has_variable(word: str) -> bool:
+    return VARIABLE in word
+
+
+def split_marks(word: str) -> list[str]:
+    """Literal texts and marks, in order; a variable is one piece with its name."""
+    return [piece for piece in _MARKS.split(word) if piece]
+
+
+def show_mark(piece: str, following: str = "") -> str:
+    """A mark as it is written in a line."""
+    if piece[0] != VARIABLE:
+        return _SHOWN[piece]
+    name = piece[1:-1]
+    is_joined = bool(following) and (following[0].isalnum() or following[0] in f"_{OPEN}{NOT}")
+    return f"${{{name}}}" if is_joined else f"${name}"
+
+
+def show_word(word: str) -> str:
+    """For people and for rules that read words: with `*` and `$NAME`, whether they stood in quotes or not."""
+    if not is_open(word):
+        return word
+    return "".join(show_mark(piece) if _MARKS.fullmatch(piece) else piece for piece in split_marks(word))
+
+
+def fill_variables(word: str, values: Mapping[str, str]) -> str:
+    """With the value of each variable that has one here; nothing else changes."""
+    for name, value in values.items():
+        word = word.replace(f"{VARIABLE}{name}{END}", value)
+    return word
+
+
+def expand_pattern(word: str, folder: str) -> list[str]:
+    """The files that the word stands for, or the word as it is written where there are none. Looks at the disk.
+
+    A name that begins with a dash comes with `./` in front, so that no file is taken for an option.
+    """
+    pieces = split_marks(fill_variables(word, {"PWD": folder}))
+    pattern = "".join(_SHOWN.get(piece) or escape(piece) for piece in pieces)
+    found = sorted(glob(pattern, root_dir=folder))  # noqa: PTH207  names as they were written, `./` and all
+    if not found or len(found) > MAX_NAMES:
+        return [show_word(word)]
+    return [f".{os.sep}{name}" if name.startswith("-") else name for name in found]
+
 
 type Connector = Literal["", "&&", "||", ";"]
 
@@ -40,16 +119,16 @@ _VARIABLE = rf"(?:\$(?:{_NAMES})(?![A-Za-z0-9_\[])|\$\{{(?:{_NAMES})\}})"
 _SINGLE = r"'[\t\n\x20-\x26\x28-\x7e]*'"
 _DOUBLE = rf'"(?:[\t\n\x20\x21\x23\x25-\x5b\x5d-\x5f\x61-\x7e]|{_VARIABLE})*"'
 _END = r"(?=[ \t;|&]|\Z)"
-_TOKEN = lazy_regex(
+_TOKEN = re.compile(
     rf"(?P<blank>[ \t]+)"
     rf"|(?P<join>&&|\|\||;|\|(?!&))"
     rf"|(?P<redirect>(?:[12]?>&[12]|[12&]?>[ \t]*/dev/null){_END})"
     rf"|(?P<input><(?![<>&(])[ \t]*)"
     rf"|(?P<word>(?:{_PLAIN}|{_SINGLE}|{_DOUBLE}|{_PATTERN}|{_VARIABLE})+){_END}"
 )
-_PIECE = lazy_regex(rf"{_SINGLE}|{_DOUBLE}|{_VARIABLE}|{_PATTERN}|{_PLAIN}+")
-_PLAIN_WORD = lazy_regex(rf"{_PLAIN}+")
-_PROGRAM = lazy_regex(r"[A-Za-z0-9_./+-]+|\[")
+_PIECE = re.compile(rf"{_SINGLE}|{_DOUBLE}|{_VARIABLE}|{_PATTERN}|{_PLAIN}+")
+_PLAIN_WORD = re.compile(rf"{_PLAIN}+")
+_PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+|\[")
 _EDGE = " \t\n"
 
 _KEYWORDS = frozenset({
@@ -78,8 +157,7 @@ _STRANGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
+class SimpleCommand(Struct, frozen=True):
     """A program and its arguments, as they are handed to the system."""
 
     argv: tuple[str, ...]
@@ -101,15 +179,13 @@ class SimpleCommand:
         return " ".join([quote_word(word) for word in self.argv])
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     commands: tuple[SimpleCommand, ...]
     connector: Connector = ""
     """What stands before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShellLine:
+class ShellLine(Struct, frozen=True):
     pipelines: tuple[Pipeline, ...]
 
     @property
@@ -121,8 +197,7 @@ class ShellLine:
         return "".join(_join(pipeline) for pipeline in self.pipelines)
 
 
-@dataclass(frozen=True, slots=True)
-class NotUnderstood:
+class NotUnderstood(Struct, frozen=True):
     """The line may be good bash; it is not one whose effect can be told from its words."""
 
     reason: str
@@ -284,11 +359,11 @@ def _render_redirect(redirect: str) -> str:
 
 
 def _name_strange(line: str, place: int) -> NotUnderstood:
-    """What stands in the way, in words: the first strange character from here on."""
+    """What is in the way, in words: the first strange character from here on."""
     rest = line[place:]
     for index, character in enumerate(rest):
         if character in "'\"" and character in rest[index + 1 :]:
-            # It is closed: what cannot stand in it comes next.
+            # It is closed: what cannot are in it comes next.
             continue
         if not character.isascii():
             return NotUnderstood(f"the character {character!r}, which is not ASCII")
@@ -298,3 +373,91 @@ def _name_strange(line: str, place: int) -> NotUnderstood:
             if character == strange:
                 return NotUnderstood(name)
     return NotUnderstood(f"{rest[:80]!r}, which is not known here")
+
+
+XARGS, FIND = "xargs", "find"
+_VALUED = frozenset({"-n", "-L", "-P", "--max-args", "--max-procs"})
+"""With a number, attached or as the next word. `--max-lines` is not among them: a word after it is the program."""
+_NUMBER = re.compile(r"=?\d+")
+_XARGS_FLAGS = frozenset({"-r", "-t", "-x", "--no-run-if-empty", "--verbose", "--exit"})
+_ZERO = frozenset({"-0", "--null"})
+_PRINTS = ("-print", "-print0")
+_NOT_A_LIST = frozenset({"-printf", "-ls", "-L", "-H", "-follow", "-quit"})
+_OR = frozenset({"-o", "-or", ","})
+_READS_ARGUMENTS = frozenset({"@", "+"})
+"""A name that begins like this is a file of arguments or a command to some programs."""
+_FILES = ("./a", "./b")
+"""Stand for whatever names come: two, because a second one may mean something else."""
+
+
+class XargsCall(Struct, frozen=True):
+    options: tuple[str, ...]
+    command: tuple[str, ...]
+    is_zero: bool
+    replaced: str = ""
+    """The word that stands for a name in the command; without one names come at the end."""
+
+    @property
+    def over_files(self) -> tuple[str, ...]:
+        """The command with files of the workspace in the place of names."""
+        if not self.replaced:
+            return (*self.command, *_FILES)
+        return tuple(_FILES[0] if word == self.replaced else word for word in self.command)
+
+
+def read_xargs(argv: Sequence[str]) -> XargsCall | None:
+    """Nothing where an option is not known, or a name would be only a part of a word."""
+    if argv[0] != XARGS:
+        return None
+    rest, options, replaced = list(argv[1:]), list[str](), ""
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name = word[:2] if not word.startswith("--") else word.partition("=")[0]
+        if name == "-I":
+            replaced = word[2:] or (rest.pop(0) if rest else "")
+        elif name in _VALUED:
+            value = word[len(name) :] or (rest.pop(0) if rest else "")
+            if not _NUMBER.fullmatch(value):
+                return None
+            options += [word] if len(word) > len(name) else [word, value]
+        elif word in _XARGS_FLAGS or word in _ZERO:
+            options.append(word)
+        else:
+            return None
+    if not rest or any(replaced and replaced in word and replaced != word for word in rest) or rest[0] == replaced:
+        return None
+    return XargsCall(tuple(options), tuple(rest), is_zero=not _ZERO.isdisjoint(options), replaced=replaced)
+
+
+def is_name_list(argv: Sequence[str], *, is_zero: bool) -> bool:
+    """It prints names of files and nothing else, each with the end that is expected."""
+    if argv[0] != FIND or not _NOT_A_LIST.isdisjoint(argv) or _READS_ARGUMENTS.intersection(word[:1] for word in argv):
+        return False
+    return "-print" not in argv if is_zero and "-print0" in argv else not is_zero and "-print0" not in argv
+
+
+def pair_commands(commands: Sequence[SimpleCommand]) -> tuple[SimpleCommand, ...]:
+    """The commands of a pipe, where `find` hands names to `xargs` in the form that keeps them whole."""
+    paired = list(commands)
+    for number, command in enumerate(commands[1:], start=1):
+        call, names = read_xargs(command.argv), commands[number - 1]
+        if call is None or not is_name_list(names.argv, is_zero=call.is_zero):
+            continue
+        paired[number - 1] = replace(names, argv=_end_in_zero(names.argv))
+        replaced = ("-I", call.replaced) if call.replaced else ()
+        zero = () if call.is_zero else ("-0",)
+        paired[number] = replace(command, argv=(XARGS, *zero, *call.options, *replaced, *call.command))
+    return tuple(paired)
+
+
+def _end_in_zero(argv: Sequence[str]) -> tuple[str, ...]:
+    words: list[str] = []
+    for word in argv:
+        words += ["!", "-type", "l", "-print0"] if word in _PRINTS and words[-3:] != ["!", "-type", "l"] else [word]
+    if any(word in _PRINTS for word in argv):
+        return tuple(words)
+    count = next((index for index, word in enumerate(words[1:], start=1) if word[0] in "-(!"), len(words))
+    paths, tests = words[:count], words[count:]
+    if not _OR.isdisjoint(tests):
+        tests = ["(", *tests, ")"]
+    return (*paths, *tests, "!", "-type", "l", "-print0")

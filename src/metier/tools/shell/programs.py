@@ -7,7 +7,9 @@ An entry allows what it lists and nothing else. The words of a table:
     --all        a long option without value;  --max=  with one;  --color?  with one after `=`, or without
     -#           a number as an option, as in `head -20`
     -name! -run= of programs whose long options have one dash (`find`, `go`): with one word after it; with `=` or a word
+    -L!          a short option whose value is always the next word, of a program that reads on in this one (`tree`)
     :paths :words :none :pattern   what the other words are: files, anything, nothing, first anything and then files
+    :keys        every operand is the name of a setting, such as `user.name`
     :most=1      at most so many of them
     :needs=--get one of these must be there
     :acts        it changes the workspace or runs code of it: an allow must name the command, not only the program
@@ -16,8 +18,8 @@ An entry allows what it lists and nothing else. The words of a table:
     :remote      as `:plain`, the first of them `origin` or `upstream`: another word may be a path to a repository
     :among=a,b   only these words
     :nofiles     no operand begins with `@`;  :nobrackets  none has a `[`;  :noimports  none brings in another file
-    :sed :awk    the first of the other words, or the value of `-e`, is a program that only reads; the rest are files
-    :noplus      no operand begins with `+`
+    :sed :awk    the first of the other words, or the value of `-e`, is a program of a known form; the rest are files
+    :noplus      no operand begins with `+`;  :nosignatures  no format asks for a signature, which starts gpg
     :single      long options have one dash;  :grouping  `(`, `)` and `!` stand between them
 """
 
@@ -26,7 +28,7 @@ cd = :paths :most=1
 env = :none
 printenv = -0 :words
 ps = :any
-free = -bkmghtw -s: -c: --human --mega --giga --total --wide :none
+free = -bkmghtw --human --mega --giga --total --wide :none
 pgrep = -acflnovx -u: -U: -P: -g: -t: --list-name --list-full --full --exact --newest --oldest --count :words
 lscpu = -ae --all --json :none
 locale = -a :none
@@ -49,7 +51,7 @@ pwd = -LP :none
 whoami = :none --version
 id = -ugGnr :words
 uname = -asnrvmpio --all :none
-hostname = -fis --fqdn --short :none
+hostname = -s --short :none
 date = -uR -I? --utc -d: --date= --iso-8601? --rfc-3339= -r: :plus
 uptime = -ps :none
 nproc = --all :none
@@ -58,12 +60,12 @@ which = -as :words
 ls = -aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ1 -w: -T: -I: --all --almost-all --author --block-size= --color? --classify?
     --directory --full-time --group-directories-first --human-readable --ignore= --hide= --inode --no-group
     --numeric-uid-gid --recursive --reverse --size --sort= --time= --time-style= --hyperlink? --format= :words
-tree = -adfghilnpqrstuxACDFJNQSX -L: -I: -P: --dirsfirst --noreport --gitignore --prune --du --si :words
+tree = -adfghilnpqrstuxACDFJNQSX -L! -I! -P! --dirsfirst --noreport --gitignore --prune --du --si :words
 stat = -fLt -c: --format= --printf= --dereference --file-system --terse :words
 du = -abchklmsxSHLD0 -d: --max-depth= --all --apparent-size --human-readable --summarize --total --exclude=
     --threshold= -t: --time? :words
 df = -ahHiklPT -t: -x: -B: --human-readable --all --inodes --print-type --total :words
-file = -bhikLNnprs0 --brief --mime --mime-type --mime-encoding --dereference :paths
+file = -bhikLNnr0 --brief --mime --mime-type --mime-encoding --dereference :paths
 readlink = -femnqsvz --canonicalize :words
 realpath = -emLPqsz --relative-to= --relative-base= :words
 cat = -AbeEnstTuv --number --show-all --show-ends --show-tabs --number-nonblank --squeeze-blank :paths
@@ -71,15 +73,15 @@ tac = -b :paths
 less = -#eEFiIMmnNqQrRsSwWX --quit-if-one-screen --raw-control-chars --LINE-NUMBERS --chop-long-lines --no-init :paths
     :noplus
 more = -#cdflpsu :paths :noplus
-sed = -nErsuz -l: -e: --quiet --silent --regexp-extended --separate --unbuffered --null-data --expression= :sed
-awk = -F: -v: --field-separator= --assign= :awk
+sed = -nErsuz -e: --quiet --silent --regexp-extended --separate --unbuffered --null-data --expression= :sed
+awk = -F: -v: :awk
 shuf = -ez -n: -i: --head-count= --input-range= --zero-terminated --echo :paths
 join = -iz -a: -e: -j: -o: -t: -v: -1: -2: --check-order --nocheck-order --header :paths
 expand = -i -t: --initial --tabs= :paths
 unexpand = -a -t: --all --first-only --tabs= :paths
 fmt = -csu -w: -g: --width= --split-only --uniform-spacing :paths
 base64 = -di -w: --decode --wrap= :paths
-xxd = -abeEipur -c: -g: -l: -o: -s: :paths :most=1
+xxd = -a -b -e -E -i -p -u -c! -g! -l! -o! -s! :single :paths :most=1
 zcat = :paths
 gzip = -ltv --list --test --verbose :paths :needs=-l,-t,--list,--test
 unzip = -lv :paths :needs=-l,-v
@@ -112,7 +114,7 @@ sha256sum = -btz --tag :paths
 sha512sum = -btz --tag :paths
 cksum = -z -a: --algorithm= :paths
 strings = -a -n: -t: --all --bytes= --radix= :paths :nofiles
-od = -abcdfilosvx -A: -j: -N: -t: -w: :paths
+od = -abcdfilosvx -A: -j: -N: -t: -w? :paths
 hexdump = -bcCdovx -n: -s: :paths
 grep = -acEFGhHiIlLnoPqrsTUvwxyZz -# -A: -B: -C: -e: -m: --after-context= --before-context= --context= --color?
     --colour? --count --extended-regexp --fixed-strings --perl-regexp --basic-regexp --files-with-matches
@@ -148,17 +150,17 @@ git log = -pqsuzgmcEFPrtRwbiW -# -n: -L: -S: -G: -M? -C? -U: --oneline --graph -
     --clear-decorations --decorate-refs= --decorate-refs-exclude= --exclude= --not --min-parents= --max-parents=
     --no-expand-tabs --root --cc --exit-code --quiet --check --text --cached --staged --merge-base --relative?
     --no-relative --ignore-submodules --src-prefix= --dst-prefix= --no-prefix --stat-width=
-    --ws-error-highlight= :paths
+    --ws-error-highlight= :paths :nosignatures
 git branch = -arvqi --all --remotes --verbose --show-current --merged --no-merged --contains= --no-contains= --sort=
-    --format= --points-at= --color? --no-color --column? --no-column --ignore-case --abbrev? --list :none
+    --format= --points-at= --color? --no-color --column? --no-column --ignore-case --abbrev? --list :none :nosignatures
 git branch = -arvqil --all --remotes --verbose --list --merged --no-merged --contains= --sort= --format= --color?
-    --no-color :words :needs=--list,-l,--merged,--no-merged
+    --no-color :words :needs=--list,-l,--merged,--no-merged :nosignatures
 git tag = -n? -li --list --sort= --format= --contains= --no-contains= --merged? --no-merged? --points-at= --column?
-    --color? --ignore-case :none
-git tag = -n? -li --list --sort= --format= --ignore-case :words :needs=--list,-l
+    --color? --ignore-case :none :nosignatures
+git tag = -n? -li --list --sort= --format= --ignore-case :words :needs=--list,-l :nosignatures
 git remote = -v --verbose :none
 git remote get-url = --all --push :words
-git stash list = -# --oneline --stat --date= --format= --pretty? -p -n: :none
+git stash list = -# --oneline --stat --date= --format= --pretty? -p -n: :none :nosignatures
 git stash show = -pu --patch --stat --name-only --name-status --include-untracked --no-color :words
 git worktree list = -vz --porcelain --verbose :none
 git submodule status = --recursive --cached :paths :acts
@@ -175,22 +177,22 @@ git ls-files = -cdmosiuktvzf -x: --cached --deleted --modified --others --stage 
 git ls-tree = -drtlz --long --name-only --name-status --full-name --full-tree --object-only --abbrev? --format= :paths
 git cat-file = -petsq :paths
 git blame = -bcefklnpstw -L: -M? -C? --since= --porcelain --line-porcelain --incremental --show-email --show-name
-    --show-number --root --reverse --first-parent --date= --abbrev= --color-lines --color-by-age --ignore-rev= :paths
+    --show-number --root --reverse --first-parent --date= --abbrev? --color-lines --color-by-age --ignore-rev= :paths
 git shortlog = -nsec --numbered --summary --email --all --since= --until= --after= --before= --no-merges --author=
-    --group= :paths
-git describe = --all --tags --always --dirty? --broken? --long --abbrev= --match= --exclude= --exact-match --contains
+    --group= :paths :nosignatures
+git describe = --all --tags --always --dirty? --broken? --long --abbrev? --match= --exclude= --exact-match --contains
     --first-parent --candidates= --debug :paths
 git merge-base = -a --all --octopus --independent --is-ancestor --fork-point :paths
 git name-rev = --all --name-only --tags --refs= --exclude= --always --no-undefined :paths
 git for-each-ref = --sort= --format= --count= --contains= --merged? --no-merged? --points-at= --color? --ignore-case
-    :words
+    :words :nosignatures
 git show-ref = -dsq --head --tags --heads --branches --dereference --verify --hash? --abbrev? --quiet :words
-git reflog = -# -n: --all --oneline --date= --format= --pretty? :none
-git reflog show = -# -n: --all --oneline --date= --format= --pretty? :paths
-git config = -z --get --get-all --show-scope --local --null --type= --bool --int
+git reflog = -# -n: --all --oneline --date= --format= --pretty? :none :nosignatures
+git reflog show = -# -n: --all --oneline --date= --format= --pretty? :paths :nosignatures
+git config = -z --get --get-all --show-scope --local --null --type= --bool --int :most=1
     :among=user.name,user.email,init.defaultBranch,core.autocrlf,core.ignorecase :needs=--get,--get-all
 git config = -lz --get --get-all --get-regexp --list --show-origin --show-scope --name-only --local --null --type=
-    --bool --int :words :needs=--local
+    --bool --int :words :keys :most=1 :needs=--local
 git grep = -aiIhHlLnopEFGPqvwWzc -# -A: -B: -C: -e: -m: --cached --untracked --ignore-case --word-regexp
     --invert-match --extended-regexp --basic-regexp --perl-regexp --fixed-strings --line-number --column
     --files-with-matches --files-without-match --name-only --only-matching --count --color? --no-color --break
@@ -217,11 +219,11 @@ node --version = :none
 node -v = :none
 npm --version = :none
 npm -v = :none
-npm ls = -al --all --depth= --json --long --parseable --prod --dev :words
+npm ls = -al --all --depth= --json --long --parseable --prod --dev :words :acts
 npm test = :none :acts
 npm run = :plain :most=1 :acts
 pip --version = :none
-pip list = --outdated --format= --not-required --user --local :none
+pip list = --format= --not-required --user --local :none
 pip show = -f --files :words
 pip freeze = --all --local --user :none
 uv --version = :none
@@ -231,14 +233,14 @@ cargo metadata = --no-deps --format-version= --offline --locked :none :acts
 cargo build = -qrv -j: -p: --release --quiet --verbose --workspace --all --lib --bins --bin= --tests --examples
     --all-targets --all-features --no-default-features --features= --package= --exclude= --locked --offline --frozen
     -F: --jobs= --keep-going :words :acts
-go version = :none :single
-go env = -json -changed :words :single
-go list = -m -json -deps -test -f= -u -e :words :single
+go version = :none :single :acts
+go env = -json -changed :words :single :acts
+go list = -m -json -deps -test -f= -u -e :words :single :acts
 go test = -v -short -race -cover -json -failfast -run= -skip= -count= -timeout= -bench= -benchmem -parallel= -cpu=
     -tags= -shuffle= -list= -covermode= :paths :single :acts
 go vet = -json -tags= :paths :single :acts
 go build = -v -race -tags= -trimpath :paths :single :acts
-gofmt = -l -d -s :paths :single
+gofmt = -l -s :paths :single
 pytest = -qvxslh -# -k: -m: -r: -n: --quiet --verbose --exitfirst --maxfail= --lf --last-failed --ff --failed-first
     --nf --new-first --sw --stepwise --co --collect-only --tb= --durations= --durations-min= --no-header --no-summary
     --showlocals --capture= --color= --disable-warnings --strict-markers --strict-config --numprocesses= --dist=
@@ -247,18 +249,17 @@ pytest = -qvxslh -# -k: -m: -r: -n: --quiet --verbose --exitfirst --maxfail= --l
     --hypothesis-seed= --hypothesis-show-statistics --benchmark-skip --benchmark-only :paths :nofiles :acts
 ruff check = -qvs --quiet --verbose --silent --diff --statistics --show-files --show-settings --select= --ignore=
     --extend-select= --output-format= --preview --no-cache --exit-zero --exclude= --no-fix :paths
-    :needs=--no-fix,--diff
-ruff format = -qv --check --diff --quiet --preview --no-cache --exclude= :paths :needs=--check,--diff
-ruff format = -qv --quiet --preview --no-cache --exclude= :paths :acts
+    :needs=--no-fix,--diff :acts
+ruff format = -qv --check --diff --quiet --preview --no-cache --exclude= :paths :acts
 ruff --version = :none
-black = -qv --check --diff --quiet --color -l: --line-length= --fast --safe :paths :needs=--check,--diff
+black = -qv --check --diff --quiet --color -l: --line-length= --fast --safe :paths :needs=--check,--diff :acts
 mypy = -v --strict --no-error-summary --show-error-codes --pretty --ignore-missing-imports --warn-unused-ignores
     --check-untyped-defs --disallow-untyped-defs --no-incremental --follow-imports= --python-version= :paths :acts
 pyright = --stats --outputjson --verbose --level= --warnings --version :paths :acts
 basedpyright = --stats --outputjson --verbose --level= --warnings --version :paths :acts
 tsc = --noEmit --pretty :none :needs=--noEmit :acts
 """
-"""One command a line, `=`, its table; an indented line goes on. A command that stands twice has two tables."""
+"""One command a line, `=`, its table; an indented line continues. A command that stands twice has two tables."""
 
 SAME_TABLE: dict[str, str] = {
     "egrep": "grep",

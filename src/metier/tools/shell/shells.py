@@ -1,19 +1,19 @@
 """How a line reaches the system: its words as they are, or its text by a shell. bash and PowerShell behind one seam."""
 
 import json
+import re
 from pathlib import Path
 from typing import Protocol
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.errors import ToolFailed
-from metier.lazy_regex import lazy_regex
-from metier.tools.process.interpreter import base_interpreter
-from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand
-from metier.tools.shell.words import has_variable, split_marks
+from metier.tools.process.child_environment import base_interpreter
+from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand, has_variable, split_marks
 
 RUNNER = Path(__file__).with_name("line_runner.py")
 _WITH_PATH = 'PATH="$1" exec "$0" -c "$2"'
-_PWSH_QUOTES = lazy_regex("(['\u2018\u2019\u201a\u201b])")
+_PWSH_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 """PowerShell takes typographic quotes for plain ones."""
 _PWSH_REDIRECTS = {
     ">/dev/null": ">$null", "1>/dev/null": ">$null", "2>/dev/null": "2>$null", "&>/dev/null": "*>$null",
@@ -36,8 +36,7 @@ class Shell(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PosixShell:
+class PosixShell(Struct, frozen=True):
     """`/bin/bash -lc` for text; a line that was understood is run without any shell.
 
     The files that a login shell reads may set PATH, and then one program would be found in two places, by how its line
@@ -64,8 +63,7 @@ class PosixShell:
         return [base_interpreter(), "-I", "-S", "-c", RUNNER.read_text(encoding="utf-8"), json.dumps(order)]
 
 
-@dataclass(frozen=True, slots=True)
-class PowerShell:
+class PowerShell(Struct, frozen=True):
     """`pwsh -NoProfile -Command` for text; lines that were understood are quoted word for word."""
 
     program: str = "pwsh"

@@ -11,9 +11,9 @@ become the schema that a model sees; methods may be plain or `async`.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.tools.effects import Effect, Risk
 
 type Response = dict[str, JsonValue]
@@ -22,8 +22,7 @@ type Response = dict[str, JsonValue]
 _DECLARATION = "__metier_declaration__"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class Declaration(Struct, frozen=True, kw_only=True):
     """What the author promises about one tool. Without one, nothing is assumed: it may do anything, once."""
 
     effect: Effect = "opaque"

@@ -1,25 +1,219 @@
-"""The toolsets of skills as tools of a run. Their code runs in a process per skill, never in the agent."""
+"""The toolsets of skills as tools of a run.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+Their code runs in one worker process per skill, never in the agent; the process is killed with everything it started.
+"""
 
-from pydantic import JsonValue
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
 
-from metier.dataclass import dataclass
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import BaseModel, JsonValue, ValidationError
+
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import TRUSTED_UNREAD
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.tools.process.bounded_output import Capture
+from metier.tools.process.child_environment import build_environment
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.scripts.contract import RESPONSE_SCHEMA
-from metier.tools.toolsets.client import ToolsetClient, ToolsetLimits
-from metier.tools.toolsets.messages import CallRequest, DescribedTool, LoadFailure
+from metier.tools.scripts.active_scripts import RESPONSE_SCHEMA
+from metier.tools.scripts.runner import check_may_run, take_code
+from metier.tools.toolsets.worker_protocol import (
+    CallReply,
+    CallRequest,
+    DescribedTool,
+    LoadFailure,
+    LoadReply,
+    LoadRequest,
+)
+
+_STDERR_TAIL_BYTES = 500
+_MAX_STDERR_BYTES = 65_536
+_DRAIN_SECONDS = 1.0
+"""How long the last output of a process that ended is waited for: another process may hold the stream."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsetTool:
+class ToolsetLimits(Struct, frozen=True, kw_only=True):
+    load_timeout_seconds: float = 30
+    call_timeout_seconds: float = 60
+    max_reply_bytes: int = 1_048_576
+
+
+class ToolsetClient:
+    """One skill's toolsets. The process starts with the first request, and again after it died or was killed.
+
+    Requests go one after the other: the methods of a toolset share its state.
+    """
+
+    def __init__(
+        self,
+        package: SkillPackage,
+        environ: Mapping[str, str],
+        *,
+        limits: ToolsetLimits,
+        config: dict[str, JsonValue],
+        confinement: Confinement | None = None,
+    ) -> None:
+        self._package = package
+        self._environ = environ
+        self._limits = limits
+        self._config = config
+        self._confinement = confinement or Confinement()
+        self._tree: ProcessTree | None = None
+        self._replies: BufferedByteReceiveStream | None = None
+        self._turn = anyio.Lock()
+
+    async def load(self) -> LoadReply:
+        """Import the toolsets in a fresh process. Raises `ToolFailed`: `permission_denied` without trust."""
+        async with self._turn:
+            return await self._start()
+
+    async def call(
+        self,
+        request: CallRequest,
+        *,
+        timeout_seconds: float | None,
+        keep_partial: Callable[[str], None] | None = None,
+    ) -> CallReply:
+        """Trust is checked again, for the bytes as they are now. Raises `ToolFailed`.
+
+        `keep_partial` receives the output so far of a call that is interrupted.
+        """
+        limit = self._limits.call_timeout_seconds
+        limit = limit if timeout_seconds is None else min(limit, timeout_seconds)
+        async with self._turn:
+            await check_may_run(self._package)
+            if self._tree is None:
+                await self._start()
+            return await self._ask(request, CallReply, timeout_seconds=limit, keep_partial=keep_partial)
+
+    async def aclose(self) -> None:
+        tree, self._tree, self._replies = self._tree, None, None
+        if tree is not None:
+            await tree.__aexit__(None, None, None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _start(self) -> LoadReply:
+        package = await take_code(self._package)
+        await self.aclose()
+        environment = build_environment(self._environ, self._package.definition.permissions_env)
+        # -B: bytecode beside the modules would change the bytes that the user trusted.
+        options = ["-I", "-B", "-X", "utf8"]
+        command = Command(
+            arguments=[sys.executable, *options, "-m", "metier.tools.toolsets.worker"],
+            folder=package.folder,
+            environment=environment,
+            confinement=self._confinement.opened(package.folder.resolve()),
+        )
+        self._tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)
+        self._replies = BufferedByteReceiveStream(self._tree.stdout)
+        definition = self._package.definition
+        request = LoadRequest(
+            skill=definition.name,
+            folder=str(package.folder.resolve()),
+            toolsets=definition.toolsets,
+            config=self._config,
+        )
+        return await self._ask(request, LoadReply, timeout_seconds=self._limits.load_timeout_seconds)
+
+    async def _ask[Reply: BaseModel](
+        self,
+        request: BaseModel,
+        kind: type[Reply],
+        *,
+        timeout_seconds: float,
+        keep_partial: Callable[[str], None] | None = None,
+    ) -> Reply:
+        """One request, one reply. If anything is unclear afterwards, cancellation included, the process is killed."""
+        tree, replies = self._tree, self._replies
+        if tree is None or replies is None:
+            raise ToolFailed("The toolset process is not running")
+        errors = Capture(_MAX_STDERR_BYTES)
+        line = b""
+        try:
+            with anyio.fail_after(timeout_seconds):
+                line = await _exchange(
+                    tree, replies, request=request, limit=self._limits.max_reply_bytes, errors=errors
+                )
+            return kind.model_validate_json(line)
+        except TimeoutError as error:
+            await self.aclose()
+            message = f"The toolset did not answer within {timeout_seconds:g} s"
+            raise ToolFailed(_add_tail(message, errors), code="timeout") from error
+        except _Broken as error:
+            await self.aclose()
+            raise ToolFailed(_add_tail(str(error), errors)) from error
+        except ValidationError as error:
+            await self.aclose()
+            raise ToolFailed("The toolset process gave an answer that cannot be understood") from error
+        except BaseException:
+            if keep_partial is not None:
+                with anyio.move_on_after(_DRAIN_SECONDS, shield=True):
+                    await tree.stop()
+                    await _keep(tree, errors)
+                keep_partial(errors.output().text.strip())
+            await self.aclose()
+            raise
+
+
+def _add_tail(message: str, errors: Capture) -> str:
+    tail = errors.output().last(_STDERR_TAIL_BYTES).strip()
+    return f"{message}\nstderr: {tail}" if tail else message
+
+
+class _Broken(Exception):
+    """The conversation with the process is over."""
+
+
+async def _exchange(
+    tree: ProcessTree, replies: BufferedByteReceiveStream, *, request: BaseModel, limit: int, errors: Capture
+) -> bytes:
+    """Send a line, read a line, and keep what the process writes to its log meanwhile, so that it never blocks."""
+    line: bytes | None = None
+    problem = ""
+    async with anyio.create_task_group() as readers:
+        readers.start_soon(_keep, tree, errors)
+        try:
+            await tree.stdin.send(request.model_dump_json().encode() + b"\n")
+            line = await replies.receive_until(b"\n", limit)
+        except anyio.DelimiterNotFound:
+            problem = f"The toolset answered with more than {limit} bytes"
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+            problem = "The toolset process ended"
+            await tree.stop()
+            readers.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
+        if line is not None or not problem.endswith("ended"):
+            readers.cancel_scope.cancel()
+    if line is None:
+        raise _Broken(problem)
+    return line
+
+
+async def _keep(tree: ProcessTree, errors: Capture) -> None:
+    try:
+        while True:
+            errors.add(await tree.stderr.receive())
+    except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        return
+
+
+class ToolsetTool(Struct, frozen=True, kw_only=True):
     """A method of a toolset, as a tool."""
 
     info: ToolInfo
@@ -29,7 +223,11 @@ class ToolsetTool:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         request = CallRequest(tool=self.method, arguments=arguments, idempotency_key=context.idempotency_key)
         try:
-            reply = await self.client.call(request, timeout_seconds=context.timeout_seconds)
+            reply = await self.client.call(
+                request,
+                timeout_seconds=context.timeout_seconds,
+                keep_partial=lambda text: context.keep_partial(context.clean(text)),
+            )
         except ToolFailed as error:
             output: dict[str, JsonValue] = {
                 "success": False,
@@ -43,8 +241,7 @@ class ToolsetTool:
         return ToolResult(ok=reply.success, output=reply.model_dump(), error=failure, meta=meta)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsetFailure:
+class ToolsetFailure(Struct, frozen=True, kw_only=True):
     """A toolset that could not be loaded, or all of a skill's where none is named."""
 
     package: SkillPackage
@@ -52,8 +249,7 @@ class ToolsetFailure:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsetReading:
+class ToolsetReading(Struct, frozen=True, kw_only=True):
     """What could be loaded, and what not. Close it when the run ends."""
 
     tools: tuple[ToolsetTool, ...] = ()
@@ -125,7 +321,7 @@ def _build_tool(package: SkillPackage, client: ToolsetClient, described: Describ
 
 
 def _with_alias(tool: ToolsetTool, short: str) -> ToolsetTool:
-    return replace(tool, info=replace(tool.info, aliases=(short,)))
+    return replace(tool, info=dataclasses.replace(tool.info, aliases=(short,)))
 
 
 def _find_collisions(loaded: Sequence[tuple[ToolsetTool, str]]) -> dict[str, list[str]]:
@@ -142,6 +338,7 @@ def _collision(short: str, names: list[str]) -> Problem:
         code="tool_collision",
         message=f"Tool name {short!r} belongs to {listed}",
         hint="Each is called by its full name",
+        subject=" and ".join(dict.fromkeys(name.rpartition(".")[0] for name in names)),
     )
 
 

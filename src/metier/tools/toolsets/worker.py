@@ -1,28 +1,92 @@
 """The process in which the toolsets of one skill live: `python -I -m metier.tools.toolsets.worker`.
 
-It reads requests from standard input and answers on what was its standard output, one JSON line each, one at a time.
-The agent's secrets are not here: the process is started with a listed environment. What the skill prints goes to
-standard error.
+It turns `module:Class` of the skill into described tools. It reads requests from standard input and answers on what
+was its standard output, one JSON line each, one at a time. The agent's secrets are not here: the process is started
+with a listed environment. What the skill prints goes to standard error.
 """
 
+import dataclasses
+import importlib
 import inspect
 import os
+import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, assert_never, cast
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from metier.errors import ToolFailed
 from metier.tools.private_package import open_private_package
-from metier.tools.toolsets import AgentToolset
-from metier.tools.toolsets.class_import import LoadedTool, describe_tool, load_toolset
-from metier.tools.toolsets.messages import CallReply, CallRequest, LoadFailure, LoadReply, LoadRequest, Request
+from metier.tools.signatures import Signature, read_description, read_signature
+from metier.tools.toolsets import AgentToolset, find_declaration
+from metier.tools.toolsets.worker_protocol import (
+    CallReply,
+    CallRequest,
+    DescribedTool,
+    LoadFailure,
+    LoadReply,
+    LoadRequest,
+    Request,
+)
+
+_REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<class>[A-Za-z_]\w*)", re.ASCII)
+
+
+class LoadedTool(Struct, frozen=True, kw_only=True):
+    toolset: AgentToolset
+    method: Callable[..., object]
+    signature: Signature
+    description: DescribedTool
+
+
+def load_toolset(package: str, reference: str, config: dict[str, JsonValue]) -> AgentToolset:
+    """Runs the skill's code: anything may be raised here, `SystemExit` included."""
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None:
+        raise ToolFailed(f"Toolset {reference!r} is not of the form 'module:Class'", code="toolset_reference")
+    try:
+        module = importlib.import_module(f"{package}.{parts['module']}")
+    except ModuleNotFoundError as error:
+        # The name of the private package would tell its author nothing.
+        if not error.name or not f"{package}.{parts['module']}.".startswith(f"{error.name}."):
+            raise
+        file = f"{parts['module'].replace('.', '/')}.py"
+        raise ToolFailed(f"The skill has no file '{file}'", code="toolset_missing") from error
+    found = cast("object", getattr(module, parts["class"], None))
+    if found is None:
+        raise ToolFailed(f"Module {parts['module']!r} has no class {parts['class']!r}", code="toolset_missing")
+    if not (isinstance(found, type) and issubclass(found, AgentToolset)):
+        raise ToolFailed(f"{parts['class']!r} does not inherit from AgentToolset", code="toolset_class")
+    takes_config = bool(inspect.signature(found).parameters)
+    return found(config) if takes_config else found()
+
+
+def describe_tool(method: Callable[..., object], toolset: AgentToolset) -> LoadedTool:
+    """Raises `ToolFailed` when the parameters cannot be described by a schema."""
+    name = method.__name__
+    signature = read_signature(method)
+    declaration = find_declaration(method)
+    return LoadedTool(
+        toolset=toolset,
+        method=method,
+        signature=signature,
+        description=DescribedTool(
+            name=name,
+            toolset=type(toolset).__name__,
+            description=read_description(method),
+            input_schema=signature.schema,
+            effect=declaration.effect,
+            risk=declaration.risk,
+        ),
+    )
+
 
 _REQUEST: TypeAdapter[LoadRequest | CallRequest] = TypeAdapter(Request)
 
@@ -40,6 +104,8 @@ def take_streams() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
+    # A process that is killed must not take its printed lines with it.
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # the interpreter's own stream
     return requests, replies
 
 
@@ -51,9 +117,9 @@ async def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         replies.flush()
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Worker:
-    tools: dict[str, LoadedTool] = field(default_factory=dict[str, LoadedTool])
+    tools: dict[str, LoadedTool] = dataclasses.field(default_factory=dict[str, LoadedTool])
 
     async def answer(self, request: LoadRequest | CallRequest) -> BaseModel:
         match request:

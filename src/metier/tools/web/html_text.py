@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-from metier.dataclass import dataclass
+from msgspec import Struct
+
 from metier.errors import ToolFailed
-from metier.lazy_regex import lazy_regex
 from metier.tools.web.url import WebUrl, join_url
 
 _RAW = frozenset({"script", "style", "title", "textarea", "xmp", "noframes"})
@@ -24,19 +24,20 @@ _BLOCKS = frozenset(
     }
 )  # fmt: skip
 _BEFORE = {"li": "\n- ", "td": " | ", "th": " | ", "br": "\n"} | {f"h{n}": f"\n\n{'#' * n} " for n in range(1, 7)}
-_TAG_NAME = lazy_regex(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,30})")
+_MARKUP = re.compile(r"<(?=[a-zA-Z!?/])")
+"""Any other `<` is text; a page may have a million of them in a row."""
+_TAG_NAME = re.compile(r"</?([a-zA-Z][a-zA-Z0-9:-]{0,30})")
 _VALUE = r"\s{0,9}=\s{0,9}(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([^\s\"'>]{1,4000}))"
-_HREF = lazy_regex(rf"[\s\"'/]href{_VALUE}", re.IGNORECASE)
-_ALT = lazy_regex(rf"[\s\"'/]alt{_VALUE}", re.IGNORECASE)
-_BLANKS = lazy_regex(r"[ \t\r\n\f\u00a0]+")
-_EMPTY_LINES = lazy_regex(r"\n{3,}")
+_HREF = re.compile(rf"[\s\"'/]href{_VALUE}", re.IGNORECASE)
+_ALT = re.compile(rf"[\s\"'/]alt{_VALUE}", re.IGNORECASE)
+_BLANKS = re.compile(r"[ \t\r\n\f\u00a0]+")
+_EMPTY_LINES = re.compile(r"\n{3,}")
 _MAX_QUOTED_ENDS = 4
 MAX_LINKS = 500
 """Further links keep their text only."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     text: str
     name: str = ""
     """Of the element, empty for text."""
@@ -54,13 +55,10 @@ def extract_text(html: str, base: WebUrl) -> str:
 def _split(html: str) -> Iterator[_Piece]:
     """Tags and the text between them. What is opened and never closed ends the page."""
     place = 0
-    while (start := html.find("<", place)) >= 0:
+    while (opened := _MARKUP.search(html, place)) is not None:
+        start = opened.start()
         yield _Piece(html[place:start])
         found = _TAG_NAME.match(html, start)
-        if found is None and html[start + 1 : start + 2] not in {"!", "?", "/"}:
-            yield _Piece("<")
-            place = start + 1
-            continue
         end = _find_end(html, start)
         if end < 0:
             return

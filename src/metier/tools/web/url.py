@@ -1,20 +1,120 @@
-"""URLs that may be fetched: parsed strictly, so that no other reader of the same text sees another host. Pure."""
+"""URLs that may be fetched, and the addresses of their hosts that may be connected to.
+
+URLs are parsed strictly, so that no other reader of the same text sees another host. A host is resolved once, and all
+of its addresses are checked. The table of public addresses is our own: what `ipaddress` calls private has changed
+from one Python to the next.
+"""
 
 import re
+import socket
 import unicodedata
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Collection, Sequence
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple, Protocol
 from urllib.parse import quote, urljoin
 
-from metier.dataclass import dataclass
+import anyio
+from msgspec import Struct
+
 from metier.errors import ToolFailed
-from metier.lazy_regex import lazy_regex
-from metier.tools.web.address import find_address, find_reason
+
+_FORBIDDEN_4 = {
+    "0.0.0.0/8": "this network",
+    "10.0.0.0/8": "a private network",
+    "100.64.0.0/10": "a carrier's network",
+    "127.0.0.0/8": "this machine",
+    "168.63.129.16/32": "a cloud's metadata service",
+    "169.254.0.0/16": "the local link, where metadata services are",
+    "172.16.0.0/12": "a private network",
+    "192.0.0.0/24": "a reserved network",
+    "192.0.2.0/24": "a network for examples",
+    "192.88.99.0/24": "a reserved network",
+    "192.168.0.0/16": "a private network",
+    "198.18.0.0/15": "a network for tests",
+    "198.51.100.0/24": "a network for examples",
+    "203.0.113.0/24": "a network for examples",
+    "224.0.0.0/4": "many machines at once",
+    "240.0.0.0/4": "a reserved network",
+}
+_GLOBAL_6 = "2000::/3"
+"""All that is given out to the public; the rest is forbidden without being named, but for the two translations."""
+_FORBIDDEN_6 = {
+    "2001::/23": "a reserved network or a tunnel",
+    "2001:db8::/32": "a network for examples",
+    "2002::/16": "a tunnel to an IPv4 address",
+    "3fff::/20": "a network for examples",
+}
+_TRANSLATED_6 = ("::ffff:0:0/96", "64:ff9b::/96")
+"""An IPv4 address in the last four bytes, reached as such."""
+
+_MAX_PARTS = 4
+_MAX_ADDRESS = 2**32
+
+
+def find_reason(address: IPv4Address | IPv6Address) -> str:
+    """What a forbidden address leads to; empty for one that everybody may reach."""
+    if isinstance(address, IPv6Address):
+        if any(address in IPv6Network(network) for network in _TRANSLATED_6):
+            return find_reason(IPv4Address(address.packed[-4:]))
+        if address not in IPv6Network(_GLOBAL_6):
+            return "this machine or a private network"
+        return _look_up_6(address)
+    return next((reason for network, reason in _FORBIDDEN_4.items() if address in IPv4Network(network)), "")
+
+
+def _look_up_6(address: IPv6Address) -> str:
+    return next((reason for network, reason in _FORBIDDEN_6.items() if address in IPv6Network(network)), "")
+
+
+def parse_address(text: str) -> IPv4Address | IPv6Address:
+    """An address as a resolver gives it. Raises `ValueError`."""
+    return IPv6Address(text.split("%", 1)[0]) if ":" in text else IPv4Address(text)
+
+
+def find_address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that a host of a URL spells, in any form that a resolver takes; None for a name.
+
+    Raises `ValueError` for what ends like a number and is none.
+    """
+    if host.startswith("["):
+        return _parse_bracketed(host)
+    parts = host.removesuffix(".").split(".")
+    if not _is_number(parts[-1]):
+        return None
+    if len(parts) > _MAX_PARTS:
+        raise ValueError(host)
+    numbers = [_parse_number(part) for part in parts]
+    *first, last = numbers
+    if any(number > 255 for number in first) or last >= 256 ** (_MAX_PARTS + 1 - len(numbers)):
+        raise ValueError(host)
+    value = sum(number << 8 * (_MAX_PARTS - 1 - place) for place, number in enumerate(first)) + last
+    return IPv4Address(value % _MAX_ADDRESS)
+
+
+def _parse_bracketed(host: str) -> IPv6Address:
+    try:
+        return IPv6Address(host[1:-1] if host.endswith("]") and "%" not in host else "")
+    except AddressValueError as error:
+        raise ValueError(host) from error
+
+
+def _is_number(part: str) -> bool:
+    return part[:1].isdigit() and (part.isdigit() or part[:2].lower() == "0x")
+
+
+def _parse_number(part: str) -> int:
+    if not part.isascii() or not part:
+        raise ValueError(part)
+    if part[:2].lower() == "0x":
+        return int(part[2:] or "0", 16)
+    return int(part, 8) if part.startswith("0") and len(part) > 1 else int(part, 10)
+
 
 MAX_URL_CHARACTERS = 8000
-_URL = lazy_regex(
+_URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[^\]/?#]*\]|[^:/?#@\[\]]*)(?::(?P<port>\d{1,5}))?(?P<rest>[/?].*)?", re.IGNORECASE
 )
-_LABEL = lazy_regex(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _MAX_HOST_CHARACTERS = 253
 _PORTS = {"http": 80, "https": 443}
 _FIRST_OPEN_PORT = 1024
@@ -23,8 +123,7 @@ _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zs", "Zl", "Zp"))
 _SAFE = "/?:@!$&'()*+,;=-._~%[]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebUrl:
+class WebUrl(Struct, frozen=True, kw_only=True):
     scheme: str
     host: str
     """Lower case, ASCII, without a final dot; an address in its one plain form, without brackets."""
@@ -136,3 +235,60 @@ def _parse_port(text: str | None, scheme: str, url: str) -> int:
 
 def _refused(text: str, reason: str) -> ToolFailed:
     return ToolFailed(f"URL {text[:200]!r} {reason}", code="permission_denied")
+
+
+class Resolver(Protocol):
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a name. Raises `OSError` when it has none."""
+        ...
+
+
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+class WebAccess(Struct, frozen=True, kw_only=True):
+    """Whom an agent may fetch from."""
+
+    allowed_domains: tuple[str, ...] = ()
+    """Empty: all. A domain stands for everything below it too."""
+    denied_domains: tuple[str, ...] = ()
+    open_addresses: Collection[tuple[str, int]] = ()
+    """Addresses with ports that are open although they lie in a forbidden range, such as a server of a test."""
+    open_hosts: Collection[tuple[str, int]] = ()
+    """The same by name: servers that the user's own settings name."""
+
+
+class Pinned(NamedTuple):
+    """One request to one checked address of a host."""
+
+    url: str
+    headers: dict[str, str]
+    extensions: dict[str, str]
+    """So that the certificate is that of the name."""
+
+
+def pin_url(url: WebUrl, address: str) -> Pinned:
+    host = f"[{address}]" if ":" in address else address
+    extensions = {} if url.address else {"sni_hostname": url.host}
+    return Pinned(f"{url.scheme}://{host}:{url.port}{url.rest}", {"Host": url.authority}, extensions)
+
+
+async def find_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = resolve_host) -> list[str]:
+    """What is connected to is one of these, not the name. Raises `ToolFailed` where one of them is not allowed."""
+    check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
+    is_open = (url.host, url.port) in access.open_hosts
+    if not is_open:
+        check_name(url)
+    try:
+        texts = [str(url.address)] if url.address else await resolve(url.host, url.port)
+        addresses = [parse_address(text) for text in texts]
+    except (OSError, ValueError) as error:
+        raise ToolFailed(f"Host {url.host!r} was not found", code="not_found") from error
+    if not addresses:
+        raise ToolFailed(f"Host {url.host!r} was not found", code="not_found")
+    for address in addresses:
+        if not is_open and (str(address), url.port) not in access.open_addresses:
+            check_address(url, address)
+    return [str(address) for address in addresses]

@@ -11,9 +11,9 @@ from typing import cast
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.dataclass import dataclass
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import sanitize
 from metier.views.closing import find_seconds, format_cost, format_seconds, format_tokens
@@ -35,6 +35,7 @@ _STATUS_KINDS = {
     "paused": "warn",
     "input_required": "warn",
     "interrupted": "warn",
+    "worker_lost": "bad",
     "blocked": "warn",
     "escalated": "warn",
 }
@@ -108,8 +109,7 @@ def mark_code(text: str) -> Markup:
     return Markup("".join(marked))  # noqa: S704 - escaped above
 
 
-@dataclass(frozen=True, slots=True)
-class _OutsideTexts:
+class _OutsideTexts(Struct, frozen=True):
     """The filters that every text from outside passes: without secrets, nothing hidden in it, bounded."""
 
     clean: Callable[[str], str]

@@ -83,7 +83,7 @@ def _render_inline(tokens: list[Token]) -> Iterator[str]:
 
 
 def _open_link(address: str) -> tuple[str, str]:
-    """What opens a link and what closes it. An address that is no link stands beside its words."""
+    """What opens a link and what closes it. An address that is no link is next to its words."""
     try:
         parts = urlsplit(address)
     except ValueError:

@@ -10,6 +10,38 @@
     });
   }
 
+  // A page whose stream is broken must not look alive: say so, stop what moves, and let the user retry at once.
+  const offline = document.getElementById("offline");
+  let connection = null;
+  const showOffline = () => {
+    if (!offline.hidden) return;
+    document.getElementById("offline-since").textContent = new Date().toLocaleTimeString();
+    offline.hidden = false;
+    root.classList.add("offline");
+  };
+  const hideOffline = () => {
+    offline.hidden = true;
+    root.classList.remove("offline");
+  };
+  document.addEventListener("htmx:sse:error", (event) => {
+    connection = event.detail.connection || connection;
+    showOffline();
+  });
+  document.addEventListener("htmx:sse:after:connection", hideOffline);
+  for (const failure of ["htmx:error", "htmx:response:error"]) {
+    // The first request of the stream is an ordinary one; nothing repeats it.
+    document.addEventListener(failure, (event) => {
+      const failed = event.detail.ctx?.sourceElement;
+      if (failed && failed.id === "live") showOffline();
+    });
+  }
+  window.addEventListener("offline", showOffline);
+  window.addEventListener("online", () => connection?.delayCanceller ? connection.delayCanceller() : hideOffline());
+  document.getElementById("offline-retry").addEventListener("click", () => {
+    if (connection?.delayCanceller) connection.delayCanceller();
+    else location.reload();
+  });
+
   // The slider asks for the state at the entry that it stands at, once it has come to rest.
   let pause = 0;
   let moved = false;

@@ -1,33 +1,110 @@
-"""`Confinement`: how a program is enclosed, and the words to start it with. The one seam between policy and processes.
+"""`Confinement`: the enclosure of a program, and the words to start it with. The seam between policy and processes.
 
-`process.py` asks for a `Launch` and puts its prefix before the command; who runs programs hands a confinement on and
-knows nothing else of it. Levels: `full` is bubblewrap with the shim inside, `kernel` the shim alone, `none` neither.
-Resource limits hold on every level.
+`process.run` asks for a `Launch` and puts its prefix before the command; its callers pass a confinement on and know
+nothing else of it. Levels: `full` is bubblewrap with the shim inside, `kernel` the shim alone, `none` neither.
+Resource limits hold on every level. Masked are the files of programs that must not run inside a sandbox.
 """
 
+import functools
 import json
+import os
 import platform
 import tempfile
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
-from metier.dataclass import dataclass
-from metier.tools.process.interpreter import base_interpreter
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from metier.errors import ToolFailed
+from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.sandbox import bubblewrap
-from metier.tools.process.sandbox.reach import Reach
+from metier.tools.process.sandbox.bubblewrap import DEVICES, Reach, list_own, list_startup_modules, list_system
+from metier.tools.process.sandbox.protected_paths import MAX_ENTRIES, Closed, ProtectedPaths
 from metier.tools.process.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, build_filter
-from metier.tools.process.sandbox.surroundings import (
-    DEVICES,
-    Closed,
-    find_closed,
-    list_instructions,
-    list_missing_instructions,
-    list_own,
-    list_system,
-)
+
+_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_PACKAGES = ("/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/local", "/opt")
+"""Where packages keep programs of their own, in folders called like one of these, at most two folders further down:
+the second Java, the client behind a wrapper, the `git` that git starts itself."""
+_PROGRAMS = frozenset({"bin", "sbin", "libexec", "git-core"})
+_MANY_IN_ONE = frozenset({"busybox", "toybox", "coreutils"})
+"""One file that is many programs by its name: to close it would close them all."""
+_NEEDED = ("/bin/bash", "/bin/sh", "/bin/ls")
+"""What ordinary work cannot do without: one that is many programs is closed where none of these is it."""
+_SHELL = "/bin/bash"
+
+
+def find_masked(names: Iterable[str], path: str) -> tuple[Path, ...]:
+    """Every file that these names mean in `path`, the system's folders or those of packages, with its other names.
+
+    The agent's own interpreter and the shell that reads approved lines stay: without them nothing runs. A program that
+    is many in one goes with them, where the system does not consist of it.
+    """
+    needed = {Path(program).resolve() for program in (base_interpreter(), _SHELL)}
+    own = (entry for entry in path.split(os.pathsep) if entry.startswith("/"))
+    folders = list(dict.fromkeys((*own, *_FOLDERS, *_list_package_folders())))
+    found: dict[Path, None] = {}
+    for name in sorted(names):
+        for real in _find_files(name, folders):
+            if real not in needed and real.name not in _MANY_IN_ONE:
+                found |= dict.fromkeys(_find_links(real, folders))
+    for name in _MANY_IN_ONE if found else ():
+        if not any(Path(program).resolve().name == name for program in _NEEDED):
+            found |= dict.fromkeys(_find_files(name, _FOLDERS))
+    return tuple(found)
+
+
+def _find_files(name: str, folders: Iterable[str]) -> Iterator[Path]:
+    for folder in folders:
+        file = Path(folder, name)
+        if file.is_file():
+            yield file.resolve()
+
+
+@functools.cache
+def _list_package_folders() -> tuple[str, ...]:
+    """Once in a process: installing a package does not happen between two commands of a run."""
+    found: list[str] = []
+    inner = list(_PACKAGES)
+    for _ in range(3):
+        folders = [entry for place in inner for entry in _list_folders(place)]
+        found += [path for name, path in folders if name in _PROGRAMS]
+        inner = [path for name, path in folders if name not in _PROGRAMS]
+    return (*(place for place in _PACKAGES if Path(place).name in _PROGRAMS), *found)
+
+
+def _list_folders(place: str) -> list[tuple[str, str]]:
+    try:
+        with os.scandir(place) as entries:
+            return [(entry.name, entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _find_links(file: Path, folders: Iterable[str]) -> Iterator[Path]:
+    """The file, and the hard links to it in folders of programs: a mount closes one name."""
+    yield file
+    status = file.stat()
+    missing = status.st_nlink - 1
+    for folder in dict.fromkeys((str(file.parent), *folders)):
+        if not missing:
+            return
+        for path in _list_names(folder, status.st_ino):
+            if path != file and path.parent.resolve() == path.parent and path.stat().st_dev == status.st_dev:
+                missing -= 1
+                yield path
+
+
+def _list_names(folder: str, inode: int) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.inode() == inode and not entry.is_symlink()]
+    except OSError:
+        return []
+
 
 type Level = Literal["full", "kernel", "none"]
 
@@ -36,6 +113,8 @@ SCRATCH = "metier-"
 """How the name of a scratch folder begins; the mark of the launch follows."""
 ARTIFACTS = "artifacts"
 """The folder of a run that its programs write to."""
+QUARANTINE = "quarantine"
+"""The folder of a run that protected paths are moved to."""
 _ONLINE = (AF_INET, AF_INET6, AF_NETLINK)
 
 type Right = Literal["read", "write", "device"]
@@ -43,8 +122,7 @@ type Grant = tuple[str, Right, list[str]]
 """As in `shim.py`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """What to put before one command, and what its supervisor has to make and to clear away."""
 
     mark: str = ""
@@ -55,13 +133,13 @@ class Launch:
     """Replace those of the same name in the command's environment."""
     scratch: Path | None = None
     """Does not exist yet: a private folder for temporary files and a home."""
-    held: tuple[str, ...] = ()
-    """Paths of the workspace at which nothing exists and nothing may be made."""
     workspace: Path | None = None
+    absent: tuple[str, ...] = ()
+    """Protected paths of the workspace that do not exist: those that the program creates are moved to quarantine."""
+    quarantine: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confinement:
+class Confinement(Struct, frozen=True, kw_only=True):
     level: Level = "none"
     bubblewrap: str = ""
     """The program, where the level is `full`."""
@@ -82,13 +160,20 @@ class Confinement:
     """Files of programs that nothing inside can run or read, with links resolved."""
     processes: int = 0
     """How many a program may have at once; 0 for any number."""
+    quarantine: Path | None = None
+    """Where protected paths go that a program created; they are renamed in the workspace if there is none."""
+    protected: ProtectedPaths = field(default_factory=ProtectedPaths)
+    """The same for all programs of a run."""
 
     def opened(self, *paths: Path) -> "Confinement":
         """The same with more to read: what a program is made of, outside the workspace."""
         return replace(self, readable=(*self.readable, *paths))
 
     def prepare(self, folder: Path, *, mark: str) -> Launch:
-        """For a program that starts in `folder`, which it may read. `mark` is a word that no other launch has."""
+        """For a program that starts in `folder`, which it may read. `mark` is a word that no other launch has.
+
+        Raises `ToolFailed` if the workspace is too large to find what must be closed.
+        """
         scratch = locate_scratch(mark, self.workspace)
         if self.level == "none":
             return Launch(mark=mark, scratch=scratch)
@@ -96,45 +181,46 @@ class Confinement:
         start = [base_interpreter(), "-I", "-S", str(SHIM)]
         if self.level == "kernel":
             orders = _render_orders(_grant_by_kernel(reach, scratch, self.masked), landlock=True, reach=reach)
-            return Launch(
-                mark=mark,
-                level="kernel",
-                prefix=(*start, orders),
-                variables=_locate_temporary(scratch),
-                scratch=scratch,
+            prefix, temporary = (*start, orders), scratch
+        else:
+            orders = _render_orders(_grant_inside(reach), landlock=False, reach=reach)
+            arguments = bubblewrap.build_arguments(
+                self.bubblewrap, reach, scratch=scratch, folder=folder.absolute(), masked=self.masked
             )
-        orders = _render_orders(_grant_inside(reach), landlock=False, reach=reach)
-        arguments = bubblewrap.build_arguments(
-            self.bubblewrap, reach, scratch=scratch, folder=folder.absolute(), masked=self.masked
-        )
+            prefix, temporary = (*arguments, *start, orders), bubblewrap.TEMPORARY
         return Launch(
             mark=mark,
-            level="full",
-            prefix=(*arguments, *start, orders),
-            variables=_locate_temporary(bubblewrap.TEMPORARY),
+            level=self.level,
+            prefix=prefix,
+            variables=_locate_temporary(temporary),
             scratch=scratch,
-            held=reach.closed.absent,
             workspace=self.workspace,
+            absent=reach.closed.absent,
+            quarantine=self.quarantine,
         )
 
     def _find_reach(self, folder: Path) -> Reach:
         own = (*self.own, *self.servers, *([self.records] if self.records else []))
         readable = tuple(path for path in dict.fromkeys((*list_own(), *self.readable)) if path.exists())
         writable = tuple(path for path in self.writable if path.exists() and not self._holds_records(path))
-        closed = find_closed(self.workspace, own)
-        told = list_instructions(self.workspace)
-        missing = [
-            name for name in list_missing_instructions(self.workspace) if self.workspace / name not in self.writable
-        ]
+        startup = tuple(self.workspace / name for name in list_startup_modules(self.workspace))
+        closed = self.protected.find(self.workspace, (*own, *startup), writable=self.writable)
+        if not closed.is_complete:
+            raise ToolFailed(
+                f"The workspace has more than {MAX_ENTRIES:,} files and folders: too many to find its secrets",
+                hint="Remove generated files, or start the agent in a smaller folder",
+                code="not_started",
+            )
         reach = Reach(
             workspace=self.workspace,
             readable=readable,
             writable=writable,
             closed=Closed(
-                read_only=tuple(path for path in dict.fromkeys((*closed.read_only, *told)) if path not in writable),
+                read_only=tuple(path for path in closed.read_only if path not in writable),
                 hidden=tuple(path for path in closed.hidden if path not in {*readable, *writable}),
-                absent=(*closed.absent, *missing),
+                absent=closed.absent,
             ),
+            sealed=tuple(dict.fromkeys(path.parent for path in startup if path.parent.is_dir())),
             network=self.network,
         )
         start = folder.absolute()
@@ -157,8 +243,9 @@ def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
 def _grant_by_kernel(reach: Reach, scratch: Path, masked: Iterable[Path]) -> list[Grant]:
     """Without a file system of its own: only what is named, and a folder with an exception takes no new names."""
     unread = [str(path) for path in (*reach.closed.hidden, *masked)]
-    # A folder in which something must not be made takes no new names either: what is absent is closed like the rest.
-    closed = [*unread, *(str(path) for path in reach.list_closed())]
+    # A folder in which something must not be created takes no new names: what is missing is closed like the rest.
+    missing = (str(reach.workspace / name) for name in reach.closed.absent)
+    closed = [*unread, *(str(path) for path in reach.list_closed()), *missing]
     # A rule is about where a path leads, and `/bin` leads to `/usr/bin`: an exception must hold under both names.
     around = dict.fromkeys(path.resolve() for path in (*list_system(), *reach.readable))
     return [

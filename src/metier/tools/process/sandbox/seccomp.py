@@ -102,7 +102,7 @@ def _refuse_setuid(column: int) -> list[Instruction]:
 
 
 def _when(number: int, argument: int, body: list[Instruction]) -> list[Instruction]:
-    """Look at the low half of one argument of one system call, then go on with the number of the call."""
+    """Look at the low half of one argument of one system call, then continue with the number of the call."""
     loaded: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument), *body, (_LOAD, 0, 0, _NUMBER_AT)]
     return [(_EQUAL, 0, len(loaded), number), *loaded]
 

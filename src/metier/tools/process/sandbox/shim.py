@@ -53,7 +53,7 @@ class Grant:
 
 
 class Orders:
-    """With `landlock` it goes on only if the kernel has that; in bubblewrap it is a second wall and may be missing."""
+    """Continue with `landlock` only if the kernel has it; in bubblewrap it is a second wall and may be missing."""
 
     def __init__(self, text: str) -> None:
         orders = json.loads(text)

@@ -1,0 +1,73 @@
+"""`agent approvals list`: what waits for a decision."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.output import JsonList, warn_line, write_line
+from metier.cli.shared.place import open_place
+from metier.runtime.run_store import open_runs
+from metier.telemetry.excerpt import one_line
+
+if TYPE_CHECKING:
+    from metier.runtime.questions.approval_questions import ApprovalQuestion
+
+
+_SHOWN = 80
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.callback()
+def _group() -> None:  # keeps `list` a command of a group
+    return None
+
+
+@app.command("list")
+def list_approvals(
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
+    run: Annotated[str, typer.Option("--run", help="Only those of this run.")] = "",
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List what waits for a decision, oldest first."""
+
+    shown = JsonList() if as_json else None
+
+    async def show_pages() -> int:
+        place = open_place(config)
+        async with open_runs(place) as store:
+            status = "" if every else "open"
+            if not run and not await store.list_approvals(run_id="", status=status, after=0, limit=1):
+                return 0
+            # What reads a question reads journals, and most often there is none.
+            from metier.runtime.runs import Runtime
+
+            runtime = Runtime(place, store)
+            run_id = (await runtime.find(run)).run_id if run else ""
+            count = 0
+            async for page in runtime.approvals.pages(run_id=run_id, status=status):
+                for question in page:
+                    _write_question(question, shown)
+                count += len(page)
+            return count
+
+    count = anyio.run(show_pages)
+    if shown is not None:
+        shown.close()
+    elif not count:
+        warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
+
+
+def _write_question(question: "ApprovalQuestion", shown: JsonList | None) -> None:
+    if shown is not None:
+        from metier.runtime.documents import approval_as_json
+
+        shown.add(approval_as_json(question))
+        return
+    row, short = question.row, one_line(str(question.arguments), _SHOWN)
+    write_line(f"{row.approval_id}  {row.status:<8}  run {row.run_id}  {question.tool} {short}")

@@ -1,0 +1,73 @@
+"""The permission mode of a chat: which questions of the profile are answered without the user.
+
+A mode never allows more than the host: a call that a rule denies stays denied, and a rule that asks still asks. Each
+decision is in the journal with the mode as its reason.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from metier.approval.profile import is_profile_reason
+from metier.definitions.names import Profile
+from metier.errors import UsageError
+from metier.ids import find_user
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
+
+type Mode = Literal["ask", "accept edits", "plan", "auto"]
+MODES: tuple[Mode, ...] = get_args(Mode.__value__)
+SUMMARIES: dict[Mode, str] = {
+    "ask": "asks before anything but reading",
+    "accept edits": "writes files without asking, asks before the rest",
+    "plan": "only reads, and ends with a plan to approve",
+    "auto": "asks only if a rule says so",
+}
+EDITS = frozenset({"Write", "Edit"})
+PLAN_NOTE = (
+    "[Plan mode: only reading is allowed until the user approves a plan. Look around as needed, change nothing, "
+    "and end with a short numbered plan of the changes.]"
+)
+CARRY_OUT = "Carry out the plan."
+_DENIED = "Plan mode: only reading is allowed. Put this step into the plan instead"
+
+
+class PermissionModes:
+    """The mode of one chat, and the `Asker` that applies it."""
+
+    def __init__(self, ask: Asker) -> None:
+        self._ask = ask
+        self.mode: Mode = "ask"
+
+    async def __call__(self, question: ApprovalQuestion) -> Reply | None:
+        if self.mode == "plan":
+            return Reply(decision="denied", by=find_user(), reason=_DENIED)
+        is_default = question.asked is not None and is_profile_reason(question.asked.reason)
+        if is_default and (self.mode == "auto" or (self.mode == "accept edits" and question.tool in EDITS)):
+            return Reply(decision="approved", by=find_user(), reason=f"Permission mode: {self.mode}")
+        return await self._ask(question)
+
+    def cycle(self, profile: Profile) -> None:
+        modes = list_modes(profile)
+        if self.mode in modes:
+            self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
+
+    def choose(self, name: str, profile: Profile) -> None:
+        """Raises `UsageError` for a mode that does not exist or that the profile does not allow."""
+        modes = list_modes(profile)
+        chosen: Mode | None = next((mode for mode in MODES if mode == name.replace("-", " ").strip()), None)
+        if chosen is None:
+            raise UsageError(f"There is no permission mode {name!r}", hint=f"Use one of: {', '.join(MODES)}")
+        if chosen not in modes:
+            hint = "Start the chat with `--profile guarded`" if profile == "permissive" else f"Use {' or '.join(modes)}"
+            raise UsageError(f"Profile {profile!r} does not have the permission mode {chosen!r}", hint=hint)
+        self.mode = chosen
+
+
+def list_modes(profile: Profile) -> Sequence[Mode]:
+    """The modes that a profile leaves to the user; with `permissive` nothing is asked, so there are none."""
+    match profile:
+        case "permissive":
+            return ()
+        case "guarded":
+            return MODES
+        case "strict":
+            return ("ask", "plan")

@@ -1,0 +1,383 @@
+"""The driver that `run` and `resume` share: drive a run that the user can watch and stop, then report its state.
+
+Also writes the files of `--ci` and shows the plan of a dry run.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import JsonValue
+
+from metier.cli.run.approval_dialog import Prompter, ask_about_code, ask_for_more, find_asker
+from metier.cli.run.live import EVENTS, EventLines, JsonLines, Shown, ShownRun, build_live, ticking, write_answer
+from metier.cli.shared.options import OutputFormat
+from metier.cli.shared.output import (
+    build_output_redactor,
+    printable,
+    ring,
+    warn_line,
+    write_json,
+    write_json_line,
+    write_text,
+)
+from metier.cli.shared.signals import obeying_signals
+from metier.definitions.nearest import hint_nearest
+from metier.engine.projection_work import list_task_steps
+from metier.engine.state import RunState
+from metier.engine.stopping import Stopper
+from metier.engine.unwrapping import unwrapped
+from metier.errors import LogError
+from metier.ids import find_user
+from metier.providers.facts import load_facts
+from metier.runtime.cleaning import build_place_redactor, find_place_secrets
+from metier.runtime.host import Host
+from metier.runtime.questions.answers import ACCEPT, Answer
+from metier.runtime.questions.resumption import RaisedLimits, find_chain, find_limit, render_command
+from metier.runtime.run_status import Driven, Plan, build_outcome, find_last_lines, find_standing, parse_plan
+from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.telemetry.console import ConsoleSink
+from metier.telemetry.redaction import Redactor
+from metier.telemetry.sinks import Sink
+from metier.views.ci import CiLog, find_marks, list_cases, render_junit, render_summary
+from metier.views.live import LiveRun
+from metier.views.painter import build_painter
+from metier.views.run_view import RunView
+
+SUMMARY_FILE = "summary.md"
+JUNIT_FILE = "junit.xml"
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Names the file that GitHub shows on the page of a workflow run."""
+
+
+def write_ci_files(view: RunView, folder: Path, *, result: str, advice: Sequence[str], redactor: Redactor) -> None:
+    """Say where they are. A file that cannot be written is a warning: the run itself is on record."""
+    shown = [printable(line, redactor=redactor) for line in advice]
+    summary = render_summary(view, result=printable(result, redactor=redactor), advice=shown)
+    junit = render_junit(list_cases(view), suite=view.task or "agent", run_id=view.run_id)
+    try:
+        (folder / SUMMARY_FILE).write_text(summary, encoding="utf-8")
+        (folder / JUNIT_FILE).write_text(junit, encoding="utf-8")
+        if named := os.environ.get(STEP_SUMMARY):
+            with Path(named).open("a", encoding="utf-8") as stream:
+                stream.write(f"{summary}\n")
+    except OSError as error:
+        warn_line(f"warning: The summary cannot be written: {error.strerror}")
+        return
+    warn_line(f"summary: {folder / SUMMARY_FILE}")
+    warn_line(f"junit:   {folder / JUNIT_FILE}")
+
+
+def suggest(state: RunState, *, run_id: str) -> list[str]:
+    """`state` is the run that failed, `run_id` the one that a person started: the same, or one above it."""
+    advice = _find_advice(state, run_id)
+    return [f"next:    {advice}"] if advice else []
+
+
+def _find_advice(state: RunState, run_id: str) -> str:
+    if state.failure is None:
+        return ""
+    if state.failure.reason == "not_found":
+        return _hint_model(state, run_id)
+    if state.failure.reason == "prompt_too_large":
+        return f"raise `model.max_context_tokens` in agent.yaml or offer fewer tools, then run `agent resume {run_id}`"
+    return render_command(state, run_id) or _BY_REASON.get(state.failure.reason, "")
+
+
+def _hint_model(state: RunState, run_id: str) -> str:
+    """A provider that does not have a model was asked for one that is nearly the name of another."""
+    started = state.started
+    known = [name.rstrip("*") for name in load_facts().entries.get(started.provider, {})] if started else []
+    hint = hint_nearest(started.model, [name for name in known if name]) if started else ""
+    return f"{hint or 'Check the name of the model.'} Run `agent resume {run_id} --model NAME`"
+
+
+_BY_REASON = {
+    "no_skill": '`agent skills route "…"` shows which skills fit; a model (`--provider`, `--model`) needs none',
+    "skill_timeout": "raise `timeout_seconds` of the skill, or ask for less at once",
+    "skill_blocked": "`agent runs show` says what was refused; change the contract of the skill or the rules",
+    "skill_escalated": "the skill gave up: read what it says, then ask again with what it needs",
+}
+
+
+def render_plan(plan: Plan) -> str:
+    return "\n".join(_render_task(plan) if "steps" in plan else _render_run(plan))
+
+
+def _render_task(plan: Plan) -> list[str]:
+    """Every step with what a run of it foresees, then what they take together."""
+    lines: list[str] = []
+    for step in _rows(plan, "steps"):
+        lines.append(f"step:       {step['file']}  {step['name']}  by {step['agent'] or 'the built-in agent'}")
+        own = step["plan"]
+        lines += [f"  {line}" for line in _render_run(own)] if isinstance(own, dict) else ["  nothing is foreseen"]
+    predicted = _section(plan, "predicted")
+    price, tokens = predicted.get("cost_usd"), predicted.get("input_tokens")
+    cost = "unknown" if price is None else f"{price} USD, at most {predicted['cost_usd_at_most']} USD"
+    lines.append(f"all steps:  {'unknown' if tokens is None else tokens} tokens for one request each")
+    lines.append(f"cost:       {cost} for one request each; what earlier steps give is not counted")
+    return lines
+
+
+def _render_run(plan: Plan) -> list[str]:
+    predicted = _section(plan, "predicted")
+    candidates = [f"{each['skill_name']} ({each['score']})" for each in _rows(plan, "candidates")]
+    files = [f"{each['path']} ({each['tokens']} tokens)" for each in _rows(plan, "disclosed")]
+    price = predicted.get("request_cost_usd")
+    cost = "unknown" if price is None else f"{price} USD, at most {predicted['request_cost_usd_at_most']} USD"
+    lines = [
+        f"model:      {plan['provider']}/{plan['model']}",
+        f"candidates: {', '.join(candidates) or 'none'}",
+        f"skill:      {plan['skill'] or 'none'}",
+        f"disclosed:  {', '.join(files) or 'nothing'}",
+        f"request:    {predicted['input_tokens_per_request']} tokens, {predicted['tool_schema_tokens']} of them tools",
+        f"cost:       {cost} for one request",
+    ]
+    lines += [
+        f"tool:       {tool['tool']}  {tool['verdict']}  {tool['reason']}".rstrip() for tool in _rows(plan, "tools")
+    ]
+    left = [str(name) for name in cast("list[JsonValue]", plan["not_loaded"])]  # as `engine.model.dry_run` writes it
+    if left:
+        lines.append(f"not loaded: the tools of {', '.join(left)}, which say what they offer by running")
+    return lines
+
+
+def _section(plan: Plan, name: str) -> Plan:
+    return cast("Plan", plan[name])  # as `engine.model.dry_run` writes it
+
+
+def _rows(plan: Plan, name: str) -> list[Plan]:
+    return cast("list[Plan]", plan[name])  # as `engine.model.dry_run` writes it
+
+
+MAX_FILES_NAMED = 10
+
+type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """How a run is shown."""
+
+    output: OutputFormat = "text"
+    quiet: bool = False
+    verbosity: int = 0
+    """0: steps and warnings, 1: details too, `EVENTS`: a line per event instead."""
+    timeout_seconds: float | None = None
+    shown: Shown | None = None
+    """What paints it; nothing where it is quiet."""
+    is_ci: bool = False
+    """For a machine: grouped lines without colour, a summary and test results in the folder of the run."""
+
+
+def drive_run(place: Host, work: Work, view: View) -> int:
+    """Do the work until it ends or waits; the exit code says which."""
+    stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+    shown = _build_shown(place, view)
+    driven = anyio.run(_drive, place, work, replace(view, shown=shown), stopper)
+    exit_code = driven.find_exit_code(signal=stopper.signal)
+    if place.settings.notify.bell:
+        ring()
+    redactor = build_output_redactor(find_place_secrets(place))
+    write_outcome(driven, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
+    if isinstance(shown, CiLog):
+        advice = describe_next(driven, is_told=True)
+        write_ci_files(shown.view, driven.folder, result=driven.state.result, advice=advice, redactor=redactor)
+    return exit_code
+
+
+def _build_shown(place: Host, view: View) -> Shown | None:
+    if view.is_ci:
+        return CiLog(io.StringIO() if view.quiet else sys.stderr, find_marks(os.environ))
+    if view.quiet:
+        return None
+    if view.verbosity >= EVENTS:
+        return EventLines(sys.stderr, build_place_redactor(place), level=place.settings.logging.level)
+    return build_live(build_place_redactor(place), verbosity=view.verbosity, is_text=view.output == "text")
+
+
+async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Driven:
+    shown = view.shown
+    sinks: list[Sink] = [] if shown is None else [shown]
+    if view.output == "stream-json":
+        sinks.append(JsonLines(sys.stdout))
+    asker = find_asker()
+    watch = Watch(
+        sinks=sinks,
+        observe=None if shown is None else shown.observe,
+        stopper=stopper,
+        timeout_seconds=view.timeout_seconds,
+        report=warn_line,
+        ask=asker,
+        ask_about_code=partial(ask_about_code, prompter=asker) if asker is not None else None,
+    )
+    try:
+        with unwrapped(), using_plugins(place, report=warn_line) as extended, ticking(shown):
+            async with obeying_signals(stopper), open_runtime(extended) as runtime:
+                state = await work(runtime, watch)
+                return await find_standing(runtime, await _go_beyond_limits(runtime, state, watch))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LogError(
+            f"A file of the run cannot be written: {error.strerror or error} ({error.filename or 'no name'})",
+            hint="Mend that, then go on with `agent resume latest`",
+        ) from error
+    raise AssertionError("the block above returns or raises")
+
+
+async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> RunState:
+    """A person at a terminal is asked whether a run that reached a limit goes on with a higher one."""
+    stopper = watch.stopper
+    while isinstance(watch.ask, Prompter) and stopper is not None and not stopper.signal:
+        failed = (await find_chain(runtime.store, state))[-1]
+        if find_limit(failed) is None:
+            break
+        raised: RaisedLimits | None = None
+        # A run that timed out has set its stopper; the prompt and what follows have one of their own.
+        fresh = Stopper(runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        async with obeying_signals(fresh):
+            with fresh.interruptible():
+                raised = await ask_for_more(failed, watch.ask)
+            if raised is None:
+                break
+            again = replace(watch, stopper=fresh, timeout_seconds=raised.timeout_seconds or watch.timeout_seconds)
+            state = await runtime.resume(state.run_id, Answer(by=find_user(), raised=raised, reopens=True), again)
+        stopper = fresh
+    return state
+
+
+def build_reader(place: Host, *, verbosity: int, as_json: bool) -> Sink:
+    """Where a run that is only looked at is shown: on stdout, as its view, as event lines, or as JSON."""
+    if as_json:
+        return JsonLines(sys.stdout)
+    if verbosity >= EVENTS:
+        return ConsoleSink(sys.stdout, level="debug")
+    return ShownRun(LiveRun(build_painter(sys.stdout), build_place_redactor(place), verbosity=verbosity))
+
+
+def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redactor) -> None:
+    """The result on stdout; where the run is, and what can be done with it, on stderr."""
+    state = driven.state
+    outcome = build_outcome(driven, exit_code=exit_code)
+    match view.output:
+        case "json":
+            write_json(outcome, redactor=redactor, kept={"resume_token": driven.token})
+        case "stream-json":
+            write_json_line({"type": "result", **outcome}, redactor=redactor, kept={"resume_token": driven.token})
+        case "text":
+            _write_result(state, view.shown, redactor)
+    sys.stdout.flush()
+    if isinstance(view.shown, LiveRun):
+        view.shown.show_closing()
+    if isinstance(view.shown, LiveRun | CiLog):
+        view.shown.close()
+    if state.failure is not None:
+        for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
+            warn_line(line)
+    # A run that waits says for what, even to a user who wants to see no events.
+    waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
+    for line in waiting if view.quiet else describe_next(driven, is_told=isinstance(view.shown, LiveRun)):
+        warn_line(line)
+
+
+def _is_held_to_schema(state: RunState) -> bool:
+    order = state.started.order if state.started else None
+    return order is not None and order.output_schema is not None
+
+
+def _write_result(state: RunState, shown: Shown | None, redactor: Redactor) -> None:
+    """Once: what a person read while it arrived is not written again."""
+    plan = parse_plan(state)
+    if plan is not None:
+        write_text(render_plan(plan), redactor=redactor)
+    elif not state.result:
+        return
+    elif _is_held_to_schema(state):
+        # Stdout is the JSON that was asked for, or nothing.
+        if state.failure is not None:
+            warn_line(printable(state.result, redactor=redactor))
+        else:
+            write_text(state.result, redactor=redactor)
+    elif isinstance(shown, CiLog):
+        write_text(state.result, redactor=redactor)
+    elif isinstance(shown, LiveRun) and shown.shows_text:
+        shown.show_answer(state.result)
+    else:
+        write_answer(printable(state.result, redactor=redactor))
+
+
+def describe_next(driven: Driven, *, is_told: bool = False) -> Sequence[str]:
+    """Where the run is, what it waits for, and the commands that go on from here. `is_told`: a closing line said it."""
+    state, folder = driven.state, driven.folder
+    lines = [] if is_told else [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
+    lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
+    lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
+    lines += suggest(driven.failed or state, run_id=state.run_id)
+    lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
+    return lines if is_told else [*lines, f"replay:  agent replay {state.run_id} --event-stream"]
+
+
+def describe_cause(cause: str) -> list[str]:
+    """Nothing where the sentence that goes with it says it all."""
+    return [f"why:     {line}" for line in find_last_lines(cause)] if "\n" in cause.strip() else []
+
+
+def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[str]:
+    """What the run waits for; `resume` is the run that the user started, which may be another one above it.
+
+    `cause` is what the step gave back that it stopped at.
+    """
+    if state.pause is None:
+        return []
+    below = [f"waits:   for run {state.run_id}"] if resume != state.run_id else []
+    first, *rest = _describe_pause(state, f"agent resume {resume}")
+    return [*below, first, *describe_cause(cause), *rest]
+
+
+def _describe_pause(state: RunState, resume: str) -> list[str]:
+    assert state.pause is not None
+    match state.pause.pause:
+        case "approval":
+            waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
+            asked = [f"approve: agent approvals approve {approval}" for approval in waiting]
+            return [f"waits:   {state.pause.reason}", *asked, f"resume:  {resume}"]
+        case "input":
+            wanted = " ".join(f"--input {name}=…" for name in _find_fields(state))
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} {wanted}"]
+        case "in_doubt":
+            return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
+        case "changed_code":
+            return [f"waits:   {state.pause.reason}", f"resume:  {resume} {ACCEPT}"]
+        case "limit":
+            run_id = resume.removeprefix("agent resume ")
+            return [f"waits:   {state.pause.reason}", f"resume:  {render_command(state, run_id)}"]
+        case "step_failed":
+            return [f"failed:  {state.pause.reason}", f"resume:  {resume} [--answer skip|abort]"]
+        case _:
+            return [f"waits:   {state.pause.reason}", f"resume:  {resume}"]
+
+
+def _find_fields(state: RunState) -> list[str]:
+    """The names of what is asked for: those that must be given, else the first one."""
+    fields = state.question.fields if state.question else None
+    if isinstance(fields, dict):
+        properties, required = fields.get("properties"), fields.get("required")
+        names = list(properties if isinstance(properties, dict) else fields)
+        return [str(name) for name in required] if isinstance(required, list) and required else names[:1] or ["answer"]
+    if isinstance(fields, list) and fields:
+        first = fields[0]
+        return [str(first.get("name", "answer")) if isinstance(first, dict) else str(first)]
+    return ["answer"]
+
+
+def _short(path: Path) -> str:
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)

@@ -1,0 +1,91 @@
+"""The handoff to workers by `--detach`: store what a worker needs, wake one up, and report the run's ID."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from metier.cli.run.driver import describe_waiting
+from metier.cli.shared.options import OutputFormat
+from metier.cli.shared.output import warn_line, write_json
+from metier.engine.state import RunState
+from metier.engine.unwrapping import unwrapped
+from metier.errors import BrokerUnavailable, UsageError
+from metier.runtime.host import Host
+from metier.runtime.queue.autostart import start_worker
+from metier.runtime.queue.broker_opening import find_broker
+from metier.runtime.queue.detached import can_go_on, find_owner, wake
+from metier.runtime.run_status import Driven, build_outcome
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.store.base import RunRow
+from metier.store.failures import LeaseHeld
+
+
+def detach_run(
+    place: Host,
+    work: Callable[[Runtime], Awaitable[RunState]],
+    output: OutputFormat,
+    *,
+    config: Path | None = None,
+) -> int:
+    """Do what is done before a worker takes the run, then tell a worker of it. The id goes to stdout."""
+    if output == "stream-json":
+        raise UsageError("Events of a detached run cannot be shown here", hint="Follow it with `agent runs watch`")
+    find_broker(place.settings.worker, place.environ)  # what is wrong with it is said before the run begins
+    begun = anyio.run(_begin, place, work)
+    driven, state = begun.driven, begun.driven.state
+    if can_go_on(state):
+        tell_workers(place, state.run_id, queue=begun.queue, config=config)
+    if output == "json":
+        write_json({**build_outcome(driven, exit_code=0), "queue": begun.queue})
+    else:
+        sys.stdout.write(f"{state.run_id}\n")
+    for line in (*describe_waiting(driven.waiting, resume=state.run_id), f"watch:   agent runs watch {state.run_id}"):
+        warn_line(line)
+    return 0
+
+
+class _Begun(NamedTuple):
+    driven: Driven
+    queue: str
+
+
+async def _begin(place: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> _Begun:
+    with unwrapped(), using_plugins(place, report=warn_line) as extended:
+        async with open_runtime(extended) as runtime:
+            state = await work(runtime)
+            waiting, folder = await runtime.find_waiting(state), runtime.folder(state.run_id)
+            queue = (await runtime.find(state.run_id)).queue
+            return _Begun(Driven(state=state, waiting=waiting, folder=folder), queue)
+    raise AssertionError("the block above returns or raises")
+
+
+async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
+    """Take a decision into a run that belongs to workers, and return it; None for a run that a person drives."""
+    owner = await find_owner(runtime, run_id)
+    if not owner.queue:
+        return None
+    with suppress(LeaseHeld):  # its worker is about to let go of it, and a sweep finds the decision
+        await wake(runtime, owner.run_id)
+    return owner
+
+
+def tell_workers(place: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
+    """By a message, where there is a broker. One that does not answer delays the run and does not lose it.
+
+    Without a broker a worker is started in the background, where the settings allow it and none is there.
+    """
+    broker = find_broker(place.settings.worker, place.environ)
+    if broker is None:
+        start_worker(place, config=config)
+        return
+    try:
+        broker.wake([run_id], queue=queue)
+    except BrokerUnavailable as failure:
+        warn_line(f"warning: {failure.sentence}")
+    finally:
+        broker.close()

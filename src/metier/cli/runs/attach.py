@@ -1,0 +1,115 @@
+"""`agent runs attach`: follow a run that another process drives, also on another machine, and answer it."""
+
+import sys
+
+import anyio
+import typer
+
+from metier.cli.chat.session import list_fields
+from metier.cli.run.approval_dialog import Prompter, find_asker
+from metier.cli.run.driver import build_reader
+from metier.cli.run.live import EVENTS, ticking
+from metier.cli.run.resume import parse_inputs
+from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
+from metier.cli.shared.options import Config, Events, RunName, Verbose
+from metier.cli.shared.output import warn_line
+from metier.cli.shared.place import open_place
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.ids import find_user
+from metier.runtime.history.follower import Follower
+from metier.runtime.questions.answers import Answer
+from metier.runtime.queue.detached import find_owner, wake
+from metier.runtime.run_status import FAILED, find_standing
+from metier.runtime.runs import Runtime, open_runtime
+from metier.telemetry.sinks import Sink
+
+
+async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
+    """Show every event until the run ends or waits; the exit code of a command that had driven it."""
+    await follow_on(Follower(runtime, run_id), sink)
+    sink.close()
+    return await find_code(runtime, await runtime.read(run_id))
+
+
+async def find_code(runtime: Runtime, state: RunState) -> int:
+    """The exit code of a command that had driven the run to where it is."""
+    if state.status == "in_progress":
+        sys.stderr.write(f"No process drives this run any more; `agent resume {state.run_id}` goes on with it\n")
+        return FAILED
+    return (await find_standing(runtime, state)).find_exit_code()
+
+
+async def follow_on(follower: Follower, sink: Sink) -> None:
+    """Show every event until the run ends or waits."""
+    while True:
+        news = await follower.look()
+        for record in news.records:
+            sink.write(record)
+        if not news.is_driven:
+            return
+        await follower.wait()
+
+
+def attach(app: typer.Typer) -> None:
+    app.command("attach")(attach_run)
+
+
+def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, config: Config = None) -> int:
+    """Follow a run and answer what it asks, until it ends; Ctrl-C leaves it running.
+
+    Without a terminal nothing is asked, as with `agent runs watch`. Exit codes are those of `agent run`.
+    """
+    place = open_place(config)
+    sink = build_reader(place, verbosity=EVENTS if events else verbose, as_json=False)
+    prompter = find_asker()
+
+    async def follow() -> int:
+        async with open_runtime(place) as runtime:
+            run_id = (await runtime.find(run)).run_id
+            follower = Follower(runtime, run_id)
+            while True:
+                with ticking(sink):
+                    await follow_on(follower, sink)
+                state = await runtime.read(run_id)
+                if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
+                    sink.close()
+                    return await find_code(runtime, state)
+
+    return anyio.run(follow)
+
+
+async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
+    """Put what the run waits for to the user, and have a worker go on; False where nothing was answered."""
+    waiting = await runtime.find_waiting(state)
+    owner = await find_owner(runtime, state.run_id)
+    if waiting.pause is None or not owner.queue:
+        return False
+    if waiting.pause.pause == "approval":
+        asking = next(step for step in waiting.steps if step.phase == "asking")
+        question = await runtime.approvals.get(asking.approval_id)
+        reply = await prompter(question)
+        if reply is None:
+            return False
+        await runtime.approvals.decide(question, reply)
+        await wake_decided_run(runtime, waiting.run_id)
+    elif waiting.pause.pause == "input":
+        answer = await _ask(waiting, prompter)
+        if answer is None:
+            return False
+        await wake(runtime, owner.run_id, answer)
+    else:
+        return False
+    tell_workers(runtime.place, owner.run_id, queue=owner.queue)
+    return True
+
+
+async def _ask(waiting: RunState, prompter: Prompter) -> Answer | None:
+    question = waiting.question
+    assert question is not None, "a run that waits for input has asked something"
+    warn_line(question.question)
+    try:
+        given = [f"{name}={await prompter.read_line(f'{name}> ')}" for name in list_fields(waiting)]
+    except (EOFError, KeyboardInterrupt):
+        return None
+    return Answer(values=parse_inputs(given, question.fields), by=find_user())

@@ -1,0 +1,81 @@
+"""`agent runs list`: which runs there are. Reads rows of the index and loads nothing that drives a run."""
+
+import sys
+from typing import Annotated, cast, get_args
+
+import anyio
+import typer
+
+from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.output import JsonList, write_line
+from metier.cli.shared.place import open_place
+from metier.errors import UsageError
+from metier.ids import CHILD
+from metier.runtime.records.index_rows import find_row_cost, find_shown_status, render_cost, row_as_json
+from metier.runtime.run_store import count_progress, open_runs
+from metier.store.base import RunRow
+from metier.task_state import TaskState
+from metier.telemetry.excerpt import one_line
+
+MOST_RUNS = 1_000_000_000
+"""More than any store has, and still a number that it understands."""
+_TASK_WIDTH = 60
+_PAGE = 500
+"""Rows read and written at a time."""
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.callback()
+def _group() -> None:  # keeps `list` a command of a group
+    return None
+
+
+@app.command("list")
+def list_runs(
+    *,
+    status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="How many at most, newest first.")] = 20,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List the runs of this workspace, newest first."""
+    states = get_args(TaskState.__value__)
+    if status is not None and status not in states:
+        raise UsageError(f"No run can be {status!r}", hint=f"Use one of {', '.join(states)}")
+
+    wanted = cast("TaskState | None", status)  # checked above
+    shown = JsonList() if as_json else None
+
+    async def show_pages() -> int:
+        async with open_runs(open_place(config)) as store:
+            count = last = 0
+            while count < limit and (
+                page := await store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))
+            ):
+                for row in [await count_progress(row, store) for row in page]:
+                    shown.add(row_as_json(row)) if shown is not None else _write_row(row)
+                count, last = count + len(page), page[-1].number
+            return count
+
+    count = anyio.run(show_pages)
+    if shown is not None:
+        shown.close()
+    elif not count:
+        sys.stderr.write("There are no runs here yet\n")
+
+
+def _write_row(row: RunRow) -> None:
+    # What another run ordered stands above the run that ordered it, which is older.
+    task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
+    write_line(f"{row.run_id:<30}  {find_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
+
+
+def _turns(row: RunRow) -> str:
+    return "1 turn " if row.turns == 1 else f"{row.turns} turns"
+
+
+def _listed(row: RunRow) -> str:
+    """Nothing for a run that asked no model itself: what the runs that it started cost stands in their lines."""
+    return render_cost(find_row_cost(row)) if row.turns else ""

@@ -1,0 +1,392 @@
+"""`agent skills add` and `agent skills search`: install one skill, some of a collection, or one that an index names."""
+
+import importlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import anyio
+import typer
+from msgspec import Struct, field
+
+from metier.cli.shared.context import current_settings, current_workspace, home_folder
+from metier.cli.shared.options import AsJson
+from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.skill.decision import Decision, ask_at_terminal, say
+from metier.cli.skill.view import safe
+from metier.definitions.names import canonical_name, check_name
+from metier.definitions.nearest import find_nearest
+from metier.definitions.skills.sources import find_bundled_folder
+from metier.errors import MetierError, UsageError
+from metier.routing.ranking import build_index
+from metier.routing.skill import RoutableSkill
+from metier.runtime.opened_host import open_host
+from metier.skills.activation import SkillRoots, build_roots, find_packages
+from metier.skills.install.lock import FILE_NAME, LockedSkill, load_lock, parse_locked_source
+from metier.skills.install.offers import CollectionFound, Offer, find_collection, pick_offers
+from metier.skills.install.operations import Installer, Outcome, ServedSkill
+from metier.skills.install.registry import RegistryEntry
+from metier.skills.layout import MEGABYTE, InstallLimits
+from metier.skills.needs import ABSENT, Lack, SkillNeeds, find_needs
+from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
+from metier.skills.trust.workspace_trust import find_trust
+from metier.telemetry.excerpt import one_line
+
+LIMITS = InstallLimits()
+
+
+def open_roots() -> SkillRoots:
+    home, workspace = home_folder(), current_workspace()
+    trust = find_trust(workspace, home=home, environ=os.environ)
+    return build_roots(home=home, workspace=workspace, bundled=find_bundled_folder(), trust=trust)
+
+
+def open_installer(max_files: int = LIMITS.max_files, max_megabytes: int = LIMITS.max_bytes // MEGABYTE) -> Installer:
+    roots = open_roots()
+    size = max_megabytes * MEGABYTE
+    limits = InstallLimits(max_files=max_files, max_bytes=size, max_file_bytes=min(size, LIMITS.max_file_bytes))
+    bundled = [package for package in find_packages(roots).packages if package.source == "bundled"]
+    taken = frozenset(canonical_name(package.definition.name) for package in bundled)
+    return Installer(home=roots.home, limits=limits, taken=taken, fetch_served=_fetch_served)
+
+
+async def _fetch_served(source: McpSource) -> ServedSkill:
+    """From a server of this workspace, which is loaded only for that."""
+    place = open_host(current_workspace(), environ=os.environ, home=home_folder(), config=None).host
+    fetched: ServedSkill = await importlib.import_module("metier.runtime.served_skills").fetch_served(place, source)
+    return fetched
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SEARCH_WIDTH = 100
+_SETTING = "Set skills.indexes in agent.yaml: a file, a folder or a git repository that lists skills"
+
+
+def search_indexes(words: str, installer: Installer, *, count: int) -> list[Offer]:
+    """The skills of the indexes, ranked as a request ranks the skills of a workspace."""
+    offers = dict(enumerate(_list_all(installer)))
+    routable = [
+        RoutableSkill(id=str(number), name=offer.name, description=offer.description)
+        for number, offer in offers.items()
+    ]
+    ranked = build_index(routable).rank(words, count)
+    return [offers[int(each.skill_id)] for each in ranked if each.matched or each.named]
+
+
+def find_indexed(name: str, installer: Installer) -> Offer | None:
+    """The skill of this name in the first index that has it; nothing where the text is an address or a folder.
+
+    Raises `UsageError` where it is a name and no index has it.
+    """
+    if not _NAME.fullmatch(name) or Path(name).is_dir() or not _find_addresses():
+        return None
+    offers = list(_list_all(installer))
+    found = next((offer for offer in offers if canonical_name(offer.name) == canonical_name(name)), None)
+    if found is None:
+        nearest = find_nearest(name, [offer.name for offer in offers])
+        hint = f"Did you mean {nearest!r}?" if nearest else "`agent skills search WORDS` searches the indexes"
+        raise UsageError(f"Neither a folder nor an index has a skill {name!r}", hint=hint)
+    return found
+
+
+def find_newer(entry: RegistryEntry | None, installer: Installer) -> InstallSource | None:
+    """The commit at which an index has a skill that was installed at one; a branch or a tag goes its own way."""
+    if entry is None or entry.git_url is None or entry.branch or entry.tag:
+        return None
+    sources = (offer.source for offer in _list_all(installer))
+    own = (each for each in sources if isinstance(each, GitSource) and each.url == entry.git_url)
+    return next((each for each in own if each.subdir == entry.subdir), None)
+
+
+def attach_search(app: typer.Typer) -> None:
+    """Add the command to the group `agent skills`."""
+    app.command("search")(search)
+
+
+def search(
+    words: Annotated[list[str], typer.Argument(help="What the skill is to do, or its name.")],
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many skills to show.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Search the indexes that the settings name. `agent skills add NAME` installs what is found."""
+    if not _find_addresses():
+        raise UsageError("No index is named", hint=_SETTING)
+    found = search_indexes(" ".join(words), open_installer(), count=count)
+    if as_json:
+        write_json([_as_json(offer) for offer in found])
+        return
+    width = max((len(offer.name) for offer in found), default=0)
+    for offer in found:
+        write_line(f"{offer.name:<{width}}  {one_line(offer.description, _SEARCH_WIDTH)}")
+    if not found:
+        warn_line("No skill of the indexes shares a word with this")
+
+
+def _find_addresses() -> Sequence[str]:
+    return current_settings(None, {}).settings.skills.indexes
+
+
+def _list_all(installer: Installer) -> Iterator[Offer]:
+    """Those of every index that can be read; an index or an entry that cannot be used is reported and skipped."""
+    for address in _find_addresses():
+        try:
+            reading = anyio.run(installer.read_index, parse_source(address, allow_file=True))
+        except MetierError as error:
+            warn_line(f"Index {address!r}: {error.sentence}")
+            continue
+        for problem in reading.problems:
+            warn_line(safe(f"Index {address!r}: {problem}"))
+        yield from reading.offers
+
+
+def _as_json(offer: Offer) -> dict[str, object]:
+    return {"name": offer.name, "description": offer.description, "source": offer.source.describe()}
+
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "--trust", "--trusted", "-y", help="Install and trust without asking.")]
+NoTrust = Annotated[bool, typer.Option("--no-trust", help="Install without asking and without trusting.")]
+AllowFile = Annotated[bool, typer.Option("--allow-file", help="Allow file:// addresses.")]
+MaxFiles = Annotated[int, typer.Option(min=1, help="Refuse a skill with more files than this.")]
+MaxMegabytes = Annotated[int, typer.Option(min=1, help="Refuse a skill that is larger than this.")]
+
+_WIDTH = 90
+
+
+class _Wanted(NamedTuple):
+    source: InstallSource
+    name: str | None = None
+    locked: LockedSkill | None = None
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command to the group `agent skills`."""
+    app.command("add")(add)
+
+
+def add(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="<git-url|path>[@ref][#subdir]; mcp:SERVER/SKILL; a name of an index, or of the lock."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Install under this name instead of the skill's own.")] = None,
+    yes: Yes = False,
+    no_trust: NoTrust = False,
+    every: Annotated[bool, typer.Option("--all", help="Install every skill of a collection.")] = False,
+    pick: Annotated[str | None, typer.Option(help="Install these skills of a collection: names with commas.")] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Install exactly what skills.lock says.")] = False,
+    allow_file: AllowFile = False,
+    max_files: MaxFiles = LIMITS.max_files,
+    max_megabytes: MaxMegabytes = LIMITS.max_bytes // MEGABYTE,
+    json: Json = False,
+) -> None:
+    """Fetch a skill, show what it can do, ask, and install it."""
+    _check_options(source, name=name, every=every, pick=pick, frozen=frozen)
+    adding = _Adding(open_installer(max_files, max_megabytes), Decision.of_flags(yes=yes, no_trust=no_trust))
+    if frozen:
+        adding.add_all(_frozen_plan(source, name=name, allow_file=allow_file))
+    elif source is not None:
+        indexed = find_indexed(source, adding.installer)
+        where = indexed.source if indexed is not None else parse_source(source, allow_file=allow_file)
+        if every or pick is not None:
+            offers = anyio.run(adding.installer.list_offers, where)
+            adding.add_offers(offers if pick is None else pick_offers(offers, pick.split(",")))
+        else:
+            adding.add_found(_Wanted(where, name))
+        adding.add_needed()
+    finish(adding.outcomes, is_json=json, is_list=frozen or len(adding.outcomes) != 1 or every or pick is not None)
+
+
+def _check_options(source: str | None, *, name: str | None, every: bool, pick: str | None, frozen: bool) -> None:
+    if name is not None:
+        check_name(name)
+    if source is None and not frozen:
+        raise UsageError("The source is missing", hint="Give a git address, a folder, or a name of an index")
+    named = [flag for flag, is_given in (("--all", every), ("--pick", pick), ("--name", name)) if is_given]
+    if len(named) > 1:
+        raise UsageError(f"{named[0]} and {named[1]} exclude each other", hint="Leave out one of them")
+
+
+class _Adding(Struct, frozen=True):
+    """One call of the command: what was added so far, and what is decided for all of it."""
+
+    installer: Installer
+    decision: Decision
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+
+    def add_all(self, plan: Iterable[_Wanted]) -> None:
+        for wanted in plan:
+            outcome = anyio.run(_add, self.installer, wanted, self.decision)
+            self.outcomes.append(outcome)
+            announce(outcome)
+
+    def add_offers(self, offers: Iterable[Offer]) -> None:
+        self.add_all(_Wanted(offer.source) for offer in offers)
+
+    def add_found(self, wanted: _Wanted) -> None:
+        """The skill, or where the source holds several, those that the person picks; one alone needs no picking."""
+        try:
+            self.add_all([wanted])
+        except CollectionFound as collection:
+            if len(collection.offers) == 1:
+                self.add_all([wanted._replace(source=collection.offers[0].source)])
+            else:
+                self.add_offers(_choose(collection))
+
+    def add_needed(self) -> None:
+        """What the added skills name and is not here, from the same collection; and what these need in turn."""
+        offered: set[str] = set()
+        while missing := self._find_missing(offered):
+            offered |= {canonical_name(lack.name) for lack, _ in missing}
+            for lack, outcome in missing:
+                self._offer_needed(lack, outcome)
+
+    def _find_missing(self, offered: set[str]) -> list[tuple[Lack, Outcome]]:
+        # Whether a skill is enabled is a matter of each workspace; here those that are trusted count as enabled.
+        needs = SkillNeeds(lambda: find_packages(open_roots()), "all")
+        added = [outcome for outcome in self.outcomes if outcome.status != "declined"]
+        named = [(name, outcome) for outcome in added for name in find_needs(outcome.proposal.definition)]
+        found = {canonical_name(name): (name, outcome) for name, outcome in named}
+        lacks = [(needs.find_lack(name), outcome) for key, (name, outcome) in found.items() if key not in offered]
+        return [(lack, outcome) for lack, outcome in lacks if lack is not None]
+
+    def _offer_needed(self, lack: Lack, outcome: Outcome) -> None:
+        needing = f"{outcome.proposal.name} names the skill {lack.name!r}, which {lack.reason}"
+        if lack.reason != ABSENT:
+            say(f"{needing}. {lack.hint}")
+            return
+        offer = _find_neighbour(self.installer, outcome, lack.name)
+        if offer is None:
+            say(f"{needing}; add it, or it cannot be used")
+            return
+        say(f"{needing}; the same collection has it")
+        self.add_offers([offer])
+
+
+def _find_neighbour(installer: Installer, outcome: Outcome, name: str) -> Offer | None:
+    collection = find_collection(outcome.proposal.source)
+    if collection is None:
+        return None
+    try:
+        offers = anyio.run(installer.list_offers, collection)
+    except MetierError:
+        return None
+    return next((offer for offer in offers if canonical_name(offer.name) == canonical_name(name)), None)
+
+
+def _choose(collection: CollectionFound) -> Sequence[Offer]:
+    """The person reads names and descriptions, and picks by number or name; words leave those that have them."""
+    shown = list(collection.offers)
+    for line in _list_lines(shown):
+        say(line)
+    while True:
+        reply = ask_at_terminal("Which? Numbers or names with commas, words to search, `all`: ")
+        if reply is None:
+            raise collection
+        if not reply:
+            raise UsageError("Nothing was picked", hint=collection.hint)
+        if reply == "all":
+            return shown
+        picked = _read_choice(reply, shown)
+        if picked:
+            return picked
+        words = reply.split()
+        found = [offer for offer in collection.offers if all(word in _searched(offer) for word in words)]
+        say("" if found else f"None of them has the words {reply!r}")
+        shown = found or list(collection.offers)
+        for line in _list_lines(shown):
+            say(line)
+
+
+def _read_choice(reply: str, shown: Sequence[Offer]) -> list[Offer]:
+    """What numbers and names mean; nothing where one of them is neither."""
+    by_name = {canonical_name(offer.name): offer for offer in shown}
+    by_number = {str(number): offer for number, offer in enumerate(shown, start=1)}
+    parts = [part for part in reply.replace(",", " ").split() if part]
+    found = [by_number.get(part) or by_name.get(canonical_name(part)) for part in parts]
+    return [offer for offer in found if offer is not None] if all(found) else []
+
+
+def _list_lines(offers: Sequence[Offer]) -> list[str]:
+    width = max((len(offer.name) for offer in offers), default=0)
+    return [
+        f"{number:>4}  {offer.name:<{width}}  {one_line(offer.description, _WIDTH)}".rstrip()
+        for number, offer in enumerate(offers, start=1)
+    ]
+
+
+def _searched(offer: Offer) -> str:
+    return f"{offer.name} {offer.description}".lower()
+
+
+async def _add(installer: Installer, wanted: _Wanted, decision: Decision) -> Outcome:
+    return await installer.add(wanted.source, confirm=decision.answer, name=wanted.name, locked=wanted.locked)
+
+
+def _frozen_plan(source: str | None, *, name: str | None, allow_file: bool) -> list[_Wanted]:
+    """What to install from the lock: all of it, one skill by name or address, or a local folder against its entry."""
+    locked = {canonical_name(skill.name): skill for skill in load_lock(current_workspace()).skills}
+    if source is None:
+        return [
+            _Wanted(parse_locked_source(skill, allow_file=allow_file), skill.name, skill) for skill in locked.values()
+        ]
+    by_name = locked.get(canonical_name(name or source))
+    where = None if by_name and name is None else parse_source(source, allow_file=allow_file)
+    if isinstance(where, FolderSource):
+        by_name = locked.get(canonical_name(name or where.path.resolve().name))
+        if by_name:
+            return [_Wanted(where, by_name.name, by_name)]
+    elif isinstance(where, McpSource):
+        by_name = by_name or next((skill for skill in locked.values() if skill.url == where.describe()), None)
+    elif by_name is None and where is not None:
+        by_name = next(
+            (skill for skill in locked.values() if skill.url == where.url and skill.subdir == where.subdir), None
+        )
+    if by_name is None:
+        raise UsageError(f"{FILE_NAME} has no skill {source!r}", hint="It has: " + (", ".join(locked) or "none"))
+    return [_Wanted(parse_locked_source(by_name, allow_file=allow_file), by_name.name, by_name)]
+
+
+def announce(outcome: Outcome) -> None:
+    name, entry = outcome.proposal.name, outcome.entry
+    match outcome.status:
+        case "declined":
+            say("Nothing was changed")
+        case "unchanged":
+            say(f"{name} is up to date")
+        case "installed" | "updated":
+            trust_word = "trusted" if entry and entry.trusted else "not trusted"
+            say(f"{outcome.status.capitalize()} {name}, {trust_word}")
+            if not (entry and entry.trusted):
+                say(f"To trust it: agent skill trust {canonical_name(name)}")
+            say(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
+            say(f"Or in the settings that hold here: agent skills enable {canonical_name(name)}")
+
+
+def finish(outcomes: list[Outcome], *, is_json: bool, is_list: bool) -> None:
+    if is_json:
+        rows = [_outcome_json(outcome) for outcome in outcomes]
+        write_json(rows if is_list else rows[0])
+    if any(outcome.status == "declined" for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, object]:
+    proposal, entry = outcome.proposal, outcome.entry
+    return {
+        "status": outcome.status,
+        "name": proposal.name,
+        "source": proposal.source.describe(),
+        "commit": proposal.ref.commit if proposal.ref else None,
+        "previous_commit": proposal.previous.commit_sha if proposal.previous else None,
+        "tree": proposal.digest.tree,
+        "path": entry.installed_path if entry else None,
+        "trusted": entry.trusted if entry else False,
+        "report": proposal.report.model_dump(mode="json"),
+        "diff": proposal.diff.model_dump(mode="json") if proposal.diff else None,
+        "local_changes": list(proposal.local_changes),
+        "warnings": list(proposal.warnings),
+        "problems": [problem.render() for problem in proposal.problems],
+    }

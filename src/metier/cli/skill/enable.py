@@ -1,0 +1,107 @@
+"""`agent skills enable` and `disable`: which packages are in play, written into the settings file."""
+
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from metier.cli.setting_change import Change, Mine, change_setting, tell_change
+from metier.cli.shared.context import current_workspace, home_folder
+from metier.cli.shared.options import AsJson
+from metier.cli.shared.output import warn_line, write_json
+from metier.cli.skill.workspace_skills import SkillPlaces, open_places
+from metier.definitions.names import canonical_name
+from metier.definitions.nearest import hint_nearest
+from metier.errors import SkillNotFound, UsageError
+from metier.settings.environment import variables_of
+from metier.settings.load import load_settings
+from metier.skills.activation import OPT_IN, Selection, find_packages, parse_selection
+from metier.skills.package import SkillPackage
+from metier.skills.trust.judgement import is_trusted
+
+KEY = "skills.enabled"
+
+Names = Annotated[list[str], typer.Argument(help="The skills, by their names.")]
+
+
+def attach(app: typer.Typer) -> None:
+    app.command("enable")(enable)
+    app.command("disable")(disable)
+
+
+def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
+    """Put bundled or installed skills into play, in the settings that hold here."""
+    places = open_places(None)
+    found = [_get_package(name, places) for name in names]
+    own = [package for package in found if package.source not in OPT_IN]
+    if own:
+        name = own[0].definition.name
+        raise UsageError(f"Skill {name!r} is one of the workspace", hint="Those are always in play; nothing to enable")
+    kept = _read_enabled()
+    if isinstance(kept, str) and kept != "none":
+        raise UsageError(f"{KEY} is {kept!r} already", hint="Every skill is enabled; `agent skills` says which can run")
+    wanted = [canonical_name(package.definition.name) for package in found]
+    change = _write((*(() if isinstance(kept, str) else kept), *wanted), mine=mine)
+    _tell(change, as_json=as_json)
+    for package in found:
+        if not is_trusted(package):
+            name = canonical_name(package.definition.name)
+            warn_line(f"warning: {name} is not trusted: it is not used until `agent skills trust {name}`")
+
+
+def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
+    """Take skills out of play, in the settings that hold here. Their files stay."""
+    places = open_places(None)
+    kept = _read_enabled()
+    if isinstance(kept, str):
+        # `all` without one of them is a list.
+        packages = [package for package in find_packages(places.roots).packages if package.source in OPT_IN]
+        enabled = [] if kept == "none" else [canonical_name(package.definition.name) for package in packages]
+    else:
+        enabled = [canonical_name(name) for name in kept]
+    dropped = [canonical_name(name) for name in names]
+    for name in dropped:
+        if name not in enabled:
+            _refuse_unknown(name, places, enabled)
+            warn_line(f"{name} was not enabled")
+    change = _write([name for name in enabled if name not in dropped], mine=mine)
+    _tell(change, as_json=as_json)
+
+
+def _read_enabled() -> Selection:
+    """What the file says, whatever the environment says beside it."""
+    without = {name: value for name, value in os.environ.items() if name not in variables_of(KEY)}
+    loaded = load_settings(flags={}, environ=without, cwd=current_workspace(), home=home_folder(), config=None)
+    enabled = loaded.settings.skills.enabled
+    return parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled))
+
+
+def _write(names: Sequence[str], *, mine: bool) -> Change:
+    listed = ",".join(dict.fromkeys(canonical_name(name) for name in names))
+    return change_setting(KEY, listed or "none", mine=mine)
+
+
+def _tell(change: Change, *, as_json: bool) -> None:
+    tell_change(change)
+    if as_json:
+        write_json({"file": str(change.file), "key": change.key, "value": change.value})
+
+
+def _get_package(name: str, places: SkillPlaces) -> SkillPackage:
+    package = find_packages(places.roots).find(name)
+    if package is None:
+        raise _not_found(name, places)
+    return package
+
+
+def _refuse_unknown(name: str, places: SkillPlaces, enabled: Sequence[str]) -> None:
+    known = {canonical_name(package.definition.name) for package in find_packages(places.roots).packages}
+    if name not in known and name not in enabled:
+        raise _not_found(name, places)
+
+
+def _not_found(name: str, places: SkillPlaces) -> SkillNotFound:
+    known = {canonical_name(package.definition.name) for package in find_packages(places.roots).packages}
+    hint = hint_nearest(canonical_name(name), known) or "`agent skills` lists them; `agent skills add` installs others"
+    return SkillNotFound(f"No skill is called {name!r}", hint=hint)

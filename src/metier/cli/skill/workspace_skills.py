@@ -1,0 +1,104 @@
+"""What the commands on skills share: their options, where skills lie for this user in this folder, and the catalog."""
+
+import os
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.cli.shared.context import current_settings, current_workspace, home_folder
+from metier.definitions.problems import Problem
+from metier.definitions.skills.catalog import Catalog
+from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
+from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, find_bundled_folder
+from metier.errors import UsageError
+from metier.settings.model import Settings
+from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
+from metier.skills.trust.workspace_trust import WorkspaceTrust
+
+PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
+"""Kinds of sources whose skills are always in play."""
+
+
+class SkillPlaces(Struct, frozen=True, kw_only=True):
+    """Where skills lie, and which packages are in play."""
+
+    roots: SkillRoots
+    selection: Selection
+    settings: Settings
+    trust: WorkspaceTrust
+
+
+def open_places(skills_dir: Path | None) -> SkillPlaces:
+    """Flag, environment and `agent.yaml` decide. Raises `ConfigError` where they cannot be used."""
+    loaded = current_settings(None, {})
+    settings, enabled = loaded.settings, loaded.settings.skills.enabled
+    return SkillPlaces(
+        roots=build_roots(
+            home=home_folder(),
+            workspace=current_workspace(),
+            bundled=find_bundled_folder(),
+            directories=(_find_directory(skills_dir, settings),),
+            trust=replace(loaded.trust, is_directory_named=loaded.trust.is_directory_named or skills_dir is not None),
+        ),
+        selection=parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled)),
+        settings=settings,
+        trust=loaded.trust,
+    )
+
+
+def open_catalog(skills_dir: Path | None) -> Catalog:
+    """The skills that this user sees in this folder, whether they are active or not."""
+    return _load(skills_dir, current_settings(None, {}).settings)
+
+
+def open_active_catalog(skills_dir: Path | None) -> Catalog:
+    """The skills that a run would have: those of the project, and of the packages those that are enabled."""
+    places = open_places(skills_dir)
+    packages = find_packages(replace(places.roots, workspace=(), directories=()))
+    # By folder: what a package is called depends on those around it, and on who installed it.
+    enabled = {os.path.realpath(package.folder) for package in activate(packages, places.selection).packages}
+    catalog = _load(skills_dir, places.settings)
+    project = [source for source in catalog.sources if _is_project(source, places.roots)]
+    return catalog.keep(project, lambda skill: os.path.realpath(skill.folder) in enabled)
+
+
+def _is_project(source: SkillSource, roots: SkillRoots) -> bool:
+    """A folder of packages stays one where `--skills-dir` names it, or a link leads to it: as runs see it."""
+    packages = [root.resolve() for root in (roots.home.root, *roots.user, roots.bundled) if root is not None]
+    folder = source.folder.resolve()
+    return source.kind in PROJECT and not any(folder.is_relative_to(root) for root in packages)
+
+
+def find_named_folder(name: str) -> Path | None:
+    """The folder that an argument points at as a path; nothing where it is the name or the ID of a skill.
+
+    `frontend/review` may be both: a folder without a skill is not meant.
+    """
+    path = Path(name)
+    folder = (path.parent if path.is_file() else path).resolve()
+    if os.sep not in name and name not in (".", "..") and path.name != FILE_NAME:
+        return None
+    is_surely = path.is_absolute() or name.startswith(".")
+    return folder if is_surely or not isinstance(find_skill_file(folder), Problem) else None
+
+
+def cache_folder() -> Path:
+    return find_cache_folder(os.environ, home=home_folder())
+
+
+def _load(skills_dir: Path | None, settings: Settings) -> Catalog:
+    directory = _find_directory(skills_dir, settings)
+    sources = build_search_path(current_workspace(), home=home_folder(), skills_dir=directory)
+    return load_catalog(sources, cache_folder=cache_folder())
+
+
+def _find_directory(skills_dir: Path | None, settings: Settings) -> Path:
+    """What the flag names must be there; what the settings name may be missing."""
+    if skills_dir is None:
+        return current_workspace() / settings.skills.dir
+    if not skills_dir.is_dir():
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+    return skills_dir

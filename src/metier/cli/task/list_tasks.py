@@ -1,0 +1,69 @@
+"""`agent task list`: which task definitions a workspace has."""
+
+from pathlib import Path
+
+import typer
+
+from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.place import open_place
+from metier.definitions.files.walk import FoundDefinition
+from metier.definitions.problems import has_errors
+from metier.definitions.task import FILE_NAME, load_task
+from metier.runtime.host import Host
+from metier.runtime.workspace.listed import list_definitions, list_duplicates
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.callback()
+def _group() -> None:  # keeps `list` a command of a group
+    return None
+
+
+def find_tasks(place: Host) -> list[FoundDefinition]:
+    """What stands in the workspace, by id."""
+    listed = list_definitions(place.workspace, "tasks", FILE_NAME)
+    return sorted(listed.values(), key=lambda found: found.id)
+
+
+@app.command("list")
+def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
+    """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
+    place = open_place(config)
+    tasks = find_tasks(place)
+    duplicates = list_duplicates(place.workspace, "tasks", FILE_NAME)
+    for problem in duplicates:
+        warn_line(problem.render())
+    if not tasks and not duplicates:
+        write_json([]) if as_json else None
+        warn_line("There are no tasks here; write '.agent/tasks/<id>/TASK.md'")
+        return 0
+    # Checking a task looks at all that it names: agents, skills, tools and rules.
+    from metier.runtime.checks.validation import find_all_problems
+
+    found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in tasks]
+    problems = find_all_problems(place, "task")
+    broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
+    if as_json:
+        write_json(
+            [
+                {
+                    "id": task_id,
+                    "name": reading.task.name if reading.task else "",
+                    "description": reading.task.description if reading.task else "",
+                    "steps": len(reading.task.steps) if reading.task else 0,
+                    "inputs": [item.name for item in reading.task.inputs] if reading.task else [],
+                    "loaded": reading.task is not None,
+                    "usable": task_id not in broken,
+                    "problems": [problem_as_json(problem) for problem in problems[task_id]],
+                }
+                for task_id, reading in found
+            ]
+        )
+    for task_id, reading in [] if as_json else found:
+        if reading.task is None or task_id in broken:
+            write_line(f"{task_id}  cannot be used; see `agent task validate {task_id}`")
+        else:
+            write_line(f"{task_id}  {len(reading.task.steps)} steps  {reading.task.description}".rstrip())
+    return 1 if broken or duplicates else 0

@@ -1,0 +1,310 @@
+"""Tools over MCP: every task definition and `run`, their calls, answered with a task or a result."""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import JsonValue
+
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
+from metier.doors.driven_runs import Drive, list_steps
+from metier.doors.mcp.call_results import Standing, build_error, build_result, describe_waiting, find_standing
+from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, get_user, name_prefix, read_client
+from metier.doors.mcp.tasks import answer_question, build_form, build_requests, describe_task
+from metier.engine.delegation.orders import read_output_schema
+from metier.engine.delegation.partners import InputSpec, read_inputs
+from metier.errors import MetierError, UsageError
+from metier.runtime.child_runs import request_task
+from metier.runtime.requests import RunRequest
+from metier.runtime.workspace.listed import list_definitions
+from metier.telemetry.otel.trace_context import HEADER
+from metier.tools.schemas import SchemaCheck
+
+RUN, RUN_RESULT = "run", "run_result"
+TASK_PREFIX = "task."
+"""Before the name of a task that is called like one of the tools above."""
+TASK_SUPPORT = "mcp_task"
+"""The key in the `metadata` of a task definition that says how it is served, see `Support`."""
+MOST_AGENTS = 100
+
+type Support = Literal["required", "optional", "never"]
+"""Whether a call is answered with a task: always, if the client knows tasks and it takes long, or not at all."""
+
+_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_LONGEST_NAME = 128
+_LONGEST_DESCRIPTION = 4_000
+
+_WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+LARGEST_ARGUMENTS = 1_000_000
+"""Bytes of JSON."""
+QUICK_SECONDS = 1.0
+"""A run that ends within this time is answered at once, also to a client that knows tasks."""
+PROGRESS_SECONDS = 5.0
+
+
+class ServedTool(Struct, frozen=True, kw_only=True):
+    """A tool as a client sees it, and what it stands for."""
+
+    spec: types.Tool
+    task_id: str = ""
+    """The task definition; empty for the tools of the door itself."""
+    support: Support = "optional"
+
+
+def list_tools(door: McpDoor) -> tuple[ServedTool, ...]:
+    """As the files of the workspace stand now. A task that cannot be read is left out; `agent check` says why."""
+    found: dict[str, ServedTool] = {}
+    for each in (_build_run(door), _build_run_result(), *(_build_task(task) for task in _find_tasks(door))):
+        found.setdefault(each.spec.name, each)
+    return tuple(found.values())
+
+
+def find_tool(door: McpDoor, name: str) -> ServedTool | None:
+    return next((tool for tool in list_tools(door) if tool.spec.name == name), None)
+
+
+def _find_tasks(door: McpDoor) -> list[TaskDefinition]:
+    listed = list_definitions(door.place.workspace, "tasks", FILE_NAME).values()
+    readings = [load_task(Path(each.path), id=each.id, within=each.within) for each in listed]
+    return sorted((reading.task for reading in readings if reading.task is not None), key=lambda task: task.id)
+
+
+def _build_task(task: TaskDefinition) -> ServedTool:
+    name = _NAME.sub("_", task.id.replace("/", "."))[:_LONGEST_NAME]
+    inputs = read_inputs(task)
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {each.name: _build_input(each) for each in inputs},
+        "required": [each.name for each in inputs if each.default is None],
+        "additionalProperties": False,
+    }
+    output = read_output_schema(task.steps[-1])
+    spec = types.Tool(
+        name=f"{TASK_PREFIX}{name}" if name in (RUN, RUN_RESULT) else name,
+        title=task.name,
+        description=task.description[:_LONGEST_DESCRIPTION] or task.name,
+        input_schema=schema,
+        # Handshake clients take objects only.
+        output_schema=output if output is not None and output.get("type") == "object" else None,
+        annotations=_WORKS,
+    )
+    return ServedTool(spec=spec, task_id=task.id, support=_read_support(task))
+
+
+def _read_support(task: TaskDefinition) -> Support:
+    match task.steps[0].metadata.get(TASK_SUPPORT):
+        case "required":
+            return "required"
+        case "never":
+            return "never"
+        case _:
+            return "optional"
+
+
+def _build_input(item: InputSpec) -> JsonValue:
+    built: dict[str, JsonValue] = dict(item.value_schema or {"type": "string"})
+    if item.description:
+        built.setdefault("description", item.description)
+    if item.default is not None and built.get("type") == "string":
+        built.setdefault("default", item.default)
+    return built
+
+
+def _build_run(door: McpDoor) -> ServedTool:
+    agents = sorted(each.id for each in list_definitions(door.place.workspace, "agents", AGENT_FILE).values())
+    agent: dict[str, JsonValue] = {"type": "string", "description": "The agent that does it; without one, the default."}
+    if agents:
+        agent["enum"] = [*agents[:MOST_AGENTS]]
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {
+            "task": {"type": "string", "minLength": 1, "description": "What to do, in words."},
+            "agent": agent,
+            "context": {"type": "string", "description": "Text that belongs to the task."},
+            "output_schema": {"type": "object", "description": "A JSON Schema that the result must have."},
+        },
+        "required": ["task"],
+        "additionalProperties": False,
+    }
+    description = (
+        "Give a task to an agent of this workspace. The work is a durable run under the rules of the workspace: "
+        "what needs an approval waits for a person."
+    )
+    return ServedTool(
+        spec=types.Tool(name=RUN, title="Run a task", description=description, input_schema=schema, annotations=_WORKS)
+    )
+
+
+def _build_run_result() -> ServedTool:
+    schema: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"run": {"type": "string", "description": "The handle that an earlier call named."}},
+        "required": ["run"],
+        "additionalProperties": False,
+    }
+    return ServedTool(
+        spec=types.Tool(
+            name=RUN_RESULT,
+            title="Result of a run",
+            description="Go on waiting for a run that was begun here before, and give its result.",
+            input_schema=schema,
+            annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+        )
+    )
+
+
+type CallOutcome = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
+
+
+async def call_tool(door: McpDoor, ctx: Context, params: types.CallToolRequestParams) -> CallOutcome:
+    """Raises `MCPError` for a tool that is not there; what the model did wrong is a result that says so."""
+    tool = find_tool(door, params.name)
+    if tool is None:
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {door.clean.text(params.name[:200])}")
+    client = read_client(ctx)
+    if tool.support == "required" and not client.has_tasks:
+        raise build_missing_tasks()
+    try:
+        run_id = await _open_run(door, ctx, params, tool=tool, client=client)
+        return await _answer(door, ctx, run_id, client=client, tool=tool)
+    except MetierError as error:
+        problems = [problem.render() for problem in getattr(error, "problems", ())]
+        return build_error(door.clean.text("\n".join([error.sentence, *problems])))
+
+
+async def _open_run(
+    door: McpDoor, ctx: Context, params: types.CallToolRequestParams, *, tool: ServedTool, client: Client
+) -> str:
+    """The run that the call is about: a new one, or the one that its request state or its handle names."""
+    if params.request_state is not None:
+        return await _take_up(door, ctx, params.request_state, responses=params.input_responses or {}, client=client)
+    arguments = _check_arguments(tool, params.arguments or {})
+    if tool.spec.name == RUN_RESULT:
+        run_id = await door.read_task_id(ctx, str(arguments["run"]))
+        await door.runs.claim(run_id)
+        return run_id
+    trace_parent = str(dict(params.meta or {}).get(HEADER, ""))
+    request = replace(_build_request(door, tool, arguments), trace_parent=trace_parent, run_id=_build_run_id(door, ctx))
+    return (await door.runs.begin(request)).run_id
+
+
+def _build_run_id(door: McpDoor, ctx: Context) -> str:
+    """An id that tells whose run it is; empty over stdio, where the runtime chooses it."""
+    user = get_user(ctx)
+    place = door.place
+    return f"{name_prefix(user)}{place.ids.run_id(place.clock.now())}" if user is not None else ""
+
+
+async def _take_up(door: McpDoor, ctx: Context, state: str, *, responses: types.InputResponses, client: Client) -> str:
+    """A call that is sent again with the answers that were asked for: its state is the signed handle of the run."""
+    request_id, run_id = await door.read_request_state(ctx, state)
+    standing = await find_standing(door, run_id)
+    asked = standing.waiting.question
+    if asked is not None and asked.request_id != request_id:
+        return run_id  # an answer that came twice; the run asks something else meanwhile
+    given = responses.get(asked.request_id) if standing.is_asking and asked is not None else None
+    if given is not None:
+        await answer_question(door, standing, given.model_dump(by_alias=True), client=client)
+    else:
+        await door.runs.claim(run_id)
+    return run_id
+
+
+def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, JsonValue]:
+    """Raises `MCPError`, and `UsageError` for what the model can do better."""
+    try:
+        text = json.dumps(arguments)
+    except (ValueError, RecursionError) as error:
+        raise MCPError(code=types.INVALID_PARAMS, message="The arguments are not JSON") from error
+    if len(text) > LARGEST_ARGUMENTS:
+        raise MCPError(code=types.INVALID_PARAMS, message=f"The arguments are larger than {LARGEST_ARGUMENTS} bytes")
+    # Inputs of a task may be texts that spell a value; they are checked where they are read.
+    if not tool.task_id and (wrong := SchemaCheck(tool.spec.name, tool.spec.input_schema).find_error(arguments)):
+        raise UsageError(f"Invalid arguments for {tool.spec.name}: {wrong}")
+    return arguments
+
+
+def _build_request(door: McpDoor, tool: ServedTool, arguments: dict[str, JsonValue]) -> RunRequest:
+    if tool.task_id:
+        commission = request_task(door.place, tool.task_id, arguments)
+        return RunRequest(task=commission.order.task, commission=commission)
+    assert tool.spec.name == RUN
+    schema = arguments.get("output_schema")
+    return RunRequest(
+        task=str(arguments["task"]),
+        agent=str(arguments.get("agent", "")),
+        extra_context=str(arguments.get("context", "")),
+        output_schema=schema if isinstance(schema, dict) else None,
+    )
+
+
+async def _answer(door: McpDoor, ctx: Context, run_id: str, *, client: Client, tool: ServedTool) -> CallOutcome:
+    is_task = client.has_tasks and tool.support != "never" and tool.spec.name != RUN_RESULT
+    if is_task:
+        drive = door.runs.find(run_id)
+        if tool.support == "optional" and drive is not None:
+            with anyio.move_on_after(QUICK_SECONDS):
+                await drive.ended.wait()
+        standing = await find_standing(door, run_id)
+        if not standing.is_over or tool.support == "required":
+            row = await door.runtime.find(run_id)
+            return {"resultType": "task", **describe_task(door, row, standing, client=client)}
+        return build_result(door, standing)
+    return await _wait(door, ctx, run_id, client=client)
+
+
+async def _wait(door: McpDoor, ctx: Context, run_id: str, *, client: Client) -> CallOutcome:
+    """Until the run ends or waits; questions are put to the client where it can be asked."""
+    while True:
+        if (drive := door.runs.find(run_id)) is not None:
+            await _report_progress(ctx, drive)
+        standing = await find_standing(door, run_id)
+        if not standing.is_asking or not client.has_forms:
+            return _conclude(door, standing)
+        if client.is_modern:
+            requests = build_requests(door, standing, client=client)
+            state = door.issue_request_state(next(iter(requests)), run_id)
+            return types.InputRequiredResult(input_requests=requests, request_state=state)
+        if not client.can_be_asked or not await _elicit(door, ctx, standing, client=client):
+            return _conclude(door, standing)
+
+
+def _conclude(door: McpDoor, standing: Standing) -> types.CallToolResult:
+    if standing.is_over:
+        return build_result(door, standing)
+    handle = door.issue_task_id(standing.state.run_id)
+    waiting = describe_waiting(door, standing) or "The run goes on elsewhere."
+    return build_error(f'{waiting} Afterwards call {RUN_RESULT} with run "{handle}".')
+
+
+async def _elicit(door: McpDoor, ctx: Context, standing: Standing, *, client: Client) -> bool:
+    """Ask over the open connection; False where the client did not answer."""
+    asked = standing.waiting.question
+    assert asked is not None
+    form = build_form(door, asked)
+    given = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
+    if given.action != "accept":
+        return False
+    await answer_question(door, standing, given.model_dump(by_alias=True), client=client)
+    return True
+
+
+async def _report_progress(ctx: Context, drive: Drive) -> None:
+    """Tell of each step while the run is driven, where the client gave a token to tell it under."""
+    told = 0
+    while not drive.ended.is_set():
+        await drive.wait_changed()
+        steps = list_steps(drive.view)
+        if len(steps) > told:
+            told = len(steps)
+            # A client that does not read must not keep the run from being waited for.
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), anyio.move_on_after(PROGRESS_SECONDS):
+                await ctx.session.report_progress(told, message=f"{steps[-1].tool} {steps[-1].line}".strip())

@@ -1,0 +1,127 @@
+"""From evidence to a result row: run the functions of a pack, apply the judge's verdicts, grade.
+
+Each function has a process of its own, confined like the scripts of a skill.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from metier.errors import MetierError, ToolFailed
+from metier.evals.bench import list_content
+from metier.evals.evidence import Evidence, build_evidence
+from metier.evals.format.cases import PythonCheck, Sentence
+from metier.evals.format.eval_files import find_case_file
+from metier.evals.grading import Found, Outside, grade_all
+from metier.evals.recordings import Judged
+from metier.evals.results import RunRow, build_row, judge_grades
+from metier.evals.targets import SourcedCase, Target, read_within
+from metier.runtime.confinement import open_confinement
+from metier.runtime.history.archive import Archive
+from metier.runtime.host import Host
+from metier.tools.process.child_environment import base_interpreter, build_environment
+from metier.tools.process.run import Command, ProcessLimits, run_process
+
+CALLER = Path(__file__).with_name("python_caller.py")
+TIMEOUT_SECONDS = 30
+_SHOWN = 500
+
+
+async def call_functions(
+    checks: Sequence[PythonCheck], evidence: Evidence, *, target: Target, sourced: SourcedCase, place: Host
+) -> dict[str, Found]:
+    """Function → what it said. A function that cannot be called, or raises, does not hold."""
+    if not checks:
+        return {}
+    try:
+        target.check_trusted()
+    except MetierError as error:
+        return {check.function: Found(holds=False, evidence=f"It was not run: {error.message}") for check in checks}
+    with tempfile.TemporaryDirectory(prefix="agent-eval-check-") as folder:
+        (Path(folder) / "evidence.json").write_text(json.dumps(render_evidence(evidence)), "utf-8")
+        return {check.function: await _call(check, Path(folder), sourced=sourced, place=place) for check in checks}
+
+
+def render_evidence(evidence: Evidence) -> Mapping[str, object]:
+    """What a function gets: plain values."""
+    return {
+        "result": evidence.result,
+        "status": evidence.status,
+        "exit_code": evidence.exit_code,
+        "turns": evidence.turns,
+        "tokens": evidence.tokens,
+        "cost_usd": evidence.cost_usd,
+        "skills": list(evidence.skills),
+        "calls": [
+            {"tool": call.tool, "arguments": call.arguments, "status": call.status, "text": call.text}
+            for call in evidence.calls
+        ],
+        "files": {path: text for path in sorted(evidence.files) if (text := evidence.read(path)) is not None},
+    }
+
+
+async def _call(check: PythonCheck, folder: Path, *, sourced: SourcedCase, place: Host) -> Found:
+    file, _, function = check.function.partition(":")
+    found = find_case_file(sourced.folder, file)
+    if found is None:
+        return Found(holds=False, evidence=f"There is no file {file!r}")
+    path = sourced.folder / found
+    confinement = await open_confinement(place)
+    command = Command(
+        arguments=[base_interpreter(), "-I", "-B", str(CALLER), str(path), function, str(folder / "evidence.json")],
+        folder=folder,
+        environment={**build_environment(place.environ), "PYTHONUTF8": "1"},
+        confinement=confinement.opened(folder, path.parent, CALLER.parent),
+    )
+    try:
+        outcome = await run_process(command, ProcessLimits(timeout_seconds=TIMEOUT_SECONDS))
+    except ToolFailed as error:
+        return Found(holds=False, evidence=str(error))
+    if outcome.timed_out:
+        return Found(holds=False, evidence=f"It took longer than {TIMEOUT_SECONDS} seconds")
+    lines = outcome.stdout.text.strip().splitlines()
+    try:
+        said = json.loads(lines[-1])
+        return Found(bool(said["passed"]), str(said["evidence"])[:_SHOWN])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return Found(holds=False, evidence=f"It did not answer: {outcome.stderr.text.strip()[-_SHOWN:]}")
+
+
+def begin_row(sourced: SourcedCase, *, variant: str = "", repetition: int = 1) -> RunRow:
+    case = sourced.case
+    return RunRow(
+        case_id=case.id,
+        name=case.name,
+        file=sourced.file,
+        line=case.line,
+        variant=variant,
+        repetition=repetition,
+        status="not_run",
+    )
+
+
+def open_evidence(archive: Archive, sourced: SourcedCase) -> Evidence:
+    return build_evidence(archive, given=list_content(sourced))
+
+
+async def evaluate(
+    row: RunRow, evidence: Evidence, *, target: Target, sourced: SourcedCase, place: Host, judged: Mapping[str, Judged]
+) -> RunRow:
+    """The row with a verdict for every check. `judged` has what a judge said of this run, by sentence."""
+    case = sourced.case
+    functions = [check for check in case.checks if isinstance(check, PythonCheck)]
+    said = await call_functions(functions, evidence, target=target, sourced=sourced, place=place)
+
+    def find_judged(sentence: Sentence) -> Found | None:
+        verdict = judged.get(sentence.text)
+        return Found(verdict.passed, verdict.evidence) if verdict is not None else None
+
+    def read_expected(name: str) -> str | None:
+        found = find_case_file(sourced.folder, name)
+        return read_within(sourced.folder, sourced.folder / found).decode("utf-8", "replace") if found else None
+
+    outside = Outside(python=lambda check: said.get(check.function), sentences=find_judged, expected=read_expected)
+    grades = grade_all(case.checks, evidence, outside)
+    built = build_row(row, evidence, grades)
+    return built.model_copy(update={"status": judge_grades(grades)})

@@ -1,0 +1,47 @@
+"""Ignore import paths in the workspace, where programs of a run could plant modules.
+
+Python itself imports `sitecustomize` from PYTHONPATH before the first line of Metier runs, so this cannot undo a module
+that is already there. It keeps one from getting there: a run with a sandbox does not start while such a path is set.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+_ignored: list[str] = []
+
+
+def ignore_workspace_imports(workspace: str) -> list[str]:
+    """Remove the entries of PYTHONPATH that lie in the workspace, and the current folder, for this process and others.
+
+    Return them as they were written; an empty entry as '.'.
+    """
+    root = os.path.realpath(workspace)
+    own = [os.path.realpath(folder) for folder in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])]
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.environ.get("PYTHONPATH") else []
+    exposed = [entry for entry in named if _is_exposed(entry, root, own)]
+    if "" in sys.path and _is_exposed("", root, own):
+        exposed.append("")
+    if not exposed:
+        return []
+    found = {os.path.realpath(entry or os.curdir) for entry in exposed}
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) not in found]
+    os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in named if entry not in exposed)
+    if not os.environ["PYTHONPATH"]:
+        del os.environ["PYTHONPATH"]
+    _ignored[:] = list(dict.fromkeys(entry or os.curdir for entry in exposed))
+    return list(_ignored)
+
+
+def list_ignored_imports() -> tuple[str, ...]:
+    """List the entries that this process was started with and ignores."""
+    return tuple(_ignored)
+
+
+def _is_exposed(entry: str, root: str, own: list[str]) -> bool:
+    path = os.path.realpath(entry or os.curdir)
+    return _is_beneath(path, root) and not any(_is_beneath(path, folder) for folder in own)
+
+
+def _is_beneath(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

@@ -1,0 +1,245 @@
+"""Start programs. The only module that starts a process; a test enumerates all others and fails.
+
+Metier starts few programs on its own, and each start names its `Use`: how the program is found, and which environment
+and folder it gets. Those rows are the table of `docs/security.md`. A `Program` comes from one of the three functions
+below and from nowhere else, so that nothing a confined program can write is run outside of the sandbox.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import anyio
+from anyio.abc import Process
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.programs.code import CommandLine, locate_program
+from metier.programs.search import build_trusted_environment, find_trusted_program
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnContext
+
+NEUTRAL_FOLDER = Path(os.sep)
+"""Where programs start that need no folder: nothing here is configuration or code."""
+
+
+class Use(NamedTuple):
+    """A program and the way it is started: one row of the table in `docs/security.md`."""
+
+    program: str
+    purpose: str
+    found: str
+    environment: str
+    folder: str
+
+
+GIT = Use(
+    "git",
+    "`agent skill add` and `update`, evals, [undo](undo.md), worktrees, `agent doctor`",
+    "trusted search",
+    "a short list; no settings of yours, no hooks",
+    "the repository that it reads",
+)
+RIPGREP = Use(
+    "ripgrep", "`Grep` in large folders", "trusted search", "none, and no configuration file", "the workspace"
+)
+BUBBLEWRAP = Use(
+    "bubblewrap", "the sandbox of level `full`", "trusted search", "one variable, a mark", "that of the command"
+)
+UV = Use(
+    "uv",
+    "packages of a script",
+    "the one installed with Metier",
+    "a short list, with the trusted search as its PATH",
+    "Metier's cache",
+)
+PROBE = Use("`--version` of the programs here", "`agent doctor`", "as in their own row", "PATH alone", "`/`")
+SUPERVISOR = Use(
+    "the supervisor",
+    "each program that a tool starts",
+    "a file of Metier, run by the absolute path of its Python with `-I -S`",
+    "one variable, a mark",
+    "that of the command",
+)
+TRIAL = Use(
+    "a trial of the sandbox",
+    "finding the level that works, once in a process",
+    "a file of Metier, run by its Python with `-I -S`, inside the sandbox that is tried",
+    "PATH alone",
+    "an empty folder of its own",
+)
+WORKER = Use(
+    "a worker",
+    "[runs in the background](background.md), if none is there",
+    "Metier itself, by the absolute path of its Python with `-P`",
+    "all of it, without import paths in the workspace: it drives runs as the command would",
+    "the workspace",
+)
+SERVER_PROCESS = Use(
+    "processes of the server",
+    "`agent serve --workers`",
+    "Metier itself, by `multiprocessing` with `PYTHONSAFEPATH`",
+    "that of the server, without import paths in the workspace",
+    "the workspace",
+)
+EDITOR = Use(
+    "your editor",
+    "a message (Ctrl-G) or the arguments of a call, when you ask for it at a terminal",
+    "`VISUAL`, else `EDITOR`, else a usual one, by trusted search",
+    "all of it, without import paths and search paths in the workspace",
+    "a private folder that holds the text",
+)
+NOTIFICATION = Use(
+    "`notify.command`",
+    "[notifications](notify.md)",
+    "trusted search, or the path that you wrote; files of the workspace by the hash that you accepted",
+    "a short list, with the trusted search as its PATH",
+    "your home folder",
+)
+MCP_SERVER = Use(
+    "MCP servers",
+    "tools of accepted servers",
+    "as `.agent/mcp.json` says, by your PATH; "
+    "[files of the workspace](mcp.md#a-server-whose-code-lies-in-the-workspace) by the hash that you accepted",
+    "a short list and the variables of the file; outside the sandbox, PATH without folders of the workspace",
+    "as the file says, else the workspace",
+)
+TASKKILL = Use("`taskkill` (Windows)", "ending a process tree", "in `%SYSTEMROOT%`", "none", "`/`")
+
+USES = (
+    GIT, RIPGREP, BUBBLEWRAP, UV, PROBE, SUPERVISOR, TRIAL, WORKER, SERVER_PROCESS, EDITOR, NOTIFICATION, MCP_SERVER,
+    TASKKILL,
+)  # fmt: skip
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A program that may run outside of the sandbox, and all that it knows of the environment."""
+
+    use: Use
+    command: tuple[str, ...]
+    """An absolute path, and arguments that belong to every start."""
+    environment: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not Path(self.command[0]).is_absolute():
+            raise ValueError(f"{self.command[0]!r} is no absolute path")
+
+    @property
+    def path(self) -> str:
+        return self.command[0]
+
+    def with_variables(self, variables: Mapping[str, str]) -> "Program":
+        return replace(self, environment={**self.environment, **variables})
+
+
+def find_program(
+    use: Use, name: str, environ: Mapping[str, str], *, writable: Collection[Path], passed: Iterable[str] = ()
+) -> Program | None:
+    """Find a program by trusted search; None if there is none. `passed` names the variables that it gets."""
+    found = find_trusted_program(name, environ, writable=writable)
+    if not found:
+        return None
+    environment = build_trusted_environment(environ, writable=writable, names=passed)
+    return Program(use=use, command=(found,), environment=environment)
+
+
+def use_own_program(use: Use, *command: str, environment: Mapping[str, str]) -> Program:
+    """Use a program by its absolute path: a file of this installation, or one that was found here before."""
+    return Program(use=use, command=command, environment=environment)
+
+
+def use_accepted_program(use: Use, line: CommandLine) -> Program | None:
+    """Use a command line whose code in the workspace the caller compared with the accepted hash; None if not found."""
+    found = locate_program(line)
+    if found is None:
+        return None
+    return Program(use=use, command=(str(found), *line.words[1:]), environment=line.environment)
+
+
+def run_program(
+    program: Program,
+    *arguments: str,
+    folder: Path = NEUTRAL_FOLDER,
+    given: bytes = b"",
+    timeout: float | None = None,
+    is_interactive: bool = False,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run to the end and capture the output. An interactive program has the terminal instead.
+
+    Raises `OSError` or `subprocess.TimeoutExpired`.
+    """
+    command = [*program.command, *arguments]
+    if is_interactive:
+        return subprocess.run(command, cwd=folder, env=dict(program.environment), check=False)
+    environment = dict(program.environment)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, input=given, timeout=timeout, check=False
+    )
+
+
+async def run_program_async(
+    program: Program, *arguments: str, folder: Path = NEUTRAL_FOLDER
+) -> subprocess.CompletedProcess[bytes]:
+    """Run to the end and capture the output; a cancellation kills it. Raises `OSError`."""
+    command = [*program.command, *arguments]
+    return await anyio.run_process(command, cwd=folder, env=program.environment, check=False)
+
+
+async def open_program(
+    program: Program,
+    *arguments: str,
+    folder: Path,
+    stdin: int = subprocess.DEVNULL,
+    stderr: int = subprocess.PIPE,
+    pass_fds: Sequence[int] = (),
+) -> Process:
+    """Start a program in a session of its own, with its output in pipes. Raises `OSError`."""
+    return await anyio.open_process(
+        [*program.command, *arguments],
+        stdin=stdin,
+        stderr=stderr,
+        cwd=folder,
+        env=program.environment,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
+
+
+async def open_command(
+    arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: int
+) -> Process:
+    """Start a command of a tool without a supervisor, which Windows has none of. Raises `OSError`."""
+    assert sys.platform == "win32", "everywhere else the supervisor starts it"
+    flags = subprocess.CREATE_NEW_PROCESS_GROUP
+    return await anyio.open_process(list(arguments), stdin=stdin, cwd=folder, env=environment, creationflags=flags)
+
+
+def start_in_background(program: Program, *arguments: str, folder: Path, output: IO[bytes]) -> None:
+    """Start a program that outlives this process and its terminal. Raises `OSError`."""
+    process = subprocess.Popen(
+        [*program.command, *arguments],
+        cwd=folder,
+        env=dict(program.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+    process.returncode = 0  # it is not waited for, and that is meant
+
+
+def open_own_processes(use: Use) -> "SpawnContext":
+    """Return the way to start more processes of this program.
+
+    They, and the tracker that `multiprocessing` starts with them, are `python -c …` in this folder: without
+    PYTHONSAFEPATH a `multiprocessing.py` of the workspace would be imported.
+    """
+    import multiprocessing  # noqa: PLC0415  a tenth of the modules of a run, and the server alone needs it
+
+    assert use is SERVER_PROCESS
+    os.environ["PYTHONSAFEPATH"] = "1"
+    return multiprocessing.get_context("spawn")

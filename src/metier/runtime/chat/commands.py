@@ -1,0 +1,147 @@
+"""Commands in a chat: those that `.agent/commands/NAME.md` defines, and shell commands that the user types."""
+
+import re
+import uuid
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.definitions.files.contained_path import read_contained
+from metier.definitions.text.document import parse_document
+from metier.errors import UsageError
+from metier.messages import ModelReply, TextPart, ToolCallPart, ToolResultPart, Usage
+from metier.providers.base import ModelRequest, Observer
+from metier.runtime.host import Host
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
+from metier.runtime.records.index_rows import TYPED
+
+COMMANDS_FOLDER = Path(".agent") / "commands"
+MAX_COMMAND_BYTES = 100_000
+_COMMAND_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9])")
+_MAX_OWN_COMMANDS = 200
+
+TOOL = "Bash"
+MARK = "!"
+"""What a line with a command begins with."""
+_MAX_OUTPUT = 4_000
+
+
+class OwnCommand(Struct, frozen=True, kw_only=True):
+    name: str
+    description: str
+    body: str
+
+    def fill(self, arguments: str) -> str:
+        """The message: `$ARGUMENTS` is everything behind the name, `$1` its first word. Without either, it follows."""
+        words = arguments.split()
+
+        def find(place: re.Match[str]) -> str:
+            if place[1] == "ARGUMENTS":
+                return arguments
+            number = int(place[1]) - 1
+            return words[number] if number < len(words) else ""
+
+        if not _PLACEHOLDER.search(self.body):
+            return f"{self.body}\n\n{arguments}".strip()
+        return _PLACEHOLDER.sub(find, self.body).strip()
+
+
+def list_own_commands(place: Host) -> dict[str, OwnCommand]:
+    """By name. A file that cannot be read is left out; what a clone says counts when the folder is trusted."""
+    folder = place.workspace / COMMANDS_FOLDER
+    if not place.trust.is_trusted or not folder.is_dir():
+        return {}
+    files = sorted(file for file in folder.glob("*.md") if _COMMAND_NAME.fullmatch(file.stem))[:_MAX_OWN_COMMANDS]
+    found = (_read(file, place.workspace) for file in files)
+    return {command.name: command for command in found if command is not None}
+
+
+def check_trusted(place: Host, name: str) -> None:
+    """Raises `UsageError` where the folder has the command and is not trusted."""
+    if (
+        not place.trust.is_trusted
+        and _COMMAND_NAME.fullmatch(name)
+        and (place.workspace / COMMANDS_FOLDER / f"{name}.md").is_file()
+    ):
+        raise UsageError(
+            f"The command '/{name}' came with this folder, which you have not trusted ({place.trust.origin})",
+            hint="Read it, then run `agent trust`",
+        )
+
+
+def _read(file: Path, workspace: Path) -> OwnCommand | None:
+    try:
+        data = read_contained(file, within=workspace, limit=MAX_COMMAND_BYTES)
+    except OSError:
+        return None
+    if len(data) > MAX_COMMAND_BYTES:
+        return None
+    document = parse_document(data, file=file)
+    body = document.body.strip()
+    first = next((line.strip("# ").strip() for line in body.splitlines() if line.strip()), "")
+    described = document.fields.text("description")
+    return OwnCommand(name=file.stem, description=described or first, body=body) if body else None
+
+
+# A run whose only call is the command: rules, sandbox and undo are those of every call. No model is asked; this
+# provider makes the one call and returns its output, so that later turns know it.
+class TypedCommand:
+    """A provider that calls one command, then tells what came of it."""
+
+    name = TYPED
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        del observe
+        results = [part for part in request.messages[-1].parts if isinstance(part, ToolResultPart)]
+        if results:
+            text = results[-1].text
+            said = (
+                text
+                if len(text) <= _MAX_OUTPUT
+                else f"{text[:_MAX_OUTPUT]}\n[… {len(text) - _MAX_OUTPUT} more characters]"
+            )
+            return self._build(request, TextPart(text=said or "(no output)"))
+        call_id = f"typed-{uuid.uuid4().hex[:8]}"
+        return self._build(request, ToolCallPart(id=call_id, name=TOOL, arguments={"command": self._command}))
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        del request
+        return None
+
+    async def close(self) -> None:
+        """It holds nothing."""
+
+    def _build(self, request: ModelRequest, part: TextPart | ToolCallPart) -> ModelReply:
+        is_call = isinstance(part, ToolCallPart)
+        return ModelReply(
+            parts=(part,),
+            stop_reason="tool_calls" if is_call else "end",
+            usage=Usage(),
+            provider=TYPED,
+            model=request.model,
+        )
+
+
+def use_typed(place: Host, command: str) -> Host:
+    """The place with nothing that could answer but the command."""
+    model = place.settings.model.model_copy(update={"name": TYPED, "allowed_models": ()})
+    settings = place.settings.model_copy(update={"model": model})
+    return replace(place, provider=TypedCommand(command), settings=settings)
+
+
+class TypedApproval:
+    """Says yes to exactly the command that was typed: who typed it was asked by typing it. What is denied stays so."""
+
+    def __init__(self, command: str, *, by: str) -> None:
+        self._command = command
+        self._by = by
+
+    async def __call__(self, question: ApprovalQuestion) -> Reply | None:
+        if question.tool != TOOL or question.arguments.get("command") != self._command:
+            return None
+        return Reply(decision="approved", by=self._by, reason="Typed by the person")

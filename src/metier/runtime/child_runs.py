@@ -1,0 +1,382 @@
+"""Child runs: requested by another run or by a task, followed until they end, their results and failures collected."""
+
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import Field, JsonValue
+
+from metier.decisions import describe_failure, read_failure
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import has_errors
+from metier.definitions.task import TaskDefinition
+from metier.engine import entries as e
+from metier.engine.delegation.orders import order_step
+from metier.engine.delegation.partners import fill_inputs, read_inputs
+from metier.engine.entries import ChildRequest, Limits, RunStarted, RunWorktree
+from metier.engine.execution.delegating import find_open_delegations, record_children_end
+from metier.engine.execution.past_results import build_results
+from metier.engine.journal import RunLog, read_entries
+from metier.engine.options import RuntimeOptions
+from metier.engine.phases import FINAL
+from metier.engine.services import Services
+from metier.engine.state import RunState, apply, fold
+from metier.engine.state_parts.child import Child
+from metier.engine.steps import Step
+from metier.engine.stopping import Stopper
+from metier.engine.tracing.span_fold import find_context
+from metier.engine.unwrapping import unwrapped
+from metier.errors import ConfigError, MetierError, UsageError
+from metier.event_record import EventRecord
+from metier.messages import Value
+from metier.runtime.checks.validation import check_task
+from metier.runtime.delegation.authority import hand_down
+from metier.runtime.host import Host
+from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
+from metier.runtime.workspace.agents import AgentInForce, check_model, find_agent_file
+from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
+from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
+from metier.store.base import Store
+from metier.telemetry.sinks import Sink
+
+_BY_A_PERSON = frozenset({"approval", "input", "in_doubt", "step_failed", "changed_code", "limit", "explicit"})
+"""Pauses that end when a user says or does something."""
+_PREVIEW = "preview"
+
+
+class ChildRunStart(Value):
+    """Everything that a child run needs to begin, in any process."""
+
+    order: ChildRequest
+    parent_run_id: str = ""
+    mode: Literal["live", "dry_run"] = "live"
+    """That of the run above."""
+    inherited: dict[str, str] = Field(default_factory=dict)
+    """Pins from the run above."""
+    trace_parent: str = ""
+    """The step of the run above, as a W3C `traceparent`."""
+    worktree: RunWorktree | None = None
+    """That of the run above, which this one works in too unless it has one of its own."""
+    settings: str = ""
+    """The digest of the settings that it begins with; without it, those of the process that begins it."""
+
+
+async def use_settings(place: Host, commission: ChildRunStart | None, store: Store) -> Host:
+    """The place with the settings that the commission names."""
+    if commission is None or not commission.settings:
+        return place
+    return await use_pinned_settings(place, {SETTINGS: commission.settings}, store)
+
+
+def request_task(
+    place: Host, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
+) -> ChildRunStart:
+    """A user wants a task done, every step by `model` where one is named.
+
+    Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
+    all of them, and `ConfigError` with every problem of a task whose steps cannot all be run.
+    """
+    task = get_task(place, task_id)
+    if has_errors(problems := check_task(place, task.id, agent=agent)):
+        raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
+    if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
+        find_agent_file(place.workspace, default)
+    inputs, wrong = fill_inputs(read_inputs(task), dict(given))
+    if wrong:
+        known = ", ".join(item.name for item in task.inputs) or "none"
+        raise UsageError(f"Task {task.id!r} cannot be run: {'; '.join(wrong)}", hint=f"Its inputs: {known}")
+    runtime = place.settings.runtime
+    for name in dict.fromkeys(step.agent or task.agent or agent or runtime.agent or "" for step in task.steps):
+        check_model(place, name, model=model)
+    order = ChildRequest(
+        task=task.name,
+        agent=task.agent or agent or runtime.agent or "",
+        model=model,
+        task_id=task.id,
+        inputs=inputs,
+        limits=build_limits(runtime),
+    )
+    return ChildRunStart(order=order)
+
+
+def build_limits(runtime: RuntimeOptions) -> Limits:
+    return Limits(
+        max_turns=runtime.max_turns,
+        max_cost_usd=runtime.max_cost_usd,
+        on_step_failure=runtime.on_step_failure,
+        max_delegation_depth=runtime.max_delegation_depth,
+        delegation_share=runtime.delegation_share,
+        max_children_per_call=runtime.max_children_per_call,
+        on_limit=runtime.on_limit,
+        delegates_together=True,
+        ends_at_first_finish=True,
+    )
+
+
+async def prepare_run(
+    agent: AgentInForce,
+    store: Store,
+    *,
+    host: Host,
+    folder: Path,
+    commission: ChildRunStart | None,
+    is_dry: bool = False,
+) -> PreparedRun:
+    """A run that has not started."""
+    if commission is None:
+        return PreparedRun(folder=folder, agent=agent, is_dry=is_dry, host=host)
+    order, inherited = commission.order, commission.inherited
+    task = await _find_task(host, order, pins=inherited, store=store)
+    run = PreparedRun(folder=folder, agent=agent, is_dry=is_dry, host=host, order=order, task=task, inherited=inherited)
+    return replace(run, agent=apply_step(agent, run.steps)) if run.steps else run
+
+
+async def restore_run(place: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
+    """A run that has started, with what it is pinned to."""
+    place = replace(place, worktree=started.worktree)
+    pinned = await use_pinned_settings(place, started.pins, store)
+    order = started.order
+    run = PreparedRun(
+        folder=folder,
+        agent=await use_pinned_agent(pinned, started, store),
+        is_dry=started.mode == "dry_run",
+        pins=started.pins,
+        host=await use_pinned_host(place, started.pins, store),
+        order=order,
+        task=await _find_task(place, order, pins=started.pins, store=store) if order is not None else None,
+    )
+    return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
+
+
+async def _find_task(
+    place: Host, order: ChildRequest, *, pins: Mapping[str, str], store: Store
+) -> TaskDefinition | None:
+    task_id = order.task_id or order.step_of
+    if not task_id:
+        return None
+    return await find_pinned_task(place.workspace, task_id, pins=pins, store=store) or get_task(place, task_id)
+
+
+class GoOn(Protocol):
+    """Drives the run of this id until it ends or waits; begins it as it is commissioned, where it has not started."""
+
+    def __call__(self, run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> Awaitable[RunState]: ...
+
+
+class Borrowed(Struct, frozen=True):
+    """A sink that its owner closes."""
+
+    sink: Sink
+
+    def write(self, record: EventRecord) -> None:
+        self.sink.write(record)
+
+    def close(self) -> None:
+        return None
+
+
+async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, go_on: GoOn) -> bool:
+    """See the other runs through; True when their results are on record, False while one waits or was stopped too.
+
+    A run that waits for a user does not stop the others: they are driven to their end.
+    """
+    requests = [request for _, request in find_open_delegations(log.state)]
+    if not requests or stopper.is_set or log.state.pause is None or log.state.pause.pause != "delegation":
+        return False
+    # A reader of the index finds out meanwhile that the run waits, and for which runs.
+    await log.update_index()
+    follow = partial(_follow_one, log.state, services=services, stopper=stopper, go_on=go_on)
+    children = await _follow_all(requests, follow, at_once=services.runtime.max_parallel_children)
+    if any(child.phase not in FINAL for child in children):
+        return False
+    await record_children_end(log, services, children)
+    return True
+
+
+async def _follow_all(
+    requests: Sequence[e.ChildRequested], follow: Callable[[e.ChildRequested], Awaitable[RunState]], *, at_once: int
+) -> list[RunState]:
+    """How each of them stands, in this order. What goes wrong with one is raised when the others have pause or end."""
+    if len(requests) == 1:
+        return [await follow(requests[0])]
+    found: dict[str, RunState] = {}
+    failures: list[MetierError] = []
+    limiter = anyio.CapacityLimiter(at_once)
+
+    async def follow_one(request: e.ChildRequested) -> None:
+        async with limiter:
+            try:
+                found[request.child_run_id] = await follow(request)
+            except MetierError as failure:
+                failures.append(failure)
+
+    with unwrapped():
+        async with anyio.create_task_group() as group:
+            for request in requests:
+                group.start_soon(follow_one, request)
+    if failures:
+        raise failures[0]
+    return [found[request.child_run_id] for request in requests]
+
+
+async def _follow_one(
+    above: RunState, delegated: e.ChildRequested, *, services: Services, stopper: Stopper, go_on: GoOn
+) -> RunState:
+    child = await read_run(services.store, delegated.child_run_id)
+    if child.started is not None and child.started.parent_run_id != above.run_id:
+        raise UsageError(
+            f"Run {child.run_id!r} does not work for run {above.run_id!r}",
+            hint="The journal names a run that it did not order; it cannot go on",
+        )
+    if stopper.is_set or await _is_settled(child, services.store):
+        return child
+    commission = None if child.started else await _commission(delegated, above, services.store)
+    begin = partial(go_on, commission=commission)
+    return await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=begin)
+
+
+async def _is_settled(child: RunState, store: Store) -> bool:
+    """It ended, and its events were sent: one that was killed at its last entry still has its event log to complete."""
+    row = await store.find_run(child.run_id) if child.phase in FINAL else None
+    return row is not None and row.status == child.status
+
+
+async def read_run(store: Store, run_id: str) -> RunState:
+    return fold(run_id, await read_entries(store, run_id))
+
+
+async def find_all_waiting(store: Store, state: RunState) -> list[RunState]:
+    """The runs that are really waited for: the lowest of those that wait for each other, in the order asked."""
+    found: list[RunState] = []
+    is_due = False
+    for _, request in find_open_delegations(state):
+        below = await read_run(store, request.child_run_id)
+        if below.started is None:
+            is_due = True
+        elif below.phase not in FINAL:
+            found += await find_all_waiting(store, below)
+    # A run whose children have not all started, or have all ended, is itself the one to continue with.
+    return [*found, state] if is_due or not found else found
+
+
+async def find_waiting(store: Store, state: RunState) -> RunState:
+    """The one of them that is looked at first: one that waits for a user, if there is any."""
+    waiting = await find_all_waiting(store, state)
+    return next((each for each in waiting if each.pause is not None and each.pause.pause in _BY_A_PERSON), waiting[0])
+
+
+async def _go_on(
+    child_id: str, services: Services, *, stopper: Stopper, go_on: Callable[[str, Stopper], Awaitable[RunState]]
+) -> RunState:
+    own = Stopper(services.runtime.signal_grace_seconds, waits_for_model=stopper.waits_for_model)
+    with stopper.followed_by(own):
+        try:
+            return await go_on(child_id, own)
+        except UsageError as error:
+            found = await read_run(services.store, child_id)
+            if found.started is not None:
+                raise
+            # It cannot even begin, and will not later: the run that ordered it has to know.
+            failure = e.RunFailed(reason="not_started", message=error.sentence)
+            return dataclasses.replace(found, phase="ERROR", status="failed", failure=failure)
+
+
+async def _collect_results(children: Sequence[Child], store: Store) -> dict[str, str]:
+    """What the steps so far gave, each as its scripts said it: for a step whose script summarizes."""
+    results: list[JsonValue] = []
+    for child in children:
+        if child.status == "completed":
+            results += await build_results(await read_entries(store, child.run_id), store)
+    return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
+
+
+async def _commission(delegated: e.ChildRequested, above: RunState, store: Store) -> ChildRunStart:
+    """What the other run is given. It follows from the journal above, so it is the same after a kill."""
+    started = above.started
+    assert started is not None
+    children = above.children if above.plan else []
+    return ChildRunStart(
+        order=delegated.order,
+        parent_run_id=above.run_id,
+        mode=started.mode,
+        inherited={
+            **await hand_down(started, delegated.order, store),
+            **await _collect_results(children, store),
+        },
+        trace_parent=find_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
+        worktree=started.worktree,
+        settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
+    )
+
+
+def lend(sinks: Sequence[Sink]) -> list[Sink]:
+    """The same sinks for a run that must not close them."""
+    return [sink if isinstance(sink, Borrowed) else Borrowed(sink) for sink in sinks]
+
+
+# Inputs without a value or a default stay as written; results of earlier steps are not known yet.
+def commission_step(place: Host, task_id: str, *, file: str = "", agent: str = "") -> ChildRunStart:
+    """`TASK.md` where no file is named. Raises `UsageError` for a task or step that is not there, `ConfigError`."""
+    task = get_task(place, task_id)
+    names = [step.file.name for step in task.steps]
+    wanted = file or names[0]
+    number = next((i for i, name in enumerate(names) if wanted in (name, name.removesuffix(".md"))), None)
+    if number is None:
+        hint = hint_nearest(wanted, names) or f"There are: {', '.join(names)}"
+        raise UsageError(f"Task {task.id!r} has no step {wanted!r}", hint=hint)
+    inputs = {
+        item.name: f"{{{{inputs.{item.name}}}}}" if item.default is None else item.default for item in read_inputs(task)
+    }
+    limits = build_limits(place.settings.runtime)
+    above = RunState(_PREVIEW)
+    started = e.RunStarted(
+        task=task.name,
+        mode="dry_run",
+        provider="",
+        model="",
+        context_id=_PREVIEW,
+        trace_id=_PREVIEW,
+        workspace=str(place.workspace),
+        limits=limits,
+        order=e.ChildRequest(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
+    )
+    apply(above, started)
+    default = agent or place.settings.runtime.agent or ""
+    planned = (
+        e.PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or default)
+        for step in task.steps
+    )
+    apply(above, e.TaskPlanned(steps=tuple(planned)))
+    return ChildRunStart(order=order_step(above, above.steps[number], task), mode="dry_run")
+
+
+async def find_failed(store: Store, state: RunState) -> RunState | None:
+    """The lowest of the runs that failed one because of the other; nothing where this one goes well or waits."""
+    if state.failure is None and (state.pause is None or state.pause.pause != "step_failed"):
+        return None
+    while (step := find_failed_step(state)) is not None and step.delegated is not None:
+        state = await read_run(store, step.delegated.child_run_id)
+    return state
+
+
+def get_cause(state: RunState | None) -> str:
+    """What the failed step gave back, redacted and bounded as in the journal; empty where no step is to blame."""
+    if state is not None and state.unaccepted is not None and state.failure is not None:
+        return "\n".join(state.unaccepted.failures)
+    step = find_failed_step(state) if state is not None else None
+    if step is None or step.finished is None:
+        return ""
+    failure = read_failure(step.finished.text) or {}
+    printed = f"{failure['stdout']}\n" if failure.get("stdout") else ""
+    return printed + describe_failure(step.finished.text)
+
+
+def find_failed_step(state: RunState) -> Step | None:
+    """The last one: those before it did not keep the run from continuing."""
+    return next((step for step in reversed(state.steps) if step.finished and step.finished.is_error), None)

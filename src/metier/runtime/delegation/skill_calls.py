@@ -1,0 +1,143 @@
+"""Skills of a run that can be called: as its tools, and as runs that another skill delegates to."""
+
+import hashlib
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from metier.capabilities.adapter import name_owner
+from metier.capabilities.advisor import Bill, ProviderAdvisor
+from metier.capabilities.delegation import DelegationRequest, Lineage
+from metier.capabilities.executor import Capability, SkillExecutor
+from metier.capabilities.protocol import AgentResponse, InputRequest, ResponseError, ResponseMetadata, TaskState
+from metier.capabilities.tool import build_capability_tools, name_conversation, name_message
+from metier.capabilities.turns import Conversations
+from metier.decisions import CalledRun
+from metier.definitions.names import canonical_name
+from metier.definitions.skills.scripts import is_capability
+from metier.engine.journal import read_entries
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState, fold
+from metier.ids import CHILD
+from metier.providers.absent import AbsentProvider
+from metier.providers.base import Provider
+from metier.providers.facts import FactBook
+from metier.providers.options import OFFLINE
+from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.host import Host
+from metier.runtime.workspace.prepared_run import PreparedRun
+from metier.runtime.workspace.skill_catalog import open_needs
+from metier.skills.package import SkillPackage
+from metier.store.base import Store
+from metier.store.tokens import load_resume_keys
+from metier.tools.base import Tool
+from metier.tools.process.sandbox.confinement import Confinement
+
+
+# The parent's driver, or the caller of the adapter, drives the child run. Its name follows from the parent's journal,
+# so there is one run for each delegation.
+class AwaitedRuns(Struct, frozen=True):
+    """The router of a skill that is called in a run: the run waits for the other one, then calls the skill again."""
+
+    store: Store
+
+    async def delegate(self, request: DelegationRequest) -> AgentResponse:
+        work = name_work(request)
+        child = fold(work.run_id, await read_entries(self.store, work.run_id))
+        if child.phase not in FINAL:
+            return build_waiting(work)
+        return await read_response(child, self.store)
+
+
+def name_work(request: DelegationRequest) -> CalledRun:
+    """The run that is to do it. No other conversation leads to the same one."""
+    digest = hashlib.sha256(request.context_id.encode()).hexdigest()[:24]
+    return CalledRun(run_id=f"{CHILD}{digest}", call=request.as_call())
+
+
+def build_waiting(work: CalledRun, request: InputRequest | None = None) -> AgentResponse:
+    return AgentResponse(state=TaskState.DELEGATING, input_request=request, metadata=ResponseMetadata(handed_on=work))
+
+
+async def read_response(child: RunState, store: Store) -> AgentResponse:
+    """How a run that has ended answers: as its skill did, or why the skill could not."""
+    found = await find_stored(child, store)
+    if found is not None and found.state.is_terminal and found.state != TaskState.CANCELED:
+        return found
+    if child.failure is None:
+        # A user said that it is done; what the skill would have answered is unknown.
+        return AgentResponse(outputs={"summary": child.result})
+    error = ResponseError(code=child.failure.reason, message=child.failure.message)
+    return AgentResponse(state=TaskState(child.status), errors=(error,))
+
+
+async def find_stored(run: RunState, store: Store) -> AgentResponse | None:
+    """The last answer of the skill, whole: the journal has it shortened, in the words for a model."""
+    if not run.steps:
+        return None
+    step = run.steps[-1]
+    context_id = name_conversation(run.run_id, step.step_id)
+    stored = await store.contexts.find_message(context_id, name_message(step.attempts))
+    return AgentResponse.model_validate(stored.result) if stored is not None and stored.is_done else None
+
+
+def list_callable(
+    packages: Sequence[SkillPackage],
+    place: Host,
+    store: Store,
+    *,
+    run: PreparedRun,
+    advisor: ProviderAdvisor | None,
+    confinement: Confinement,
+) -> tuple[Tool, ...]:
+    """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
+    call = run.order.call if run.order is not None else None
+    executor = SkillExecutor(
+        packages={canonical_name(package.definition.name): package for package in packages},
+        workspace=place.root,
+        artifacts=run.folder / "artifacts",
+        is_one_place=True,
+        environ=place.environ,
+        advisor=advisor,
+        confinement=confinement,
+        needs=open_needs(place),
+    )
+    conversations = Conversations(
+        executor=executor,
+        contexts=store.contexts,
+        redactor=build_place_redactor(place),
+        keys=load_resume_keys(place.runs, place.environ, home=place.home),
+        owner=name_owner(),
+        clock=place.clock,
+        router=AwaitedRuns(store),
+    )
+    lineage = Lineage(call.chain, call.ceiling) if call is not None else Lineage()
+    callable_skills = _find_callable(executor, ordered=call.skill if call is not None else "")
+    return build_capability_tools(
+        callable_skills, conversations, lineage=lineage, bill=advisor.bill if advisor else None
+    )
+
+
+def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
+    """A skill whose contract has errors stays readable; what is wrong with it is told where skills are checked.
+
+    The one that another skill has ordered may also have an `entrypoint` instead of an `impl.py`.
+    """
+    names = [
+        name for name, package in executor.packages.items() if is_capability(package.definition) or name == ordered
+    ]
+    return [one for name in names if isinstance(one := executor.find(name), Capability)]
+
+
+def find_advisor(place: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
+    """The model of the run; None where there is none."""
+    if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
+        return None
+    model = place.settings.model
+    return ProviderAdvisor(
+        provider=provider,
+        model=model.name,
+        max_tokens=model.max_tokens,
+        timeout_seconds=model.timeout_seconds,
+        bill=Bill(facts),
+    )

@@ -1,0 +1,135 @@
+"""Follow a run while another process, perhaps on another machine, drives it. Only reads.
+
+Its event log is on the machine that drives it, and says most. Where the journal gets ahead of the log that is here, or
+there is none, the journal is followed instead: it is in the store.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+from pydantic import ValidationError
+
+from metier.event_record import EventRecord
+from metier.runtime.history.run_views import read_history
+from metier.runtime.records.run_log import Teller
+from metier.runtime.runs import Runtime
+from metier.store.base import RUNNABLE
+from metier.telemetry.jsonl import FILE_NAME
+
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+"""How often the journal is compared with the log, and so how long a driver may take to write what it has recorded."""
+
+
+class News(NamedTuple):
+    """What a look at a run brought."""
+
+    records: list[EventRecord]
+    is_driven: bool
+    """A process drives the run, or one of its queue will: more may come."""
+
+
+class _Told:
+    """What the journal tells, kept until it is shown."""
+
+    def __init__(self) -> None:
+        self.records: list[EventRecord] = []
+
+    def write(self, record: EventRecord) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        return None
+
+
+class Follower:
+    """Log and journal tell the same events of the journal in the same order, so their number says which was shown."""
+
+    def __init__(self, runtime: Runtime, run_id: str) -> None:
+        self._runtime, self._run_id = runtime, run_id
+        self._path, self._position = runtime.folder(run_id) / FILE_NAME, 0
+        self._logged = 0
+        """How many events of the journal the log has told."""
+        self._shown = 0
+        """How many were shown, from wherever."""
+        self._told = _Told()
+        self._teller = Teller(runtime.place, run_id, self._told)
+        self._is_elsewhere = False
+        """The log of the driver is not here."""
+        self._next_look = 0.0
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """The run is driven on another machine, as far as can be seen: `wait` returns as soon as the store has more."""
+        return self._is_elsewhere or not self._path.exists()
+
+    async def look(self, *, is_only_look: bool = False) -> News:
+        """The events since the last look, each once and in order.
+
+        A journal that is ahead of the log is believed at the second look; with `is_only_look`, at once.
+        """
+        # Who drives is asked first: what it wrote before it let go is then still read.
+        is_driven = await self._is_driven()
+        is_elsewhere = self.is_elsewhere
+        if is_driven and not is_elsewhere and anyio.current_time() < self._next_look:
+            return News(list(self._read_new_log()), is_driven)
+        # A log that is not here has nothing to tell: the journal is believed at once.
+        return News(await self._compare(has_time=is_driven and not is_elsewhere and not is_only_look), is_driven)
+
+    async def wait(self) -> None:
+        """Until another look may bring something."""
+        if self.is_elsewhere:
+            after = self._teller.state.seq
+            await self._runtime.store.wait_for_entries(self._run_id, after=after, seconds=LOOK_SECONDS)
+        else:
+            await anyio.sleep(POLL_SECONDS)
+
+    async def _is_driven(self) -> bool:
+        row = await self._runtime.store.find_run(self._run_id)
+        # One of a queue is driven as soon as a worker comes to it.
+        return row is not None and bool(row.driver or (row.queue and row.status in RUNNABLE))
+
+    async def _compare(self, *, has_time: bool) -> list[EventRecord]:
+        """The log has its time to tell what the journal already holds, unless it is known that it will not."""
+        overdue = len(self._told.records)
+        self._teller.tell(await read_history(self._runtime, self._run_id, after=self._teller.state.seq))
+        self._next_look = anyio.current_time() + LOOK_SECONDS
+        records = list(self._read_new_log())
+        if self._is_elsewhere or not has_time:
+            overdue = len(self._told.records)
+        for record in self._told.records[self._shown : overdue]:
+            self._is_elsewhere = True
+            self._shown += 1
+            records.append(record)
+        return records
+
+    def _read_new_log(self) -> Iterator[EventRecord]:
+        for record in self._read_log():
+            if record.entry:
+                self._logged += 1
+                if self._logged <= self._shown:
+                    continue
+                self._shown, self._is_elsewhere = self._logged, False
+            yield record
+
+    def _read_log(self) -> Iterator[EventRecord]:
+        lines, self._position = _read_on(self._path, self._position)
+        for line in lines:
+            try:
+                yield EventRecord.model_validate_json(line)
+            except ValidationError:  # written by a newer version, or damaged: `agent replay` says which
+                continue
+
+
+def _read_on(path: Path, position: int) -> tuple[list[bytes], int]:
+    """The whole lines after a position, and where they end; a line that is being written waits for the next look."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            data = file.read()
+    except FileNotFoundError:
+        return [], position
+    whole = data[: data.rfind(b"\n") + 1]
+    return whole.splitlines(), position + len(whole)

@@ -1,0 +1,227 @@
+"""Maintenance of stored runs: delete ended ones with their folders, rebuild an event log from its journal."""
+
+import json
+import os
+import shutil
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio.to_thread
+from msgspec import Struct
+
+from metier.engine.journal import read_entries
+from metier.errors import LogError
+from metier.event_record import EventRecord
+from metier.ids import SystemClock
+from metier.runtime.delegation.worktrees import remove_deleted
+from metier.runtime.history.replays import get_start
+from metier.runtime.host import Host
+from metier.runtime.records.run_folders import DELETING, find_folder, iterate_folders, read_deletions, remove_folder
+from metier.runtime.records.run_log import Teller, check_journal
+from metier.runtime.runs import Runtime
+from metier.store.base import ENDED, RunRow, Store
+from metier.store.failures import StoreFull
+from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
+from metier.telemetry.sinks import Sink
+
+DELETION_BATCH = 500
+"""Runs that one transaction deletes: enough to share its cost, few enough that drivers wait for milliseconds."""
+_ALL_TIME = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """Which ended runs may go: all but the newest `keep`, and only those that ended so many days ago."""
+
+    keep: int = 0
+    older_than_days: float | None = None
+
+
+async def find_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[list[RunRow]]:
+    """Ended runs that no process drives, whose parent has ended too; pages of those that ended first, first."""
+    before, below = _find_deadline(runtime, wanted), 0
+    if wanted.keep:
+        below = await _find_oldest_kept(runtime.store, wanted.keep)
+        if not below:
+            return
+    last: RunRow | None = None
+    while page := await runtime.store.list_ended(
+        updated_before=before, after=last, number_below=below, limit=DELETION_BATCH
+    ):
+        last = page[-1]
+        yield [row for row in page if not row.driver]
+
+
+# The rows go first, one transaction per batch. A note beside the run folders names the batch until its folders are
+# gone, so that the next deletion finishes an interrupted one.
+async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable[[Sequence[str]], None]) -> int:
+    """Delete them in batches; `tell` gets the ids of each batch that is gone. Returns how many went."""
+    await anyio.to_thread.run_sync(_remove_noted, runtime.place, await _find_noted(runtime))
+    before = _find_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
+    count = 0
+    async for page in find_old_runs(runtime, wanted):
+        deleted = await _delete(runtime, [row.run_id for row in page], before)
+        count += len(deleted)
+        tell(deleted)
+    if before is not None:
+        await _remove_leftovers(runtime, before)
+    await runtime.store.reclaim(updated_before=before)
+    return count
+
+
+def _find_deadline(runtime: Runtime, wanted: Retention) -> datetime:
+    days = wanted.older_than_days
+    return _ALL_TIME if days is None else runtime.place.clock.now() - timedelta(days=days)
+
+
+async def _find_oldest_kept(store: Store, keep: int) -> int:
+    """The number of the oldest of the newest ended runs; 0 when there are fewer."""
+    number = 0
+    while page := await store.list_runs(before=number, limit=DELETION_BATCH):
+        for row in page:
+            keep -= row.status in ENDED and not row.driver and not await _is_needed(store, row)
+            if keep == 0:
+                return row.number
+        number = page[-1].number
+    return 0
+
+
+async def _is_needed(store: Store, row: RunRow) -> bool:
+    """An unfinished run may still ask how a run that it ordered ended."""
+    parent = await store.find_run(row.parent_run_id) if row.parent_run_id else None
+    return parent is not None and parent.status not in ENDED
+
+
+async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
+    """Those that were deleted: a run that a process began to drive meanwhile stays."""
+    if not run_ids:
+        return []
+    note = runtime.place.runs / f"{DELETING}{os.getpid()}.json"
+    # Before the rows go: after a kill the note tells a folder that is left over from a run that was lost.
+    with suppress(OSError):  # a full disk is a reason to delete
+        note.write_text(json.dumps(list(run_ids)), encoding="utf-8")
+    try:
+        deleted = await runtime.store.delete_runs(run_ids, updated_before=before)
+    except StoreFull:
+        note.unlink(missing_ok=True)
+        return await _delete_on_full_disk(runtime, run_ids, before)
+    await anyio.to_thread.run_sync(_remove_noted, runtime.place, {note: deleted})
+    return deleted
+
+
+async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
+    """Folders first, which need no room to go; then a few rows at a time: what they leave makes room for more."""
+    if await _remove_folders(runtime, run_ids):
+        return await _delete(runtime, run_ids, before)
+    if len(run_ids) == 1:
+        raise StoreFull(
+            f"The disk is full, and what run {run_ids[0]!r} left was too little room to delete it",
+            hint="Delete a file of your own, then run `agent runs gc` again",
+        )
+    half = len(run_ids) // 2
+    first = await _delete(runtime, run_ids[:half], before)
+    await runtime.store.reclaim()
+    return [*first, *await _delete(runtime, run_ids[half:], before)]
+
+
+async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
+    """Of runs that no process drives; how many there were. A kill leaves ended runs without folders, which can go."""
+    runs = runtime.place.runs
+    found = [run_id for run_id in run_ids if find_folder(runs, run_id, shard="off").exists()]
+    for run_id in found:
+        if (row := await runtime.store.find_run(run_id)) is not None and not row.driver:
+            await anyio.to_thread.run_sync(remove_folder, runs, run_id)
+    return sum(not find_folder(runs, run_id, shard="off").exists() for run_id in found)
+
+
+async def _find_noted(runtime: Runtime) -> dict[Path, list[str]]:
+    """Notes of deletions that were cut short, each with those of its runs that are gone."""
+    return {
+        note: [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
+        for note, noted in read_deletions(runtime.place.runs).items()
+    }
+
+
+def _remove_noted(place: Host, noted: dict[Path, list[str]]) -> None:
+    for note, run_ids in noted.items():
+        for run_id in run_ids:
+            remove_folder(place.runs, run_id)
+            remove_deleted(place, run_id)
+        note.unlink(missing_ok=True)
+
+
+async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
+    """Folders on this machine of runs that another machine deleted from the store that they share."""
+    if runtime.place.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
+        return  # an empty store is more likely a wrong address than an old one
+    runs = runtime.place.runs
+    for name in await anyio.to_thread.run_sync(_find_untouched, runs, before):
+        if await runtime.store.find_run(name) is None:
+            await anyio.to_thread.run_sync(remove_folder, runs, name)
+
+
+def _find_untouched(runs: Path, before: datetime) -> list[str]:
+    """Names of run folders that were last changed before that time."""
+    return [folder.name for folder in iterate_folders(runs) if folder.stat().st_mtime < before.timestamp()]
+
+
+class Rebuilt(Struct, frozen=True, kw_only=True):
+    events: int
+    lost: int
+    """Events of the old log that only watched: a journal does not hold them."""
+
+
+async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
+    """Write `events.jsonl` again. Events keep their times where the old log still has them.
+
+    Raises `LeaseHeld` while a process drives the run.
+    """
+    lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=60)
+    try:
+        entries = await read_entries(runtime.store, run_id)
+        get_start(run_id, entries)
+        path = runtime.folder(run_id) / FILE_NAME
+        with suppress(LogError):  # a damaged log is what this is for; one that is ahead is the only witness of a loss
+            check_journal(path.parent, run_id, entries)
+        old = _read_old(path)
+        draft = path.parent / "rebuilt" / FILE_NAME
+        shutil.rmtree(draft.parent, ignore_errors=True)
+        teller = Teller(runtime.place, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
+        count = teller.tell(entries)
+        teller.close()
+        draft.replace(path)
+        shutil.rmtree(draft.parent, ignore_errors=True)
+    finally:
+        await runtime.store.release_lease(lease)
+    return Rebuilt(events=count, lost=sum(1 for record in old if not record.entry))
+
+
+class _Restamping:
+    """Gives events the time and the span that they had."""
+
+    def __init__(self, sink: Sink, old: Sequence[EventRecord]) -> None:
+        self._sink = sink
+        self._old: dict[tuple[int, str], list[EventRecord]] = {}
+        for record in old:
+            self._old.setdefault((record.entry, record.event_type), []).append(record)
+
+    def write(self, record: EventRecord) -> None:
+        known = self._old.get((record.entry, record.event_type))
+        if known:
+            before = known.pop(0)
+            record = record.model_copy(update={"timestamp": before.timestamp, "span_id": before.span_id})
+        self._sink.write(record)
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def _read_old(path: Path) -> list[EventRecord]:
+    """What can still be read; a damaged log is a reason to rebuild it."""
+    records: list[EventRecord] = []
+    try:
+        records.extend(read_events(path))
+    except LogError:
+        return records
+    return records

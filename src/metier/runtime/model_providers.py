@@ -1,0 +1,155 @@
+"""The model providers of a run: that of the settings and its fallbacks, all checked before a run starts."""
+
+from collections.abc import Callable, Collection
+
+from msgspec import Struct
+
+from metier.definitions.names import PLUGIN
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.references import INHERIT
+from metier.engine.execution.past_results import FILE_NAME as RESULTS
+from metier.engine.request_parts.skill_index import SkillIndex
+from metier.errors import UsageError
+from metier.providers.absent import AbsentProvider
+from metier.providers.allowed import AllowedProvider
+from metier.providers.base import Provider
+from metier.providers.connection import Connection
+from metier.providers.dry_run import DryRunProvider
+from metier.providers.facts import FactBook
+from metier.providers.failures import MissingKey
+from metier.providers.model_names import parse_model_name
+from metier.providers.offline.plan import Places
+from metier.providers.offline.progress import find_task
+from metier.providers.offline.provider import build_offline
+from metier.providers.options import OFFLINE
+from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, open_provider
+from metier.providers.remote_options import read_agents
+from metier.providers.retry import Candidate
+from metier.runtime.host import Host
+from metier.runtime.workspace.plugins import get_brought
+from metier.runtime.workspace.prepared_run import PreparedRun
+
+RANKED = 8
+"""How many skills the offline backbone looks at for each part of a request."""
+
+
+def open_remote(place: Host, *, run: PreparedRun) -> Provider:
+    """Raises `UsageError` for a name that the settings do not have. Without its token it is there and not asked."""
+    from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
+
+    name = place.settings.model.name
+    known = read_agents(place.settings.model.providers.a2a.agents)
+    options = known.get(name)
+    if options is None:
+        hint = hint_nearest(name, list(known)) or "Name it in model.providers.a2a.agents of your settings"
+        raise UsageError(f"There is no remote agent {name!r}", hint=hint)
+    token = place.environ.get(options.token_env, "").strip() if options.token_env else ""
+    if options.token_env and not token:
+        missing = MissingKey(f"Remote agent {name!r} has no token", hint=f"Set {options.token_env} in the environment")
+        return AbsentProvider(REMOTE, missing)
+    agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=options.timeout_seconds)
+    return RemoteAgentProvider(agent, run_id=run.folder.name, find_task=find_task)
+
+
+class Models(Struct, frozen=True):
+    provider: Provider
+    fallbacks: tuple[Candidate, ...] = ()
+
+    async def aclose(self) -> None:
+        for provider in {id(p): p for p in (self.provider, *(c.provider for c in self.fallbacks))}.values():
+            await provider.close()
+
+
+def open_models(place: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
+    """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
+    options = place.settings.model
+    if run.is_plan_only:
+        return Models(DryRunProvider(options.provider))
+    if place.provider is not None:
+        return guard(Models(place.provider), options.allowed_models)
+    if options.provider == OFFLINE:
+        return Models(_open_offline(place, shelf, run))
+    if options.provider.startswith(PLUGIN):
+        build = get_brought(
+            options.provider, [each.providers for each in place.plugins], kind="provider", failure=UsageError
+        )
+        return guard(Models(build(Connection(facts=facts))), options.allowed_models)
+    if options.provider == REMOTE:
+        return guard(Models(open_remote(place, run=run)), options.allowed_models)
+    choice = choose_provider(options)
+    if not choice.base_url:
+        check_owner(options.name, choice.name, facts)
+    try:
+        provider = open_provider(choice, facts, environment=place.environ)
+    except MissingKey as missing:
+        hint = f"{missing.hint}, use --provider offline, or run `agent` to choose a provider"
+        return Models(AbsentProvider(choice.name, MissingKey(missing.message, hint=hint)))
+    return guard(Models(provider, _open_fallbacks(place, facts, provider)), options.allowed_models)
+
+
+def guard(models: Models, allowed: Collection[str]) -> Models:
+    """The same, held to a list of models at every call."""
+    if not allowed:
+        return models
+    fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
+    return Models(AllowedProvider(models.provider, allowed), tuple(fallbacks))
+
+
+def check_owner(model: str, provider: str, facts: FactBook) -> None:
+    """Raises `UsageError` for a model that is known to be another provider's, such as the default one."""
+    owners = [name for name in facts.entries if facts.knows(name, model)]
+    if owners and provider not in owners:
+        priced = [pattern.rstrip("*") for pattern, known in facts.entries.get(provider, {}).items() if known.prices]
+        example = next(iter(priced), "")
+        hint = "Set model.name (--model, AGENT_MODEL_NAME)" + (f", for example to {example!r}" if example else "")
+        raise UsageError(f"Model {model!r} is one of {owners[0]!r}, not of {provider!r}", hint=hint)
+
+
+def _open_fallbacks(place: Host, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
+    opened: dict[str, Provider] = {primary.name: primary}
+    candidates: list[Candidate] = []
+    for name in place.settings.model.fallback_models:
+        provider_name, model = parse_model_name(name, provider=primary.name)
+        if provider_name not in opened and provider_name not in BUILT_IN:
+            raise UsageError(
+                f"Fallback model {name!r} cannot be used", hint=f"Fallbacks are models of {', '.join(BUILT_IN)}"
+            )
+        if provider_name not in opened:
+            choice = choose_provider(place.settings.model, provider_name)
+            try:
+                opened[provider_name] = open_provider(choice, facts, environment=place.environ)
+            except MissingKey as missing:
+                raise UsageError(
+                    f"Fallback model {name!r} cannot be used: {missing.message}", hint=missing.hint
+                ) from missing
+        candidates.append(Candidate(opened[provider_name], model))
+    return tuple(candidates)
+
+
+def _open_offline(place: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
+    run_folder = run.folder
+    named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
+    is_chosen = named is not None and INHERIT not in named
+    places = Places(
+        workspace=str(place.workspace),
+        artifacts=str(run_folder / "artifacts"),
+        previous=str(run_folder / RESULTS),
+        has_given=bool(run.given_results),
+    )
+    packages = tuple(shelf.packages.values())
+    return build_offline(
+        packages,
+        _rank(shelf),
+        places=places,
+        # The author of the step has chosen: how well the words match does not matter then.
+        min_score=0 if is_chosen else place.settings.skills.prefilter_min_score,
+        max_turns=run.max_turns or (run.order.limits if run.order else place.settings.runtime).max_turns,
+        only=packages[0].definition.name if is_chosen and len(packages) == 1 else "",
+    )
+
+
+def _rank(shelf: SkillIndex) -> Callable[[str], list[tuple[str, float]]]:
+    def rank(request: str) -> list[tuple[str, float]]:
+        return [(hit.skill_name, hit.score) for hit in shelf.index.rank(request, RANKED)]
+
+    return rank

@@ -1,0 +1,328 @@
+"""Messages to other agents over A2A: a run as a task, push notifications to callers, cancellations to remote agents."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import Field, JsonValue
+
+from metier.engine import entries as e
+from metier.engine.entries import InputAsked
+from metier.engine.journal import RunLog
+from metier.engine.run_state import RunState
+from metier.errors import MetierError, ToolFailed
+from metier.messages import Value
+from metier.providers.offline.progress import find_task
+from metier.providers.registry import REMOTE
+from metier.providers.remote_options import read_agents
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.host import Host
+from metier.runtime.notify.clients import using_clients
+from metier.runtime.notify.outbox_messages import Subject, build_row
+from metier.store.base import RunRow, Store
+from metier.store.outbox import OutboxRow, Receiver
+from metier.tools.web.url import Pinned, WebAccess, WebUrl, find_addresses, parse_url, pin_url
+
+RESULT = "result"
+TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELED", "REJECTED"})
+INTERRUPTED = frozenset({"INPUT_REQUIRED", "AUTH_REQUIRED"})
+RESTING = TERMINAL | INTERRUPTED
+"""States in which nothing happens until the caller or a user does something."""
+PREFIX = "TASK_STATE_"
+_STATES = {
+    "pending": "SUBMITTED",
+    "completed": "COMPLETED",
+    "canceled": "CANCELED",
+    "failed": "FAILED",
+    "timeout": "FAILED",
+    "escalated": "FAILED",
+    "blocked": "FAILED",
+}
+_FOR_A_PERSON = frozenset({"approval", "in_doubt", "step_failed", "changed_code", "explicit"})
+"""Pauses that only a user at the workspace ends. The caller is a program, perhaps a model: it may not."""
+
+PUSH = "a2a"
+"""The channel of these messages."""
+MEDIA_TYPE = "application/a2a+json"
+_MOST_RESULT_CHARACTERS = 100_000
+"""A longer result is left out: the caller gets the task."""
+_RESTS = (e.RunPaused, e.RunFinished, e.RunFailed)
+_HEADER_VALUE = r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
+CANCEL = "a2a-cancel"
+"""The channel of these messages."""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """How a run stands, as far as its caller may know."""
+
+    status: str
+    at: datetime
+    waiting_run_id: str
+    """The run that is really waited for: this one, or one that it delegated to."""
+    waiting_seq: int
+    pause: str = ""
+    """What that one waits for."""
+    question: InputAsked | None = None
+    approval_id: str = ""
+    failure: str = ""
+    result: str = ""
+
+    @property
+    def state(self) -> str:
+        """The word of the protocol, without its prefix."""
+        if self.status in _STATES:
+            return _STATES[self.status]
+        if self.pause == "input":
+            return "INPUT_REQUIRED"
+        return "AUTH_REQUIRED" if self.pause in _FOR_A_PERSON else "WORKING"
+
+
+def find_standing(state: RunState, waiting: RunState, *, at: datetime) -> Standing:
+    failure = state.failure
+    return Standing(
+        status=state.status,
+        at=at,
+        waiting_run_id=waiting.run_id,
+        waiting_seq=waiting.seq,
+        pause=waiting.pause.pause if waiting.pause else "",
+        question=waiting.question,
+        approval_id=find_open_approval(waiting),
+        failure=f"{failure.message} ({failure.reason})" if failure is not None else state.status,
+        result=state.result,
+    )
+
+
+def find_open_approval(state: RunState) -> str:
+    return next((step.approval_id for step in state.steps if step.phase == "asking"), "")
+
+
+def build_task(row: RunRow, standing: Standing, *, base_url: str, clean: Callable[[str], str]) -> dict[str, JsonValue]:
+    """`base_url` is where the caller reaches the server; a user who must decide goes there too."""
+    context = read_context(row.context_id)
+    owner: dict[str, JsonValue] = {"taskId": row.run_id, "contextId": context}
+    status: dict[str, JsonValue] = {
+        "state": f"{PREFIX}{standing.state}",
+        "timestamp": standing.at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+    }
+    if parts := _describe(standing, base_url, clean=clean):
+        message_id = f"{row.run_id}-{standing.waiting_seq}"
+        status["message"] = {"messageId": message_id, **owner, "role": "ROLE_AGENT", "parts": parts}
+    asked: dict[str, JsonValue] = {"messageId": f"{row.run_id}-0", **owner, "role": "ROLE_USER"}
+    task: dict[str, JsonValue] = {
+        "id": row.run_id,
+        "contextId": context,
+        "status": status,
+        "history": [{**asked, "parts": [{"text": row.task}]}],
+    }
+    if standing.status == "completed":
+        result: dict[str, JsonValue] = {"text": clean(standing.result)}
+        task["artifacts"] = [{"artifactId": RESULT, "name": RESULT, "parts": [result]}]
+    return task
+
+
+def read_context(name: str) -> str:
+    """The name that a caller knows its conversation by: what stands behind the name of the caller."""
+    return name.partition("/")[2]
+
+
+def _describe(standing: Standing, base_url: str, *, clean: Callable[[str], str]) -> list[JsonValue]:
+    """What the caller is told: a question with its fields, where a user decides, or why it failed."""
+    question = standing.question
+    match standing.state:
+        case "INPUT_REQUIRED" if question is not None:
+            parts: list[JsonValue] = [{"text": clean(question.question)}]
+            if question.fields is not None:
+                parts.append({"data": {"fields": question.fields}})
+            return parts
+        case "AUTH_REQUIRED":
+            return [{"text": clean(_name_decider(standing, base_url))}]
+        case "FAILED":
+            return [{"text": clean(standing.failure)}]
+        case _:
+            return []
+
+
+def _name_decider(standing: Standing, base_url: str) -> str:
+    """The exact call stays at the workspace: the approver sees it there."""
+    where = f"{base_url}/" if base_url else "the inbox of the server"
+    asking = standing.approval_id
+    command = f"agent approvals approve {asking}" if asking else f"agent resume {standing.waiting_run_id}"
+    return f"A person must decide before this goes on, at {where} or with `{command}`. This door cannot decide it."
+
+
+# The credentials of a receiver stay in its row: they are neither in a message nor in a journal.
+class Target(Value):
+    """Where a receiver is and what it knows the sender by."""
+
+    url: str = Field(min_length=1, max_length=2000)
+    token: str = Field(default="", max_length=4000, pattern=rf"{_HEADER_VALUE}|^$")
+    scheme: str = Field(default="", max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_|~-]*$")
+    credentials: str = Field(default="", max_length=8000, pattern=rf"{_HEADER_VALUE}|^$")
+    base_url: str = ""
+    """Where the caller reaches the server."""
+
+
+async def check_target(target: Target, place: Host) -> None:
+    """Raises `ToolFailed` for an address that messages may not go to."""
+    await _find_addresses(parse_url(target.url), place)
+
+
+async def build_pushes(log: RunLog, entries: Sequence[e.Entry], *, place: Host, store: Store) -> list[OutboxRow]:
+    """Messages about an entry with which a task pauses or ends; none for most entries and most runs."""
+    found = next((pair for pair in enumerate(entries, start=1) if isinstance(pair[1], _RESTS)), None)
+    if found is None or log.state.started is None:
+        return []
+    number, entry = found
+    is_end = not isinstance(entry, e.RunPaused)
+    if is_end and log.state.started.parent_run_id:
+        return []  # the run above continues
+    top = await _find_top(store, log.state.run_id, log.state.started.parent_run_id)
+    receivers = await store.outbox.list_receivers(top)
+    row = await store.find_run(top) if receivers else None
+    if row is None:
+        return []
+    standing = _find_standing(log, entries, entry=entry, place=place, number=number)
+    if standing.state not in RESTING:
+        return []
+    subject = Subject(log.state.run_id, log.state.seq + number)
+    return [_build(each, row, standing, place=place, subject=subject) for each in receivers]
+
+
+async def find_target(row: OutboxRow, store: Store) -> Target | None:
+    """None where the receiver, or its task, was removed since."""
+    message = json.loads(row.payload)
+    for receiver in await store.outbox.list_receivers(str(message["task_id"])):
+        if receiver.name == message["receiver"]:
+            return Target.model_validate_json(receiver.data)
+    return None
+
+
+async def post_push(row: OutboxRow, place: Host, store: Store, *, seconds: float) -> str:
+    """Why it was not taken; nothing where it was."""
+    target = await find_target(row, store)
+    if target is None:
+        return "its receiver was removed"
+    body = json.dumps(json.loads(row.payload)["body"], ensure_ascii=False).encode()
+    with anyio.fail_after(seconds):
+        url = parse_url(target.url)
+        problem = "no address"
+        import httpx2
+
+        for address in await _find_addresses(url, place):
+            try:
+                return await _post(pin_url(url, address), target, body, key=row.key, place=place)
+            except httpx2.ConnectError as error:
+                problem = f"{type(error).__name__}: {error}"[:200]
+        return problem
+
+
+async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, place: Host) -> str:
+    headers = {**pinned.headers, "content-type": MEDIA_TYPE, "user-agent": "metier", "webhook-id": key}
+    if target.token:
+        headers["x-a2a-notification-token"] = target.token
+    if target.scheme and target.credentials:
+        headers["authorization"] = f"{target.scheme} {target.credentials}"
+    async with (
+        using_clients(place) as clients,
+        clients.open_pinned().stream(
+            "POST", pinned.url, content=body, headers=headers, extensions=pinned.extensions
+        ) as response,
+    ):
+        return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
+
+
+async def _find_addresses(url: WebUrl, place: Host) -> list[str]:
+    """Public addresses over TLS, and those that the settings of this machine name."""
+    named = [text.rpartition(":") for text in place.settings.server.push_hosts]
+    open_hosts = {(host.strip("[]").lower(), int(port)) for host, _, port in named}
+    if url.scheme != "https" and (url.host, url.port) not in open_hosts:
+        raise ToolFailed(
+            f"A receiver must have an https address, and {url.text!r} has none",
+            code="permission_denied",
+            hint="The user of the server can name its host and port in `server.push_hosts`",
+        )
+    return await find_addresses(url, WebAccess(open_hosts=open_hosts))
+
+
+async def _find_top(store: Store, run_id: str, parent_id: str) -> str:
+    """The run that was asked for; a run below it waits on its behalf."""
+    while parent_id:
+        row = await store.find_run(parent_id)
+        run_id, parent_id = parent_id, row.parent_run_id if row is not None else ""
+    return run_id
+
+
+def _find_standing(log: RunLog, entries: Sequence[e.Entry], *, entry: e.Entry, place: Host, number: int) -> Standing:
+    """How the task stands when the entries are written."""
+    state, clock = log.state, place.clock
+    standing = Standing(status="paused", at=clock.now(), waiting_run_id=state.run_id, waiting_seq=state.seq + number)
+    match entry:
+        case e.RunPaused():
+            asked = [each for each in entries if isinstance(each, e.InputAsked)]
+            approvals = [each.approval_id for each in entries if isinstance(each, e.ApprovalAsked)]
+            return replace(
+                standing,
+                pause=entry.pause,
+                question=asked[-1] if asked else state.question,
+                approval_id=approvals[0] if approvals else find_open_approval(state),
+            )
+        case e.RunFinished():
+            return replace(standing, status="completed", result=entry.result)
+        case e.RunFailed():
+            return replace(standing, status=entry.status, failure=f"{entry.message} ({entry.reason})")
+        case _:
+            return standing
+
+
+def _build(receiver: Receiver, row: RunRow, standing: Standing, *, place: Host, subject: Subject) -> OutboxRow:
+    target = Target.model_validate_json(receiver.data)
+    task = build_task(row, standing, base_url=target.base_url, clean=build_place_cleaner(place).text)
+    del task["history"]  # the caller said it
+    if len(standing.result) > _MOST_RESULT_CHARACTERS:
+        del task["artifacts"]
+    message: dict[str, JsonValue] = {
+        "type": f"task.{standing.state.lower()}",
+        "task_id": row.run_id,
+        "receiver": receiver.name,
+        "body": {"task": task},
+    }
+    name = f"{subject.run_id}:{subject.seq}:{PUSH}:{receiver.name}"
+    return build_row(place, subject, message, channel=PUSH, name=name)
+
+
+def build_cancel(log: RunLog, entries: Sequence[e.Entry], *, place: Host) -> list[OutboxRow]:
+    """One message where the entries cancel a run that a remote agent answers."""
+    started = log.state.started
+    number = next((n for n, entry in enumerate(entries, start=1) if _is_cancellation(entry)), 0)
+    if not number or started is None or started.provider != REMOTE:
+        return []
+    subject = Subject(log.state.run_id, log.state.seq + number)
+    return [build_row(place, subject, {"type": "remote.cancel", "agent": started.model}, channel=CANCEL)]
+
+
+async def cancel_remote(row: OutboxRow, place: Host, *, seconds: float) -> str:
+    """Why it was not told; nothing where it was."""
+    name = str(json.loads(row.payload)["agent"])
+    options = read_agents(place.settings.model.providers.a2a.agents).get(name)
+    if options is None:
+        return f"the settings name no remote agent {name!r}"
+    from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
+
+    token = place.environ.get(options.token_env, "").strip() if options.token_env else ""
+    agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=seconds)
+    provider = RemoteAgentProvider(agent, run_id=row.run_id, find_task=find_task)
+    try:
+        with anyio.fail_after(seconds):
+            await provider.cancel()
+    except MetierError as error:
+        return error.sentence[:300]
+    finally:
+        await provider.close()
+    return ""
+
+
+def _is_cancellation(entry: e.Entry) -> bool:
+    return isinstance(entry, e.RunFailed) and entry.status == "canceled"

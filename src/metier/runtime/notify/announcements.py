@@ -1,0 +1,122 @@
+"""Put a message into the outbox for what a user should hear of, before the entry that it is about is written."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.journal import RunLog
+from metier.errors import ConfigError, StoreError
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.host import Host
+from metier.runtime.notify.a2a import build_cancel, build_pushes
+from metier.runtime.notify.command import check_notify_command
+from metier.runtime.notify.outbox_messages import Subject, build_row
+from metier.store.base import Store
+from metier.store.outbox import OutboxRow
+
+SHARE = 0.8
+"""The part of the budget from which on its end is near."""
+_TEXT_CHARACTERS = 500
+_WORDS = {"approval": "approval", "input": "input", "in_doubt": "input", "step_failed": "input", "limit": "input"}
+"""What a pause is told as; others, such as a signal, are the doing of a user."""
+
+
+def check_notify(place: Host) -> None:
+    """Raise `ConfigError` if messages could not be signed, or the command may not run."""
+    notify = place.settings.notify
+    check_notify_command(place)
+    if notify.webhook_url and not place.environ.get(notify.webhook_secret_env):
+        raise ConfigError(
+            f"notify.webhook_url is set, and {notify.webhook_secret_env}, by which messages are signed, is not",
+            hint=f"Set {notify.webhook_secret_env} to a secret that the receiver knows too",
+        )
+
+
+_TOLD = (e.RunPaused, e.RunFinished, e.RunFailed, e.ModelReplied)
+"""Entries that a message may be about."""
+
+
+class Announcer:
+    """Looks at entries that are about to be written."""
+
+    def __init__(self, place: Host, store: Store) -> None:
+        self._place = place
+        self._store = store
+
+    async def __call__(self, log: RunLog, entries: Sequence[e.Entry]) -> None:
+        if not any(isinstance(entry, _TOLD) for entry in entries):
+            return
+        asked = [entry.approval_id for entry in entries if isinstance(entry, e.ApprovalAsked)]
+        rows = [
+            row
+            for number, entry in enumerate(entries, start=1)
+            for row in self._build(log, entry, number=number, asked=asked)
+        ]
+        # A store without room must keep the entry itself: a message may be lost for it.
+        with suppress(StoreError):
+            rows += build_cancel(log, entries, place=self._place)
+            rows += await build_pushes(log, entries, place=self._place, store=self._store)
+            if rows:
+                await self._store.outbox.put(rows)
+
+    def _build(self, log: RunLog, entry: e.Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
+        word = find_word(log, entry)
+        notify = self._place.settings.notify
+        if not word or word not in notify.events or not notify.channels:
+            return
+        subject = Subject(log.state.run_id, log.state.seq + number)
+        message: dict[str, JsonValue] = {**self._describe(log, entry, word), "approvals": [*asked]}
+        # One word about a budget, however many replies come after it.
+        budget = f"{subject.run_id}:budget:{log.state.limits.max_cost_usd}" if word == "budget" else ""
+        for channel in notify.channels:
+            name = f"{budget}:{channel}" if budget else ""
+            yield build_row(self._place, subject, message, channel=channel, name=name)
+
+    def _describe(self, log: RunLog, entry: e.Entry, word: str) -> dict[str, JsonValue]:
+        state = log.state
+        assert state.started is not None
+        text, status = _find_text(entry)
+        clean = build_place_cleaner(self._place).text
+        return {
+            "type": f"run.{word}",
+            "run_id": state.run_id,
+            "parent_run_id": state.started.parent_run_id,
+            "workspace": self._place.workspace.name,
+            "task": clean(state.started.task)[:_TEXT_CHARACTERS],
+            "status": status or state.status,
+            "message": clean(text)[:_TEXT_CHARACTERS],
+            "cost_usd": state.cost_usd,
+            "max_cost_usd": state.limits.max_cost_usd,
+            "at": self._place.clock.now().isoformat(),
+        }
+
+
+def find_word(log: RunLog, entry: e.Entry) -> str:
+    """What of `notify.events` an entry is; nothing for most."""
+    state = log.state
+    match entry:
+        case e.RunPaused():
+            return _WORDS.get(entry.pause, "")
+        case e.RunFinished() | e.RunFailed():
+            # Work that was handed on ends within the run above it, which tells of itself.
+            is_own = state.started is not None and not (state.started.order and state.started.parent_run_id)
+            return "ended" if is_own else ""
+        case e.ModelReplied():
+            limit = state.limits.max_cost_usd
+            return "budget" if limit is not None and state.cost_usd + entry.cost_usd >= SHARE * limit else ""
+        case _:
+            return ""
+
+
+def _find_text(entry: e.Entry) -> tuple[str, str]:
+    match entry:
+        case e.RunPaused():
+            return entry.reason, "paused"
+        case e.RunFinished():
+            return entry.result, "completed"
+        case e.RunFailed():
+            return f"{entry.message} ({entry.reason})", entry.status
+        case _:
+            return "Four fifths of the budget are spent", ""

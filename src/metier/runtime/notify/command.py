@@ -1,0 +1,143 @@
+"""`notify.command`: a program of the user that runs outside of the sandbox, and the files of the workspace it may use.
+
+It starts in the home folder with a clean environment, and is found where confined programs cannot write. A file of the
+workspace among its words runs only while it has the hash that the user accepted with `agent notify accept`; the
+acceptance is `~/.agent/notify/<digest>.json`.
+"""
+
+import hashlib
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from metier.definitions.files.whole_file import replace_file
+from metier.errors import ConfigError
+from metier.messages import Value
+from metier.programs.code import CommandLine, ProgramCode, find_program_code
+from metier.programs.launcher import NEUTRAL_FOLDER, NOTIFICATION, Program, use_accepted_program
+from metier.programs.search import build_trusted_path, is_within
+from metier.runtime.confinement import list_writable
+from metier.runtime.host import Host
+from metier.tools.process.child_environment import build_environment
+
+FOLDER_VARIABLE = "AGENT_PROJECT_DIR"
+_FOLDER = ".agent/notify"
+
+
+class NotifyAcceptance(Value):
+    """The command of one workspace, as it was accepted."""
+
+    workspace: str
+    command: tuple[str, ...]
+    accepted_at: AwareDatetime
+    code: str
+
+
+_ACCEPTANCE: TypeAdapter[NotifyAcceptance] = TypeAdapter(NotifyAcceptance)
+
+
+def find_notify_program(place: Host) -> Program:
+    """Return the program, ready to start. Raises `ConfigError` if it may not run, or is not found."""
+    check_notify_command(place)
+    line = _build_line(place)
+    program = use_accepted_program(NOTIFICATION, line)
+    if program is None:
+        raise ConfigError(
+            f"The program {line.words[0]!r} of notify.command is not found outside of the workspace",
+            hint="Install it for your account, or write its absolute path",
+        )
+    return program
+
+
+def locate_notify_folder(place: Host) -> Path:
+    """Return the home folder: nothing that a confined program writes is loaded from there by a relative name."""
+    return NEUTRAL_FOLDER if is_within(place.home, list_places(place)) else place.home
+
+
+def check_notify_command(place: Host) -> None:
+    """Raise `ConfigError` if the command runs files of the workspace that the user did not accept as they are."""
+    if not place.settings.notify.command:
+        return
+    code = find_notify_code(place)
+    if code.is_open:
+        raise ConfigError(
+            "notify.command may run any code of the workspace, where programs of a run write",
+            hint="Put its script into a folder of its own, or outside of the workspace",
+        )
+    if not code.roots:
+        return
+    accepted = _find_acceptance(place)
+    if accepted is None or accepted.code != code.digest():
+        files = ", ".join(_show(path, place) for path in code.roots)
+        state = "changed since you accepted them" if accepted is not None else "are not accepted"
+        raise ConfigError(
+            f"notify.command runs files of the workspace that {state}: {files}",
+            hint="Review them, then run `agent notify accept`",
+        )
+
+
+def accept_notify_command(place: Host, *, now: datetime) -> None:
+    """Accept the command with the files of the workspace that it runs now. Raises `OSError`."""
+    accepted = NotifyAcceptance(
+        workspace=str(place.workspace),
+        command=place.settings.notify.command,
+        accepted_at=now,
+        code=find_notify_code(place).digest(),
+    )
+    path = _locate_acceptance(place)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, _ACCEPTANCE.dump_json(accepted, indent=1), durable=True)
+
+
+def find_notify_code(place: Host) -> ProgramCode:
+    """Return the files of the workspace that the command runs."""
+    if not place.settings.notify.command:
+        return ProgramCode()
+    return find_program_code(_build_line(place), writable=list_places(place))
+
+
+def list_notify_files(place: Host) -> tuple[Path, ...]:
+    """List the files and folders of the command that are closed to the programs of a run."""
+    return tuple(path for path in find_notify_code(place).roots if path.exists())
+
+
+def list_places(place: Host) -> tuple[Path, ...]:
+    """List the places that confined programs write to, in this run and in others."""
+    return tuple(dict.fromkeys((place.workspace.resolve(), *list_writable(place))))
+
+
+def _build_line(place: Host) -> CommandLine:
+    words = tuple(_locate_word(word, place) for word in place.settings.notify.command)
+    environment = build_environment(place.environ) | {
+        "PATH": build_trusted_path(place.environ, writable=list_places(place)),
+        FOLDER_VARIABLE: str(place.workspace),
+    }
+    return CommandLine(words=words, folder=locate_notify_folder(place), environment=environment)
+
+
+def _locate_word(word: str, place: Host) -> str:
+    """Return a relative name of a file in the workspace as an absolute path: the settings are written from there."""
+    path = place.workspace / word
+    is_named = word and "\0" not in word and not word.startswith("-") and path.is_file()
+    return os.path.normpath(path) if is_named else word
+
+
+def _find_acceptance(place: Host) -> NotifyAcceptance | None:
+    """Return None also for a file that cannot be read."""
+    try:
+        return _ACCEPTANCE.validate_json(_locate_acceptance(place).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _locate_acceptance(place: Host) -> Path:
+    named = json.dumps([str(place.workspace.resolve()), *place.settings.notify.command])
+    return place.home / _FOLDER / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.json"
+
+
+def _show(path: Path, place: Host) -> str:
+    workspace = place.workspace.resolve()
+    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)

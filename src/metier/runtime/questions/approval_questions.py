@@ -1,0 +1,290 @@
+"""Approval questions and their one decision: list, inspect, decide, ask the user who watches the run."""
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
+
+from msgspec import Struct
+from pydantic import JsonValue
+
+from metier.engine import entries as e
+from metier.engine.execution.approvals import Found, hash_call, render_edited_call
+from metier.engine.journal import read_entries_of
+from metier.engine.state import RunState
+from metier.engine.stopping import Stopper
+from metier.errors import ApprovalClosed, UsageError
+from metier.ids import Clock
+from metier.store.base import ApprovalAttempt, ApprovalRow, Store
+from metier.store.failures import ApprovalUnknown
+from metier.tools.schemas import SchemaCheck
+
+EXPIRY = "expiry"
+"""The decider of an approval that no person decided in time."""
+RUN_ENDED = "The run has ended"
+RUN_CANCELED = "The run was canceled"
+_PAGE = 200
+
+
+type Refuse = Callable[[str, tuple[str, dict[str, JsonValue]]], Awaitable[str]]
+"""Why a call, by its tool and arguments, would be denied in a run; empty where it would not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalQuestion:
+    """One approval with everything that a user needs to decide it."""
+
+    row: ApprovalRow
+    asked: e.ApprovalAsked | None
+    """What the journal says; nothing where a kill came between the object and its entry."""
+    tool: str
+    arguments: dict[str, JsonValue]
+    refuse: Refuse = field(repr=False, compare=False)
+    look: "Look" = field(repr=False, compare=False)
+    others: "tuple[ApprovalQuestion, ...]" = ()
+    """Other calls of the same reply that wait as well."""
+    number: int = 1
+    total: int = 1
+    """Of the calls of one reply that a user is asked about."""
+
+    async def preview(self, arguments: dict[str, JsonValue]) -> str:
+        """What the call would change with other arguments, where its tool can show that."""
+        return (await self.look(self.tool, arguments)).preview
+
+    @property
+    def hash(self) -> str:
+        return hash_call(self.row.payload)
+
+    @property
+    def edited_arguments(self) -> dict[str, JsonValue] | None:
+        """What a user gave the call instead; None where it was left as it is."""
+        if self.row.edited_payload is None:
+            return None
+        arguments = json.loads(self.row.edited_payload)["arguments"]
+        return cast("dict[str, JsonValue]", arguments)  # written by `render_edited_call`
+
+    async def find_wrong_arguments(self, arguments: JsonValue) -> str:
+        """What keeps other arguments from being used instead: their form, or a rule. Empty when nothing does."""
+        if not isinstance(arguments, dict):
+            return "they are not a JSON object"
+        schema = self.asked.input_schema if self.asked else {}
+        if wrong := SchemaCheck(self.tool, schema).find_error(arguments):
+            return wrong
+        reason = await self.refuse(self.row.run_id, (self.tool, arguments))
+        return f"the call would be denied. {reason}" if reason else ""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What a user says to a question."""
+
+    decision: Literal["approved", "denied"]
+    by: str
+    reason: str = ""
+    arguments: dict[str, JsonValue] | None = None
+    """Approved with these instead."""
+    remember: bool = False
+    """The same tool is not asked about again in this run."""
+    is_for_all: bool = False
+    """The same is said to the other calls of the reply that wait."""
+
+
+type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
+"""What a call of this tool with these arguments would meet now."""
+
+
+class Approvals:
+    def __init__(self, store: Store, clock: Clock, *, look: Look, refuse: Refuse) -> None:
+        self._store = store
+        self._clock = clock
+        self._look = look
+        self._refuse = refuse
+
+    async def find_all(self, *, run_id: str = "", status: str = "") -> list[ApprovalQuestion]:
+        """Oldest first. What ran out of time is closed on the way."""
+        return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
+
+    async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[ApprovalQuestion]]:
+        """The same, a page at a time, so that a long list takes no more memory than a short one."""
+        await self._expire_open(run_id)
+        after = 0
+        while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
+            asked: dict[str, e.ApprovalAsked] = {}
+            for run in dict.fromkeys(row.run_id for row in rows):
+                asked |= await self._find_asked(run)
+            yield [self._build(row, asked.get(row.approval_id)) for row in rows]
+            after = rows[-1].number
+
+    async def get(self, name: str) -> ApprovalQuestion:
+        """By id, or the beginning of one: one indexed read. Raises `ApprovalUnknown`, `UsageError` if not clear."""
+        # The id itself sorts before every longer one that begins with it.
+        found = await self._store.find_approvals(name, limit=2) if name else []
+        if await self._expire(found):
+            found = await self._store.find_approvals(name, limit=2)
+        if not found:
+            raise ApprovalUnknown(
+                f"There is no approval {name!r}", hint="List what is open with `agent approvals list`"
+            )
+        if len(found) > 1 and found[0].approval_id != name:
+            raise UsageError(f"More than one approval begins with {name!r}", hint="Write more of the id")
+        row = found[0]
+        return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
+
+    async def _find_asked(self, run_id: str) -> dict[str, e.ApprovalAsked]:
+        """What the journal of a run says about its approvals, by their ids; its other entries are not parsed."""
+        return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, e.ApprovalAsked)}
+
+    async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
+        return await self._store.list_attempts(question.row.approval_id)
+
+    async def look(self, question: ApprovalQuestion, arguments: dict[str, JsonValue] | None = None) -> Found:
+        """What the call would meet if it ran now, as it stands or with other arguments. Only files can be looked at."""
+        return await self._look(question.tool, question.arguments if arguments is None else arguments)
+
+    async def is_stale(self, question: ApprovalQuestion) -> bool:
+        """What an open call would change is no longer what its preview was made from.
+
+        Of a script nothing is known here: the run looks at its files itself before it starts it.
+        """
+        base = question.asked.base if question.asked is not None else ""
+        if not base or question.row.status != "open":
+            return False
+        now = (await self.look(question)).base
+        return bool(now) and now != base
+
+    async def decide(self, question: ApprovalQuestion, reply: Reply) -> ApprovalQuestion:
+        """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
+        edited: bytes | None = None
+        if reply.arguments is not None:
+            if wrong := await question.find_wrong_arguments(reply.arguments):
+                raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
+            found = await self._look(question.tool, reply.arguments)
+            edited = render_edited_call(question.tool, reply.arguments, found)
+        await self._expire([question.row])
+        counted = await self._store.decide_approval(
+            question.row.approval_id,
+            status=reply.decision,
+            decided_by=reply.by,
+            reason=reply.reason,
+            edited_payload=edited,
+        )
+        decided = await self.get(question.row.approval_id)
+        if not counted:
+            raise ApprovalClosed(
+                _describe_closed(decided.row), hint="The first decision counts; yours was written down"
+            )
+        return decided
+
+    async def find_decisions(self, run_id: str, asking: dict[str, str]) -> list[e.ApprovalDecided]:
+        """What was decided about these approvals (id → step) since they were asked."""
+        rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
+        if await self._expire(rows):
+            return await self.find_decisions(run_id, asking)
+        return [_build_entry(row) for row in rows if row.status != "open"]
+
+    async def close(self, run_id: str, *, status: str) -> None:
+        """Close the open approvals of a run that has ended."""
+        reason = RUN_CANCELED if status == "canceled" else RUN_ENDED
+        for row in await self._store.list_approvals(run_id=run_id, status="open"):
+            await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=reason)
+
+    def _build(self, row: ApprovalRow, asked: e.ApprovalAsked | None) -> ApprovalQuestion:
+        tool, arguments = parse_call(row.payload)
+        return ApprovalQuestion(
+            row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse, look=self._look
+        )
+
+    async def _expire_open(self, run_id: str) -> None:
+        after = 0
+        while rows := await self._store.list_approvals(run_id=run_id, status="open", after=after, limit=_PAGE):
+            await self._expire(rows)
+            after = rows[-1].number
+
+    async def _expire(self, rows: list[ApprovalRow]) -> bool:
+        """Close what is past its time; True when something was."""
+        now = self._clock.now()
+        late = [row for row in rows if row.status == "open" and row.expires_at is not None and row.expires_at <= now]
+        for row in late:
+            await self._store.decide_approval(
+                row.approval_id, status="expired", decided_by=EXPIRY, reason="No decision came in time"
+            )
+        return bool(late)
+
+
+def parse_call(payload: bytes) -> tuple[str, dict[str, JsonValue]]:
+    """The other way round from `render_call`."""
+    call = cast("dict[str, JsonValue]", json.loads(payload))  # written by `render_call` only
+    return str(call["tool"]), cast("dict[str, JsonValue]", call["arguments"])
+
+
+def _build_entry(row: ApprovalRow) -> e.ApprovalDecided:
+    assert row.status != "open"
+    decided = e.ApprovalDecided(
+        approval_id=row.approval_id,
+        step_id=row.step_id,
+        decision=row.status,
+        decided_by=row.decided_by,
+        reason=row.reason,
+    )
+    if row.edited_payload is None:
+        return decided
+    found = _parse_found(row.edited_payload)
+    return decided.model_copy(
+        update={
+            "edited_arguments": parse_call(row.edited_payload)[1],
+            "edited_base": found.base,
+            "edited_leads_to": found.leads_to,
+        }
+    )
+
+
+def _parse_found(payload: bytes) -> Found:
+    call = cast("dict[str, JsonValue]", json.loads(payload))  # written by `render_edited_call` only
+    leads = call.get("leads_to")
+    return Found(str(call.get("base", "")), tuple(map(str, leads)) if isinstance(leads, list) else ())
+
+
+def _describe_closed(row: ApprovalRow) -> str:
+    if row.status == "expired" and row.reason == RUN_CANCELED:
+        return f"Approval {row.approval_id!r} is closed: its run was canceled"
+    if row.status == "expired" and row.reason == RUN_ENDED:
+        return f"Approval {row.approval_id!r} is closed: its run has ended"
+    if row.status == "expired":
+        return f"Approval {row.approval_id!r} expired before it was decided"
+    return f"Approval {row.approval_id!r} was already {row.status} by {row.decided_by!r}"
+
+
+type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
+"""Asks about a call, and shows the others of its reply that wait; nothing leaves them open."""
+
+
+async def ask_person(
+    state: RunState, ask: Asker | None, approvals: Approvals, *, stopper: Stopper
+) -> frozenset[str] | None:
+    """The approvals that the answer is to be remembered for; None when the run stays parked."""
+    if ask is None or stopper.is_set or state.pause is None or state.pause.pause != "approval":
+        return None
+    asked = [step for step in state.steps if step.approval_id]
+    every = [
+        replace(await approvals.get(step.approval_id), number=number, total=len(asked))
+        for number, step in enumerate(asked, start=1)
+        if step.phase == "asking"
+    ]
+    first, *others = every
+    reply: Reply | None = None
+    with stopper.interruptible():
+        reply = await ask(replace(first, others=tuple(each for each in others if each.row.status == "open")))
+    if reply is None:
+        return None
+    remembered: set[str] = set()
+    for question in every if reply.is_for_all else [first]:
+        # Who was faster elsewhere has decided; the run continues with that.
+        with suppress(ApprovalClosed):
+            await approvals.decide(question, reply)
+            remembered |= {question.row.approval_id} if reply.remember else set()
+    return frozenset(remembered)
+
+
+def can_ask(state: RunState, ask: Asker | None) -> bool:
+    """The run waits for an approval, and a user is there to give it."""
+    return ask is not None and state.pause is not None and state.pause.pause == "approval"

@@ -1,0 +1,221 @@
+"""Resumption of a run that a limit or its provider ended: conditions, raised limits, another model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.engine import entries as e
+from metier.engine.decide import get_run_limits
+from metier.engine.entry_types.limits import Limit
+from metier.engine.options import RuntimeOptions
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.errors import UsageError
+from metier.messages import Value
+from metier.providers.failures import list_reasons
+from metier.providers.options import OFFLINE
+from metier.runtime.child_runs import find_failed_step, find_waiting, read_run, restore_run
+from metier.runtime.host import Host
+from metier.runtime.records.pins import HOST, SETTINGS, pin_settings
+from metier.runtime.workspace.model_choice import choose_model
+from metier.runtime.workspace.prepared_run import PreparedRun
+from metier.settings.model import Settings
+from metier.store.base import Store
+
+_LIMIT_OF_REASON: dict[str, Limit] = {
+    "max_turns_exceeded": "max_turns",
+    "budget_exceeded": "max_cost_usd",
+    "run_timeout": "timeout_seconds",
+}
+_RETRIES = ("max_llm_retries", "retry_base_delay_seconds", "retry_max_delay_seconds")
+FLAGS: dict[Limit, str] = {
+    "max_turns": "--max-turns",
+    "max_cost_usd": "--max-cost-usd",
+    "timeout_seconds": "--timeout",
+}
+
+
+class RaisedLimits(Struct, frozen=True, kw_only=True):
+    """What a user raises; nothing where a limit stays as it is."""
+
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
+    timeout_seconds: float | None = None
+
+    @property
+    def is_any(self) -> bool:
+        return self != RaisedLimits()
+
+
+def find_limit(state: RunState) -> Limit | None:
+    """The limit that the run ended at or waits with; nothing where it continues, or ended otherwise."""
+    if state.pause is not None:
+        return state.pause.limit
+    return _LIMIT_OF_REASON.get(state.failure.reason) if state.failure is not None else None
+
+
+def can_reopen(state: RunState) -> bool:
+    """A limit ended it, or a provider that may answer now."""
+    return find_limit(state) is not None or (state.failure is not None and can_change_model(state))
+
+
+def can_change_model(state: RunState) -> bool:
+    """Whether its provider ended the run, also if it was reopened since and no model has replied yet."""
+    reason = state.failure.reason if state.failure is not None else state.reopened
+    return reason in list_reasons() or reason == "prompt_too_large"
+
+
+def suggest_limit(state: RunState, limit: Limit) -> float:
+    """Twice what was allowed: as much again."""
+    limits = get_run_limits(state)
+    match limit:
+        case "max_turns":
+            return max(limits.max_turns, state.turn + state.delegated_turns) * 2
+        case "max_cost_usd":
+            return round(max(limits.max_cost_usd or 0.0, state.cost_usd) * 2, 4)
+        case "timeout_seconds":
+            return 600
+
+
+def build_raise(state: RunState) -> RaisedLimits:
+    """As much again of what ended the run; nothing where its provider did."""
+    limit = find_limit(state)
+    if limit is None:
+        return RaisedLimits()
+    value = suggest_limit(state, limit)
+    return replace(RaisedLimits(), **{limit: int(value) if limit == "max_turns" else value})
+
+
+def render_command(state: RunState, run_id: str) -> str:
+    """The command that continues; empty where none does."""
+    limit = find_limit(state)
+    if limit is not None:
+        return f"agent resume {run_id} {FLAGS[limit]} {suggest_limit(state, limit):g}"
+    return f"agent resume {run_id}" if can_reopen(state) else ""
+
+
+async def find_chain(store: Store, state: RunState) -> list[RunState]:
+    """The run, and below it those that one failed because of the other, the lowest last."""
+    chain = [state]
+    while (step := find_failed_step(chain[-1])) is not None and step.delegated is not None:
+        chain.append(await read_run(store, step.delegated.child_run_id))
+    return chain
+
+
+async def find_retried(store: Store, state: RunState) -> list[RunState]:
+    """The run and those below it down to the one that its provider ended and that was reopened; empty without one."""
+    lowest = await find_waiting(store, state)
+    if lowest.phase in FINAL or not can_change_model(lowest):
+        return []
+    chain = [lowest]
+    while chain[0].run_id != state.run_id and chain[0].started is not None:
+        chain.insert(0, await read_run(store, chain[0].started.parent_run_id))
+    return chain
+
+
+def check_model_change(state: RunState, model: str) -> None:
+    """Raises `UsageError` for a model named for a run that its provider did not end."""
+    if model and not can_change_model(state):
+        kept = state.started.model if state.started is not None else ""
+        raise UsageError(
+            f"Run {state.run_id!r} keeps its model {kept!r}: its provider did not end it",
+            hint=f'Leave --model out, or start a new run with `agent run --model {model} "…"`',
+        )
+
+
+async def build_model_change(
+    place: Host, store: Store, state: RunState, *, folder: Path, model: str, by: str
+) -> e.ModelChanged | None:
+    """The change to the model settings that hold now, or to `model`; nothing where the run has them already.
+
+    What the command line or the caller chose for this run alone stays. Raises `UsageError` for a model that may not be
+    used.
+    """
+    assert state.started is not None
+    run = await restore_run(place, store, folder=folder, started=state.started)
+    assert run.host is not None
+    before, own_before, definition = run.host.settings, run.agent.model, run.agent.definition
+    host = _take_settings(place, before, flags=state.started.flags)
+    if model and run.is_planned:
+        host = host.model_copy(update={"model": choose_model(host.model, None, wanted=model)})
+    own = choose_model(host.model, definition, wanted=model)
+    usual = choose_model(before.model, definition)
+    if not model and (usual.provider, usual.name) != (own_before.provider, own_before.name):
+        own = own.model_copy(update={"provider": own_before.provider, "name": own_before.name})
+    settings = run.agent.place.settings.model_copy(update={"model": own, "runtime": _take_retries(place, run)})
+    if settings == run.agent.place.settings and host == before:
+        return None
+    is_same = place.provider is not None or own.provider == own_before.provider
+    provider = state.started.provider if is_same else own.provider
+    pins = await pin_settings(settings, host, store)
+    return e.ModelChanged(
+        provider=provider,
+        model=OFFLINE if provider == OFFLINE else own.name,
+        options=own.model_copy(update={"structured_output_mode": "native"}) if provider == OFFLINE else own,
+        settings=tuple(_list_changes(run.agent.place.settings, settings)),
+        pins={HOST: pins[SETTINGS], **pins},
+        changed_by=by,
+    )
+
+
+def _take_settings(place: Host, before: Settings, *, flags: tuple[str, ...] | None) -> Settings:
+    """The settings that the run was started from, with the provider settings that hold now."""
+    model, runtime = place.settings.model, place.settings.runtime
+    # Older versions did not record the flags. A model belongs to the provider that it is named with.
+    if flags is None or ("model.provider" in flags and model.provider != before.model.provider):
+        model = model.model_copy(update={"provider": before.model.provider, "name": before.model.name})
+    retries = {name: getattr(runtime, name) for name in _RETRIES}
+    return before.model_copy(update={"model": model, "runtime": before.runtime.model_copy(update=retries)})
+
+
+def _take_retries(place: Host, run: PreparedRun) -> RuntimeOptions:
+    now, before = place.settings.runtime, run.agent.place.settings.runtime
+    return before.model_copy(update={name: getattr(now, name) for name in _RETRIES})
+
+
+def _list_changes(before: Value, after: Value, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the settings whose values differ."""
+    for name in type(before).model_fields:
+        old, new = getattr(before, name), getattr(after, name)
+        if isinstance(old, Value) and isinstance(new, Value):
+            yield from _list_changes(old, new, f"{prefix}{name}.")
+        elif old != new:
+            yield f"{prefix}{name}"
+
+
+def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
+    """Whether this is enough to continue with; `state` is the lowest run that failed. Raises `UsageError`."""
+    limit = find_limit(state)
+    if limit is not None and getattr(raised, limit) is None:
+        message = state.failure.message if state.failure else state.pause.reason if state.pause else ""
+        raise UsageError(f"{message}; it goes on with a higher one", hint=f"Run `{render_command(state, run_id)}`")
+    turns = state.turn + state.delegated_turns
+    if limit == "max_turns" and raised.max_turns is not None and raised.max_turns <= turns:
+        raise UsageError(f"The run took {turns} turns already", hint="Give --max-turns a higher number")
+    if limit == "max_cost_usd" and raised.max_cost_usd is not None and raised.max_cost_usd <= state.cost_usd:
+        raise UsageError(f"The run cost {state.cost_usd:.4f} USD already", hint="Give --max-cost-usd a higher number")
+
+
+def build_entries(chain: list[RunState], state: RunState, raised: RaisedLimits, *, by: str) -> list[e.Entry]:
+    """What the journal of one run of the chain gets."""
+    entries: list[e.Entry] = []
+    if raised.is_any:
+        entries.append(
+            e.LimitsRaised(
+                max_turns=raised.max_turns,
+                max_cost_usd=raised.max_cost_usd,
+                timeout_seconds=raised.timeout_seconds,
+                raised_by=by,
+            )
+        )
+    lowest = chain[-1]
+    if state is lowest:
+        if state.failure is not None:
+            entries.append(e.RunReopened(reason=state.failure.reason, reopened_by=by))
+        return entries
+    if (step := find_failed_step(state)) is None:
+        return entries
+    reason = f"Run {chain[chain.index(state) + 1].run_id} goes on"
+    return [*entries, e.RunReopened(reason=reason, reopened_by=by, step_id=step.step_id)]

@@ -1,0 +1,426 @@
+"""The schedules of a workspace: list, add, pause, remove and fire them.
+
+Each due time is decided once, in the store, and its run is started once.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import JsonValue, ValidationError
+
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem, has_errors
+from metier.definitions.schedule import (
+    FILE_NAME,
+    ScheduleDefinition,
+    ScheduleFile,
+    find_jitter,
+    iterate_times,
+    list_due,
+    list_next,
+    load_schedules,
+)
+from metier.definitions.skills.sources import WORKSPACE_FOLDERS
+from metier.errors import MetierError, StoreError, UsageError
+from metier.ids import format_run_id
+from metier.runtime.child_runs import request_task
+from metier.runtime.host import Host
+from metier.runtime.queue.detached import submit
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime
+from metier.runtime.workspace.agents import resolve_agent
+from metier.runtime.workspace.tasks import get_task
+from metier.skills.trust.workspace_trust import digest_bytes
+from metier.store.base import ENDED, RunRow
+from metier.store.failures import RunExists
+from metier.store.schedules import Firing, ScheduleMark, ScheduleRow
+
+type Origin = Literal["added", "file"]
+_A_DAY = 86400
+
+LATE = timedelta(seconds=60)
+"""A due time that no process looked at for so long was missed."""
+MOST_WAITING = 100
+"""Due times of one schedule that wait for an earlier run to end; further ones are skipped."""
+_MOST_OPEN = 10_000
+
+
+class KnownSchedule(Struct, frozen=True, kw_only=True):
+    """A schedule as it stands."""
+
+    definition: ScheduleDefinition
+    origin: Origin
+    is_paused: bool = False
+    withheld: str = ""
+    """Why it does not fire although it is not paused; empty where it does."""
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def is_active(self) -> bool:
+        return not self.is_paused and not self.withheld
+
+
+class ScheduleHistory(Struct, frozen=True, kw_only=True):
+    """When a schedule is due next, and what became of its due times, latest first."""
+
+    schedule: KnownSchedule
+    next_times: Sequence[datetime] = ()
+    firings: Sequence[Firing] = ()
+    runs: dict[str, RunRow]
+    """The runs of those firings that are still in the store, by id."""
+
+
+def read_schedule_file(place: Host) -> ScheduleFile:
+    return load_schedules(place.workspace, WORKSPACE_FOLDERS)
+
+
+def find_withheld(place: Host, file: ScheduleFile) -> str:
+    """Why schedules of the file do not fire; empty where they do. Those of a clone wait for `agent trust`."""
+    if place.trust.counts("schedules", digest_bytes(file.content)):
+        return ""
+    if place.trust.record is None:
+        return "this folder came from elsewhere and is not trusted"
+    return f"{FILE_NAME} changed since you trusted this folder"
+
+
+async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
+    """By name. Where a file and the store have the same name, the file's counts."""
+    queue = runtime.place.settings.worker.queue
+    rows = {row.name: row for row in await runtime.store.schedules.list_schedules(queue)}
+    file = read_schedule_file(runtime.place)
+    withheld = find_withheld(runtime.place, file) if file.schedules else ""
+    found = {row.name: _read_added(row) for row in rows.values() if row.definition}
+    for definition in file.schedules:
+        paused = definition.name in rows and rows[definition.name].is_paused
+        found[definition.name] = KnownSchedule(
+            definition=definition, origin="file", is_paused=paused, withheld=withheld
+        )
+    return [found[name] for name in sorted(found)]
+
+
+def _read_added(row: ScheduleRow) -> KnownSchedule:
+    """One that another version wrote and this one cannot read is listed and does not fire; it must stop no worker."""
+    try:
+        definition = ScheduleDefinition.model_validate_json(row.definition)
+        withheld = ""
+    except ValidationError as error:
+        definition = ScheduleDefinition(name=row.name, every=_A_DAY, prompt=row.definition)
+        withheld = f"its definition cannot be used: {error.errors()[0]['msg']}"
+    return KnownSchedule(definition=definition, origin="added", is_paused=row.is_paused, withheld=withheld)
+
+
+def list_schedule_problems(place: Host) -> tuple[Problem, ...]:
+    """What is wrong with the file, and that it does not count where that is so."""
+    file = read_schedule_file(place)
+    if file.schedules and not has_errors(file.problems) and (withheld := find_withheld(place, file)):
+        message = f"Its schedules do not fire: {withheld}"
+        problem = Problem(
+            severity="warning",
+            code="schedules_withheld",
+            message=message,
+            file=file.file,
+            hint="Read it, then run `agent trust`",
+        )
+        return (*file.problems, problem)
+    return file.problems
+
+
+async def get_schedule(runtime: Runtime, name: str) -> KnownSchedule:
+    """Raises `UsageError` for a name that no schedule has."""
+    known = await list_schedules(runtime)
+    for schedule in known:
+        if schedule.name == name:
+            return schedule
+    names = [schedule.name for schedule in known]
+    there = f"There are: {', '.join(names)}" if names else "Add one with `agent schedule add`"
+    raise UsageError(f"No schedule is called {name!r}", hint=hint_nearest(name, names) or there)
+
+
+async def read_history(runtime: Runtime, schedule: KnownSchedule, *, times: int, firings: int) -> ScheduleHistory:
+    now = runtime.place.clock.now()
+    mark = await open_mark(runtime, schedule.definition, now=now)
+    queue = runtime.place.settings.worker.queue
+    past = await runtime.store.schedules.list_firings(queue, name=schedule.name, limit=firings)
+    runs = [await runtime.store.find_run(firing.run_id) for firing in past if firing.outcome == "started"]
+    after = max(now, mark.decided_to)
+    return ScheduleHistory(
+        schedule=schedule,
+        next_times=list_next(schedule.definition, after=after, anchor=mark.since, count=times),
+        firings=past,
+        runs={run.run_id: run for run in runs if run is not None},
+    )
+
+
+async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: datetime) -> ScheduleMark:
+    """How far a schedule was decided; one that is seen for the first time begins now."""
+    moment = now.replace(microsecond=0)
+    return await runtime.store.schedules.open_mark(
+        ScheduleMark(
+            queue=runtime.place.settings.worker.queue,
+            name=definition.name,
+            timing=definition.timing,
+            since=moment,
+            decided_to=moment,
+        )
+    )
+
+
+def name_run(queue: str, name: str, due_at: datetime) -> str:
+    """The id of the run of a due time: it follows from the schedule, so that the store refuses a second one."""
+    entropy = hashlib.sha256(f"{queue} {name} {due_at.isoformat()}".encode()).digest()[:6]
+    return format_run_id(due_at, entropy)
+
+
+class Fired(Struct, frozen=True, kw_only=True):
+    """What one look at the schedules came to."""
+
+    started: Sequence[Firing] = ()
+    failed: Sequence[Firing] = ()
+    next_due: datetime | None = None
+    """When something is due next; None where nothing is."""
+
+
+# Any number of processes may call this at any time; the first decision in the store counts. The run ID follows from
+# schedule and due time, so a process that dies between decision and start loses nothing, and a repeated start is
+# refused.
+async def fire_due(runtime: Runtime) -> Fired:
+    """Once. Raises `StoreError`; the next look may be better."""
+    now = runtime.place.clock.now()
+    fired: list[Firing] = []
+    next_times: list[datetime] = []
+    for schedule in await list_schedules(runtime):
+        if not schedule.is_active:
+            reason = "the schedule is paused" if schedule.is_paused else schedule.withheld
+            await drop_waiting(runtime, await _find_open(runtime, schedule.name), reason=reason)
+            continue
+        # The mark before what is open: what moved the mark is then among what is open, and no overlap is missed.
+        mark = await open_mark(runtime, schedule.definition, now=now)
+        waiting = await _find_open(runtime, schedule.name)
+        decided = await _decide(runtime, schedule, mark, waiting=waiting, now=now)
+        fired += await _start_waiting(runtime, schedule.definition, [*waiting, *decided])
+        next_times.append(_find_next(schedule.definition, mark, now=now))
+    return Fired(
+        started=[each for each in fired if each.outcome == "started"],
+        failed=[each for each in fired if each.outcome == "failed"],
+        next_due=min(next_times, default=None),
+    )
+
+
+async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
+    """Start a run of the schedule at once, whatever its times, pauses and overlaps say. Raises what starting raises."""
+    if schedule.withheld:
+        raise UsageError(
+            f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Read it, then run `agent trust`"
+        )
+    queue, now = runtime.place.settings.worker.queue, runtime.place.clock.now()
+    run_id = name_run(queue, schedule.name, now)
+    firing = Firing(
+        queue=queue,
+        name=schedule.name,
+        due_at=now,
+        outcome="started",
+        run_id=run_id,
+        reason="by hand",
+        decided_at=now,
+        is_open=True,
+    )
+    await _submit(runtime, schedule.definition, run_id)
+    await runtime.store.schedules.put_firing(firing)
+    return firing
+
+
+def judge_due(
+    schedule: ScheduleDefinition, due_times: Sequence[datetime], *, now: datetime, waiting: Sequence[Firing]
+) -> list[tuple[datetime, str, str]]:
+    """What becomes of due times, oldest first: the time, the outcome and the reason. Pure."""
+    late = [due for due in due_times if now - (due + find_jitter(schedule, due)) > LATE]
+    in_time = [due for due in due_times if due not in set(late)]
+    # One run makes up for all that were missed, and one that is in time anyway is that run.
+    made_up = late[-1:] if schedule.missed == "once" and not in_time else []
+    judged: list[tuple[datetime, str, str]] = []
+    open_before = len(waiting)
+    for due in due_times:
+        if due in late and due not in made_up:
+            judged.append((due, "missed", "no process was there"))
+        elif open_before and schedule.overlap == "skip":
+            judged.append((due, "skipped", "an earlier run has not ended"))
+        elif open_before >= MOST_WAITING and schedule.overlap == "queue":
+            judged.append((due, "skipped", f"{MOST_WAITING} earlier ones wait"))
+        else:
+            judged.append((due, "due", "made up for missed times" if due in made_up else ""))
+            open_before += 1
+    return judged
+
+
+async def _decide(
+    runtime: Runtime, schedule: KnownSchedule, mark: ScheduleMark, *, waiting: Sequence[Firing], now: datetime
+) -> list[Firing]:
+    """The firings that are to be started; none where another process decided."""
+    due_times = list_due(schedule.definition, after=mark.decided_to, now=now, anchor=mark.since)
+    if not due_times:
+        return []
+    firings = [
+        Firing(
+            queue=mark.queue,
+            name=mark.name,
+            due_at=due,
+            outcome="due" if outcome == "due" else "skipped" if outcome == "skipped" else "missed",
+            run_id=name_run(mark.queue, mark.name, due) if outcome == "due" else "",
+            reason=reason,
+            decided_at=now,
+            is_open=outcome == "due",
+        )
+        for due, outcome, reason in judge_due(schedule.definition, due_times, now=now, waiting=waiting)
+    ]
+    if not await runtime.store.schedules.decide_due(mark, decided_to=due_times[-1], firings=firings):
+        return []
+    return [firing for firing in firings if firing.is_open]
+
+
+async def _start_waiting(
+    runtime: Runtime, definition: ScheduleDefinition, open_firings: Sequence[Firing]
+) -> list[Firing]:
+    """Start what can be started, oldest first. Also what another process decided and did not live to start."""
+    settled: list[Firing] = []
+    ordered = sorted(open_firings, key=lambda firing: (firing.decided_at, firing.due_at))
+    replaced = ordered[:-1] if definition.overlap == "cancel" else []
+    is_busy = False
+    for firing in ordered:
+        if firing.outcome == "started":
+            if firing in replaced:
+                await runtime.cancel(firing.run_id, by=f"schedule {firing.name}")
+            is_busy = True
+        elif firing in replaced:
+            await drop_waiting(runtime, [firing], reason="a later due time took its place")
+        elif not is_busy:
+            settled.append(await _start(runtime, definition, firing))
+            is_busy = settled[-1].outcome == "started"
+    return settled
+
+
+async def _start(runtime: Runtime, definition: ScheduleDefinition, firing: Firing) -> Firing:
+    """A run that is there was started by another process, or by this one in an earlier life."""
+    try:
+        with suppress(RunExists):
+            if await runtime.store.find_run(firing.run_id) is None:
+                await _submit(runtime, definition, firing.run_id)
+        settled = replace(firing, outcome="started", is_open=True)
+    except StoreError:
+        raise
+    except MetierError as failure:
+        settled = replace(firing, outcome="failed", reason=failure.sentence, is_open=False)
+    await runtime.store.schedules.settle_firing(settled, was="due")
+    return settled
+
+
+async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str) -> None:
+    """Begin the run with today's settings, and leave it to the workers of the queue."""
+    place = runtime.place
+    if definition.profile:
+        changed = place.settings.runtime.model_copy(update={"profile": definition.profile})
+        place = replace(place, settings=place.settings.model_copy(update={"runtime": changed}))
+    if definition.task:
+        commission = request_task(place, definition.task, dict(definition.inputs), agent=definition.agent, model="")
+        request = RunRequest(task=commission.order.task, commission=commission, run_id=run_id)
+    else:
+        request = RunRequest(task=definition.prompt, agent=definition.agent, run_id=run_id)
+    await submit(Runtime(place, runtime.store), request, queue=place.settings.worker.queue)
+
+
+async def _find_open(runtime: Runtime, name: str) -> list[Firing]:
+    """Those that are to be started or whose run continues. Where a run has ended or is gone, that is noted first."""
+    still_open: list[Firing] = []
+    queue = runtime.place.settings.worker.queue
+    for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True, limit=_MOST_OPEN):
+        run = await runtime.store.find_run(firing.run_id) if firing.outcome == "started" else None
+        if firing.outcome == "started" and (run is None or run.status in ENDED):
+            await runtime.store.schedules.settle_firing(replace(firing, is_open=False), was="started")
+        else:
+            still_open.append(firing)
+    return still_open
+
+
+async def drop_waiting(runtime: Runtime, firings: Sequence[Firing], *, reason: str) -> None:
+    """What was decided and not started is not started any more."""
+    for firing in firings:
+        if firing.outcome == "due":
+            dropped = replace(firing, outcome="skipped", reason=reason, is_open=False)
+            await runtime.store.schedules.settle_firing(dropped, was="due")
+
+
+def _find_next(definition: ScheduleDefinition, mark: ScheduleMark, *, now: datetime) -> datetime:
+    due = next(iterate_times(definition, after=max(now, mark.decided_to), anchor=mark.since))
+    return due + find_jitter(definition, due)
+
+
+async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, replaces: bool = False) -> KnownSchedule:
+    """Put a schedule into the store; it counts from now on. Raises `UsageError`, `ConfigError`."""
+    if any(known.name == definition.name and known.origin == "file" for known in await list_schedules(runtime)):
+        raise UsageError(f"Schedule {definition.name!r} is defined in {FILE_NAME}", hint="Change it there")
+    # What it names must exist: a schedule that cannot start is found out now, not at night.
+    if definition.agent:
+        resolve_agent(runtime.place, definition.agent, model="")
+    if definition.task:
+        get_task(runtime.place, definition.task)
+    now = runtime.place.clock.now()
+    row = ScheduleRow(
+        queue=runtime.place.settings.worker.queue,
+        name=definition.name,
+        definition=definition.model_dump_json(exclude_defaults=True),
+        created_at=now,
+    )
+    if not await runtime.store.schedules.put_schedule(row, replace=replaces):
+        raise UsageError(f"There is a schedule {definition.name!r} already", hint="Give --replace to change it")
+    await open_mark(runtime, definition, now=now)
+    return KnownSchedule(definition=definition, origin="added")
+
+
+async def pause_schedule(runtime: Runtime, name: str, *, is_paused: bool) -> KnownSchedule:
+    """Due times of a pause are not made up for."""
+    known = await get_schedule(runtime, name)
+    now = runtime.place.clock.now()
+    row = ScheduleRow(queue=runtime.place.settings.worker.queue, name=name, is_paused=is_paused, created_at=now)
+    await runtime.store.schedules.pause_schedule(row, now=now)
+    return KnownSchedule(definition=known.definition, origin=known.origin, is_paused=is_paused, withheld=known.withheld)
+
+
+async def remove_schedule(runtime: Runtime, name: str) -> None:
+    """Its history and its runs stay. Raises `UsageError` for one that a file defines."""
+    known = await get_schedule(runtime, name)
+    if known.origin == "file":
+        raise UsageError(f"Schedule {name!r} is defined in {FILE_NAME}", hint="Take it out there, or pause it")
+    queue = runtime.place.settings.worker.queue
+    await runtime.store.schedules.delete_schedule(queue, name)
+    for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True):
+        outcome = "skipped" if firing.outcome == "due" else firing.outcome
+        removed = replace(firing, outcome=outcome, reason=firing.reason or "the schedule was removed", is_open=False)
+        await runtime.store.schedules.settle_firing(removed, was=firing.outcome)
+
+
+def schedule_as_json(history: ScheduleHistory) -> dict[str, JsonValue]:
+    schedule = history.schedule
+    return {
+        **schedule.definition.model_dump(mode="json"),
+        "origin": schedule.origin,
+        "paused": schedule.is_paused,
+        "withheld": schedule.withheld or None,
+        "next": [moment.isoformat() for moment in history.next_times] if schedule.is_active else [],
+        "firings": [
+            {
+                "due_at": firing.due_at.isoformat(),
+                "outcome": firing.outcome,
+                "run_id": firing.run_id or None,
+                "status": run.status if (run := history.runs.get(firing.run_id)) else None,
+                "reason": firing.reason,
+            }
+            for firing in history.firings
+        ],
+    }

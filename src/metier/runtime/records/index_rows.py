@@ -1,0 +1,63 @@
+"""Rows of the run index as JSON and as text, the same on the command line and over HTTP. Pure."""
+
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from metier.providers.known_cost import find_cost
+from metier.providers.options import OFFLINE
+from metier.store.base import RUNNABLE, RunRow
+
+TYPED = "typed"
+"""Who answers a command that a user typed into a chat, as provider and as model."""
+
+
+def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
+    """The same for a row of the index, which does not count tokens: what no model answers uses none."""
+    return find_cost(cost_usd, tokens=0 if model in (OFFLINE, TYPED) else turns)
+
+
+def render_cost(cost: float | None) -> str:
+    return "unknown cost" if cost is None else f"{cost:.4f} USD"
+
+
+def find_shown_status(row: RunRow) -> str:
+    """Return the status for people: without a driver, a run is not in progress, whatever the index says.
+
+    The lease tells the cases apart: never claimed or handed back ("queued"), left by a worker whose lease expired
+    ("worker_lost"), or left by a process outside any queue ("interrupted").
+    """
+    if row.status in RUNNABLE and not row.driver:
+        if not row.queue:
+            return "interrupted"
+        return "worker_lost" if row.left_by else "queued"
+    return row.status
+
+
+def row_as_json(row: RunRow) -> dict[str, JsonValue]:
+    return {
+        "run_id": row.run_id,
+        "status": row.status,
+        "interrupted": find_shown_status(row) == "interrupted",
+        "worker_lost": find_shown_status(row) == "worker_lost",
+        "driver": row.driver,
+        "queue": row.queue,
+        "task": row.task,
+        "agent": row.agent,
+        "model": row.model,
+        "parent_run_id": row.parent_run_id,
+        "turns": row.turns,
+        "cost_usd": find_row_cost(row),
+        "tokens": row.tokens,
+        "reason": "" if row.status == "pending" else row.reason,  # until then it says what was wanted
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
+    }
+
+
+def find_row_cost(row: RunRow) -> float | None:
+    return find_listed_cost(row.cost_usd, turns=row.turns, model=row.model)
+
+
+def iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,131 @@
+"""Signatures by which a store recognizes its own runs: seals, handles for other programs, resume tokens.
+
+Nothing is stored: a signature is computed again and compared.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from metier.engine import entries as e
+from metier.engine.entries import render_entry
+from metier.engine.phases import FINAL
+from metier.engine.state import RunState
+from metier.errors import StoreError, UsageError
+from metier.runtime.host import Host
+from metier.skills.git.clones import is_tracked
+from metier.store.backend import DATABASE
+from metier.store.failures import ResumeTokenRefused, StoreUnavailable
+from metier.store.local_secret import load_local_secret, read_given_secrets
+from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+
+_SIGNATURE_CHARACTERS = 32
+_MAX_HANDLE_CHARACTERS = 200
+
+
+# The seal is bound to the run, to the entry that carries it and to the database file itself: it is in no archive, and
+# a copied, cloned or unpacked database is another file.
+def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Host, run_id: str) -> T:
+    """The entry with the seal of this store; without one where there is no secret, e.g. in a home that is read-only."""
+    try:
+        secret = load_store_secrets(place)[0]
+    except (UsageError, StoreUnavailable):
+        return entry
+    return entry.model_copy(update={"seal": _sign_seal(entry, place, run_id, secret=secret)})
+
+
+def is_started_here(place: Host, run_id: str, entries: Sequence[e.Entry]) -> bool:
+    """The run was started, forked or adopted in this store, and not brought to it."""
+    last = next((entry for entry in reversed(entries) if isinstance(entry, e.RunAdopted)), entries[0])
+    assert isinstance(last, e.RunStarted | e.RunAdopted), "a journal begins with the start of its run"
+    if not last.seal:
+        return False
+    try:
+        candidates = [_sign_seal(last, place, run_id, secret=secret) for secret in load_store_secrets(place)]
+    except (UsageError, StoreUnavailable):
+        return False
+    is_ours = any(hmac.compare_digest(candidate, last.seal) for candidate in candidates)
+    # A repository that brings a database writes it into the place of one's own.
+    return is_ours and not (place.settings.store.backend == "sqlite" and is_tracked(place.runs / DATABASE))
+
+
+def unseal(entry: e.Entry) -> e.Entry:
+    """As it goes into an archive and comes out of one."""
+    return entry.model_copy(update={"seal": ""}) if isinstance(entry, e.RunStarted | e.RunAdopted) else entry
+
+
+def _sign_seal(entry: e.RunStarted | e.RunAdopted, place: Host, run_id: str, *, secret: bytes) -> str:
+    digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
+    words = json.dumps(["metier run seal 1", run_id, digest, identify_store(place)])
+    return hmac.digest(secret, words.encode(), "sha256").hex()
+
+
+def load_store_secrets(place: Host) -> tuple[bytes, ...]:
+    """Of a database server: who may write to it is trusted, and its workers have different homes."""
+    if given := read_given_secrets(place.environ):
+        return given
+    is_file = place.settings.store.backend == "sqlite"
+    return (load_local_secret(place.home) if is_file else place.settings.store.backend.encode(),)
+
+
+def identify_store(place: Host) -> str:
+    """The inode and not the path: a workspace may be renamed. Device numbers change from boot to boot."""
+    if place.settings.store.backend != "sqlite":
+        return place.settings.store.backend
+    try:
+        return str(Path(place.runs / DATABASE).stat().st_ino)
+    except OSError:
+        return ""
+
+
+# An ID can be read in a listing; a handle cannot be made up. So a peer reaches only the runs that were started for
+# it, even after the process that issued the handle is gone.
+def issue_handle(place: Host, run_id: str, *, door: str) -> str:
+    """Raises `StoreUnavailable` where this user has no place for a key."""
+    return f"{run_id}.{_sign_handle(place, run_id, door=door, secret=load_store_secrets(place)[0])}"
+
+
+def read_handle(place: Host, handle: str, *, door: str) -> str | None:
+    """The id of the run; nothing for a handle that was not issued here, for this door. Raises `StoreUnavailable`."""
+    run_id, separator, signature = handle.rpartition(".")
+    if not separator or not run_id or len(handle) > _MAX_HANDLE_CHARACTERS or not handle.isascii():
+        return None
+    wanted = [_sign_handle(place, run_id, door=door, secret=secret) for secret in load_store_secrets(place)]
+    return run_id if any(hmac.compare_digest(each, signature) for each in wanted) else None
+
+
+def _sign_handle(place: Host, run_id: str, *, door: str, secret: bytes) -> str:
+    words = json.dumps(["metier run handle 1", door, run_id, identify_store(place)])
+    return hmac.digest(secret, words.encode(), "sha256").hex()[:_SIGNATURE_CHARACTERS]
+
+
+# The token signs the last entry of the run and of the child that asks. Resuming the run appends an entry, so a token
+# works once and never answers a later question.
+def issue_token(place: Host, state: RunState, *, waiting: RunState) -> str:
+    """Empty where the run does not wait, and where this user has no place for a key."""
+    if waiting.pause is None or state.phase in FINAL:
+        return ""
+    try:
+        keys = _load_keys(place)
+    except (StoreError, UsageError):
+        return ""
+    expires_at = place.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
+    return sign_token(_bind(state, waiting), version=state.seq, turn=state.turn, expires_at=expires_at, keys=keys)
+
+
+def check_run_token(place: Host, token: str, state: RunState, *, waiting: RunState) -> None:
+    """Raises `ResumeTokenRefused` for a token of another run, of an earlier question, or of no signature of ours."""
+    found = check_token(token, _bind(state, waiting), keys=_load_keys(place), now=place.clock.now())
+    if found is None or (found.version, found.turn) != (state.seq, state.turn):
+        raise ResumeTokenRefused
+
+
+def _bind(state: RunState, waiting: RunState) -> Wanted:
+    return Wanted(context_id=state.run_id, bound_to=f"{waiting.run_id} {waiting.seq}")
+
+
+def _load_keys(place: Host) -> ResumeKeys:
+    return load_resume_keys(place.runs, place.environ, home=place.home)

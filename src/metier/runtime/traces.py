@@ -1,0 +1,143 @@
+"""Traces of runs: spans exported while a run is driven, or later from its journal.
+
+With traces off, nothing of OpenTelemetry is imported.
+"""
+
+import json
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from metier.engine.entries import Entry
+from metier.engine.journal import read_entries
+from metier.engine.state import fold
+from metier.engine.tracing.span_fold import SpanFold
+from metier.errors import UsageError
+from metier.extras import hint_extra
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.host import Host
+from metier.store.base import Store
+from metier.store.failures import RunUnknown
+from metier.telemetry.otel import names
+from metier.telemetry.otel.span import AttributeValue, Span, SpanExporter
+from metier.telemetry.otel.switch import exports_metrics, is_on, wants_content
+from metier.telemetry.sinks import Cleaner
+
+
+class RunTracer:
+    """One run of this process. `entries` are those that are on record already."""
+
+    def __init__(
+        self,
+        run_id: str,
+        exporter: SpanExporter,
+        *,
+        cleaner: Cleaner,
+        with_content: bool,
+        entries: Sequence[Entry] = (),
+        again: bool = False,
+    ) -> None:
+        """`again` sends what the entries closed before: a driver that was killed may not have sent it.
+
+        Receivers know the spans by their ids.
+        """
+        self._fold = SpanFold(run_id, with_content=with_content)
+        self._exporter = exporter
+        self._cleaner = cleaner
+        known = [span for entry in entries for span in self._fold.take(entry)]
+        if again:
+            exporter.export(map(self._clean, known), is_first=False)
+
+    def take(self, entry: Entry) -> None:
+        if closed := self._fold.take(entry):
+            self._exporter.export([clean_span(span, self._cleaner) for span in closed])
+
+    def find_context(self, key: str) -> str:
+        return self._fold.find_context(key)
+
+    def _clean(self, span: Span) -> Span:
+        return clean_span(span, self._cleaner)
+
+
+def clean_span(span: Span, cleaner: Cleaner) -> Span:
+    """Names of tools and models come from outside too; content is cleaned value by value, so that it stays JSON."""
+    text = cleaner.text
+    known: dict[str, AttributeValue] = {}
+    for name, value in span.attributes.items():
+        if isinstance(value, str):
+            known[name] = text(value) if name not in names.JSON_CONTENT else _clean_json(value, cleaner)
+        else:
+            known[name] = tuple(map(text, value)) if isinstance(value, tuple) else value
+    # Built again rather than copied: `replace` costs as much as all the rest.
+    return Span(
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        parent_id=span.parent_id,
+        is_parent_remote=span.is_parent_remote,
+        is_sampled=span.is_sampled,
+        name=text(span.name),
+        kind=span.kind,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        attributes=known,
+        error=text(span.error) if span.error else "",
+    )
+
+
+def _clean_json(value: str, cleaner: Cleaner) -> str:
+    return json.dumps(cleaner.value(json.loads(value)), ensure_ascii=False)
+
+
+def open_live_exporter(place: Host) -> SpanExporter | None:
+    """None where traces are off, or where the extra is not installed, which is reported."""
+    if not is_on(place.environ):
+        return None
+    try:
+        return open_exporter(place, with_metrics=exports_metrics(place.environ))
+    except UsageError as error:
+        place.report(f"{error.message}. {error.hint}")
+        return None
+
+
+def open_exporter(place: Host, *, with_metrics: bool = False) -> SpanExporter:
+    """Raises `UsageError` where the extra is not installed."""
+    try:
+        from metier.telemetry.otel.exporter import OtlpExporter
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        message = "Traces cannot be exported: OpenTelemetry is not installed"
+        raise UsageError(message, hint=hint_extra("otel")) from error
+    return OtlpExporter(with_metrics=with_metrics, report=place.report)
+
+
+class RunSpans(Struct, frozen=True, kw_only=True):
+    """What a run and those below it come to as spans. One that is under way has only those that are closed."""
+
+    trace_id: str
+    runs: tuple[str, ...]
+    spans: tuple[Span, ...]
+
+
+async def build_run_spans(place: Host, store: Store, run_id: str) -> RunSpans:
+    """The same spans with the same ids, whenever and wherever it is called. Raises `RunUnknown`."""
+    cleaner = build_place_cleaner(place)
+    with_content = wants_content(place.environ)
+    spans: list[Span] = []
+    runs: list[str] = []
+    trace_id = ""
+    waiting = [run_id]
+    while waiting:
+        current = waiting.pop(0)
+        entries = await read_entries(store, current)
+        if not entries:
+            continue
+        folding = SpanFold(current, with_content=with_content)
+        for entry in entries:
+            spans += [clean_span(span, cleaner) for span in folding.take(entry)]
+        runs.append(current)
+        trace_id = trace_id or (folding.trace.trace_id if folding.trace else "")
+        waiting += [child.run_id for child in fold(current, entries).children if child.run_id not in runs]
+    if not runs:
+        raise RunUnknown(f"Run {run_id!r} has no journal", hint="`agent runs list` shows the runs of this workspace")
+    return RunSpans(trace_id=trace_id, runs=tuple(runs), spans=tuple(spans))

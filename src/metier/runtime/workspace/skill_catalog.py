@@ -1,0 +1,181 @@
+"""The skills and tasks of a workspace: all of them, their search index, and their state for a reader."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from anyio.to_thread import run_sync
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.definitions.names import canonical_name
+from metier.definitions.problems import Problem
+from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
+from metier.definitions.skills.sources import find_bundled_folder
+from metier.engine.request_parts.skill_index import SkillIndex, build_shelf
+from metier.errors import SkillNotFound
+from metier.routing.prefilter import rank_request
+from metier.routing.similar_opening import Surroundings, open_similarities
+from metier.routing.skill import SkillCandidate
+from metier.runtime.host import Host
+from metier.skills.activation import Activation, BrokenSkill, FoundSkills, activate, build_roots, find_packages
+from metier.skills.capabilities_report import CapabilityReport, build_report
+from metier.skills.needs import SkillNeeds, describe_lacks, list_dependencies
+from metier.skills.package import SkillPackage
+from metier.skills.trust.judgement import TreeDigest, digest_tree, is_trusted
+from metier.tools.web.web_fetch import WebAccess
+
+_ANYWHERE = WebAccess()
+
+
+class ActiveSkills(NamedTuple):
+    packages: tuple[SkillPackage, ...]
+    problems: tuple[Problem, ...]
+
+
+def find_skills(place: Host) -> ActiveSkills:
+    """The active skills of this workspace, and what is wrong with the others."""
+    found = find_all_skills(place)
+    activation = activate(found, place.settings.skills.enabled)
+    return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, place.workspace)))
+
+
+def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
+    """Leave out the skills whose listed scripts are missing, and report them."""
+    missing = {package.folder: report_missing_scripts(package.definition) for package in skills.packages}
+    problems = [
+        replace(each, message=f"Skill {each.subject!r} cannot be loaded: {each.message[0].lower()}{each.message[1:]}")
+        for reported in missing.values()
+        for each in reported
+    ]
+    loaded = tuple(package for package in skills.packages if not missing[package.folder])
+    return ActiveSkills(loaded, (*skills.problems, *problems))
+
+
+def open_needs(place: Host) -> SkillNeeds:
+    """Says of a name whether that skill is active in this workspace, and why not."""
+    return SkillNeeds(lambda: find_all_skills(place), place.settings.skills.enabled)
+
+
+def find_blocked(place: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
+    """What keeps the scripts and the code of these skills from being called, as `agent check` says it."""
+    needs = open_needs(place)
+    return tuple(
+        problem
+        for package in packages
+        if list_dependencies(package.definition)
+        for problem in describe_lacks(package.definition, needs)
+        if problem.severity == "error"
+    )
+
+
+def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
+    """Folders and files of the workspace that were not read at all, such as links out of it."""
+    return tuple(
+        problem
+        for problem in found.passed_over
+        if problem.severity == "error" and Path(problem.file).is_relative_to(workspace)
+    )
+
+
+def find_all_skills(place: Host) -> FoundSkills:
+    """Every skill that could be active here."""
+    directory = place.workspace / place.settings.skills.dir
+    roots = build_roots(
+        home=place.home,
+        workspace=place.workspace,
+        bundled=find_bundled_folder(),
+        directories=(directory,) if directory.is_dir() else (),
+        trust=place.trust,
+    )
+    return find_packages(roots)
+
+
+def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
+    """The skills of the workspace, and of the packages the trusted ones of these names."""
+    return activate(found, tuple(names) or "none")
+
+
+def open_shelf(
+    packages: Sequence[SkillPackage],
+    place: Host,
+    *,
+    web: WebAccess = _ANYWHERE,
+    problems: Sequence[Problem] = (),
+    is_asking: bool = True,
+) -> SkillIndex:
+    """`web` says where the agent may go. A run that only plans is not `is_asking`: it sends nothing.
+
+    A model in a folder ranks for it too, so that a plan and a shown prompt have the skills that the run would have.
+    """
+    shelf = build_shelf(packages, workspace=place.workspace, problems=problems, cache_folder=place.cache)
+    options = place.settings.embeddings
+    if options is None or not (is_asking or options.folder):
+        return shelf
+    similarities = open_similarities(
+        [package.definition for package in packages],
+        options,
+        Surroundings(workspace=place.workspace, environ=place.environ, cache_folder=place.cache),
+        allowed_domains=web.allowed_domains,
+        denied_domains=web.denied_domains,
+    )
+    return replace(shelf, similarities=similarities)
+
+
+class SkillStanding(Struct, frozen=True, kw_only=True):
+    package: SkillPackage
+    is_active: bool
+    is_trusted: bool
+    scripts: int
+
+    @property
+    def name(self) -> str:
+        return self.package.definition.name
+
+
+class SkillStandings(Struct, frozen=True, kw_only=True):
+    skills: tuple[SkillStanding, ...]
+    """By name, the active ones first."""
+    broken: tuple[BrokenSkill, ...]
+
+
+class SkillDetails(Struct, frozen=True, kw_only=True):
+    standing: SkillStanding
+    digest: TreeDigest
+    report: CapabilityReport
+
+
+def list_standings(place: Host) -> SkillStandings:
+    """Every skill that could be active here. Nothing of any skill is executed."""
+    found = find_all_skills(place)
+    active = {package.folder for package in activate(found, place.settings.skills.enabled).packages}
+    standings = [
+        SkillStanding(
+            package=package,
+            is_active=package.folder in active,
+            is_trusted=is_trusted(package),
+            scripts=len(discover_scripts(package.definition)),
+        )
+        for package in found.packages
+    ]
+    ordered = sorted(standings, key=lambda each: (not each.is_active, canonical_name(each.name)))
+    return SkillStandings(skills=tuple(ordered), broken=tuple(found.broken))
+
+
+def describe_skill(place: Host, name: str) -> SkillDetails:
+    """What it could do, found by reading its files. Raises `SkillNotFound`."""
+    wanted = canonical_name(name)
+    found = [each for each in list_standings(place).skills if canonical_name(each.name) == wanted]
+    if not found:
+        raise SkillNotFound(f"No skill is called {name!r}", hint="The page of skills lists all of them")
+    package = found[0].package
+    digest = digest_tree(package.folder)
+    return SkillDetails(standing=found[0], digest=digest, report=build_report(package.definition, digest))
+
+
+async def probe_skills(place: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
+    """The active skills in the order in which a run would consider them for this request. Calls no model."""
+    packages, _ = await run_sync(find_skills, place)
+    shelf = await run_sync(open_shelf, packages, place)
+    near = await shelf.find_similar(request)
+    return rank_request(shelf.index, request, count=count, similar=near.ranked) if len(shelf.index) else ()

@@ -1,0 +1,104 @@
+"""Counters and histograms of one server process, in the text format of Prometheus."""
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metier.event_record import EventRecord
+from metier.events import RunFailed, RunFinished
+
+HTTP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+RUN_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+
+
+@dataclass(slots=True)
+class Histogram:
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list[int])
+    """One per bound, and one for values above all of them."""
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def render(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} histogram"
+        seen = 0
+        for bound, count in zip((*self.bounds, None), self.counts, strict=True):
+            seen += count
+            yield f'{self.name}_bucket{{le="{"+Inf" if bound is None else f"{bound:g}"}"}} {seen}'
+        yield f"{self.name}_sum {self.total:.6f}"
+        yield f"{self.name}_count {seen}"
+
+
+@dataclass(slots=True)
+class ServerMetrics:
+    """Heard by the middleware and by the event sink of the server."""
+
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """By method and class of status."""
+    request_seconds: Histogram = field(
+        default_factory=lambda: Histogram(
+            "metier_http_request_duration_seconds", "Time until the response starts.", HTTP_SECONDS
+        )
+    )
+    ended: Counter[str] = field(default_factory=Counter[str])
+    run_seconds: Histogram = field(
+        default_factory=lambda: Histogram(
+            "metier_run_duration_seconds", "Time from the start of a run to its end, waits included.", RUN_SECONDS
+        )
+    )
+
+    def count_event(self, record: EventRecord) -> None:
+        if isinstance(record.payload, RunFinished | RunFailed):
+            self.ended[record.payload.status] += 1
+            self.run_seconds.observe(record.payload.duration_ms / 1000)
+
+    def render(self) -> Iterator[str]:
+        yield "# HELP metier_http_requests_total Requests that this process answered."
+        yield "# TYPE metier_http_requests_total counter"
+        for (method, status), count in sorted(self.requests.items()):
+            yield f'metier_http_requests_total{{method="{method}",status="{status}"}} {count}'
+        yield from self.request_seconds.render()
+        yield "# HELP metier_runs_ended_total Runs that this process drove to their end."
+        yield "# TYPE metier_runs_ended_total counter"
+        for status, count in sorted(self.ended.items()):
+            yield f'metier_runs_ended_total{{status="{status}"}} {count}'
+        yield from self.run_seconds.render()
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class MetricsMiddleware:
+    """Counts requests and the time until their response starts: a stream stays open for as long as it is read."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        # Anybody can send any method: unknown ones share a label, so that the number of series is bounded.
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests[method, f"{message['status'] // 100}xx"] += 1
+                self._metrics.request_seconds.observe(time.monotonic() - began)
+            await send(message)
+
+        await self._app(scope, receive, count)

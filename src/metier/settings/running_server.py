@@ -1,0 +1,116 @@
+"""The running server of a workspace: its address and its token, in files that only its user may read."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from metier.errors import UsageError
+
+SERVERS = Path(".agent/servers")
+"""Below the home folder: a folder for each address that a server was started at."""
+TOKEN_VARIABLE = "AGENT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
+"""Holds the token instead of a file: given to a server it is used as it is, given to a command it is sent."""
+
+_FILE = "served.json"
+
+
+def find_private_folder(home: Path, *, host: str, port: int) -> Path:
+    return home / SERVERS / f"{re.sub(r'[^A-Za-z0-9.-]', '_', host)}-{port}"
+
+
+def write_token(folder: Path, token: str) -> Path:
+    """Written whole, never readable by others, not even for a moment. Raises `UsageError`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        file, fresh = folder / "token", folder / f".token-{os.getpid()}"
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(f"{token}\n")
+        fresh.replace(file)
+    except OSError as error:
+        raise UsageError(
+            f"The token cannot be written to {str(folder)!r}: {error.strerror}", hint="Check who may write there"
+        ) from error
+    return file
+
+
+def remove_token(file: Path, token: str) -> None:
+    """Unless another server has taken the address meanwhile."""
+    try:
+        if file.read_text(encoding="ascii").strip() == token:
+            file.unlink()
+    except OSError:
+        return
+
+
+def find_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
+    """The token for the server at this address. Raises `UsageError` where there is none."""
+    if given := environ.get(TOKEN_VARIABLE, "").strip():
+        return given
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    names = dict.fromkeys((parts.hostname or "", "127.0.0.1" if parts.hostname == "localhost" else ""))
+    for name in names:
+        file = find_private_folder(home, host=name, port=port) / "token"
+        if name and file.is_file():
+            return file.read_text(encoding="ascii").strip()
+    raise UsageError(
+        f"No token is known for the server at {url!r}",
+        hint=f"Set {TOKEN_VARIABLE} to the token that the operator of the server gave you",
+    )
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    url: str
+    """As people reach it, without a slash at the end."""
+    folder: Path
+    """Belongs to the user of the server alone."""
+
+
+def write_served(folder: Path, *, url: str, workspace: Path) -> None:
+    """Written when the server begins to listen; the folder is that of its token."""
+    said = {"url": url, "workspace": str(workspace), "pid": os.getpid()}
+    fresh = folder / f".{_FILE}-{os.getpid()}"
+    fresh.write_text(json.dumps(said), encoding="utf-8")
+    fresh.replace(folder / _FILE)
+
+
+def remove_served(folder: Path) -> None:
+    """Unless another server has taken the address meanwhile."""
+    if _read(folder / _FILE).get("pid") == os.getpid():
+        (folder / _FILE).unlink(missing_ok=True)
+
+
+def find_served(home: Path, workspace: Path) -> Served | None:
+    """A server of this user and machine that serves the workspace and is alive."""
+    for file in sorted((home / SERVERS).glob(f"*/{_FILE}")):
+        said = _read(file)
+        if said.get("workspace") == str(workspace) and _is_alive(said.get("pid")):
+            return Served(url=str(said["url"]), folder=file.parent)
+    return None
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+
+
+def _is_alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""The database that holds the runs: the `store:` section of `agent.yaml`, and opening the store that it names."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from metier.definitions.names import PLUGIN, PluginName
+from metier.extras import hint_extra
+from metier.ids import Clock
+from metier.messages import Value
+from metier.store.base import ServerHealth, Store
+from metier.store.failures import StoreUnavailable
+from metier.store.sqlite.store import open_sqlite_store
+
+type StoreBackend = Literal["sqlite", "postgres"]
+
+
+class StoreOptions(Value):
+    """Which database holds the runs."""
+
+    backend: StoreBackend | PluginName = Field(
+        default="sqlite",
+        description="Where runs live: one SQLite file on this machine, a PostgreSQL server, or `plugin/<name>`.",
+    )
+    database_url_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
+        default="DATABASE_URL",
+        description="The environment variable that holds the address of the server, password included.",
+    )
+
+
+DATABASE = "state.db"
+
+
+async def open_store(
+    options: StoreOptions, *, runs: Path, environ: Mapping[str, str], clock: Clock | None = None
+) -> Store:
+    """Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull` when it cannot serve."""
+    if options.backend == "sqlite":
+        return await open_sqlite_store(runs / DATABASE, clock=clock)
+    if options.backend.startswith(PLUGIN):
+        raise StoreUnavailable(
+            f"The store {options.backend!r} is one of a plugin, and only runs know plugins",
+            hint="Use `sqlite` or `postgres` here",
+        )
+    if not _has_driver():
+        raise StoreUnavailable("The store is PostgreSQL, and its driver is not installed", hint=hint_extra("postgres"))
+    # Loaded only where it is used: it takes three times as long as the rest of a short command.
+    from metier.store.postgres.database import read_address
+    from metier.store.postgres.store import open_postgres_store
+
+    return await open_postgres_store(read_address(options.database_url_env, environ))
+
+
+def examine_server(options: StoreOptions, environ: Mapping[str, str], run_ids: Sequence[str]) -> ServerHealth | None:
+    """Look at the clock of the server and at which runs it knows; nothing where it cannot be asked."""
+    if options.backend != "postgres" or not _has_driver() or not environ.get(options.database_url_env, "").strip():
+        return None
+    from metier.store.postgres.database import check_server
+
+    return check_server(options.database_url_env, environ, run_ids)
+
+
+def _has_driver() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("psycopg", "psycopg_pool"))

@@ -1,0 +1,161 @@
+"""Tokens and cost of model calls: recorded per run, added up per hour and per day, so that sums read few rows.
+
+Totals outlive the runs: deleting a run does not change the cost of a past month.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Literal, NamedTuple, Protocol
+
+from metier.task_state import TaskState
+
+type Dimension = Literal["model", "agent", "skill", "task"]
+type Grain = Literal["day", "hour"]
+"""The length of a period of totals. Hours serve the last days; days keep longer spans to few rows."""
+type UsageGrouping = Literal["model", "agent", "skill", "task", "day"]
+
+DIMENSIONS: tuple[Dimension, ...] = ("model", "agent", "skill", "task")
+UNFINISHED: tuple[TaskState, ...] = (
+    "pending",
+    "in_progress",
+    "blocked",
+    "input_required",
+    "delegating",
+    "paused",
+)
+MAX_TASK_NAME = 32
+"""Characters of a task's text that stand for it in totals."""
+
+
+class Amounts(NamedTuple):
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced_calls: int = 0
+    """Calls of a model without a known price."""
+
+    def plus(self, other: "Amounts", *, sign: int = 1) -> "Amounts":
+        return Amounts(
+            calls=self.calls + sign * other.calls,
+            input_tokens=self.input_tokens + sign * other.input_tokens,
+            cached_tokens=self.cached_tokens + sign * other.cached_tokens,
+            output_tokens=self.output_tokens + sign * other.output_tokens,
+            cost_usd=self.cost_usd + sign * other.cost_usd,
+            unpriced_calls=self.unpriced_calls + sign * other.unpriced_calls,
+        )
+
+
+class UsageRow(NamedTuple):
+    """The calls of one run to one model, within one hour, while one skill was in charge."""
+
+    hour: str
+    """UTC, such as `2026-01-31T23`; empty if it is not known. Then the time of the run's last change counts."""
+    model: str
+    skill: str
+    amounts: Amounts
+
+
+class UsageTotal(NamedTuple):
+    name: str
+    amounts: Amounts
+
+
+class DayTotal(NamedTuple):
+    day: str
+    name: str
+    amounts: Amounts
+
+
+class RunCount(NamedTuple):
+    hour: str
+    """In which the runs were created, UTC."""
+    status: TaskState
+    runs: int
+
+
+class Span(NamedTuple):
+    """The time from the start of a period on."""
+
+    grain: Grain = "day"
+    start: str = ""
+    """Of the form of `UsageRow.hour`, or its date alone; empty for all time."""
+
+
+ALL_TIME = Span()
+
+
+class UsageStore(Protocol):
+    async def record(self, run_id: str, rows: Sequence[UsageRow]) -> None:
+        """Replace the usage of a run; totals change by the difference. An unknown run is ignored."""
+        ...
+
+    async def list_unrecorded(self, *, limit: int = 100) -> list[str]:
+        """Ended runs whose usage was never recorded: imported, or of a version that did not record it."""
+        ...
+
+    async def count_unrecorded(self) -> int: ...
+
+    async def sum_by(self, grouping: UsageGrouping, span: Span = ALL_TIME, *, limit: int = 200) -> list[UsageTotal]:
+        """Days in order, other groups with the highest cost first."""
+        ...
+
+    async def sum_by_day(self, dimension: Dimension, span: Span = ALL_TIME, *, names: Sequence[str]) -> list[DayTotal]:
+        """The same groups, day by day."""
+        ...
+
+    async def count_created(self, *, since: datetime | None = None) -> tuple[int, int]:
+        """The number of runs created since then, and of those that completed."""
+        ...
+
+    async def count_unfinished(self) -> dict[TaskState, int]:
+        """The number of runs that have not ended, by status."""
+        ...
+
+    async def count_by_hour(self, *, since: datetime) -> list[RunCount]:
+        """The number of runs by the hour of their creation and by status, without child runs."""
+        ...
+
+
+def format_hour(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H}"
+
+
+def parse_hour(moment: str) -> str:
+    """Return the hour of a time in ISO 8601."""
+    return format_hour(datetime.fromisoformat(moment))
+
+
+def build_span(since: datetime, *, now: datetime) -> Span:
+    """Return the span from a time on: to the hour within the last two days, else to the day."""
+    hour = format_hour(since)
+    return Span("hour", hour) if now - since <= timedelta(days=2) else Span("day", hour[:10])
+
+
+def compute_changes(old: Sequence[UsageRow], new: Sequence[UsageRow]) -> list[UsageRow]:
+    """Return what to add to the totals so that they hold the new rows instead of the old ones."""
+    changes: dict[tuple[str, str, str], Amounts] = {}
+    for sign, rows in ((-1, old), (1, new)):
+        for row in rows:
+            key = row[:3]
+            changes[key] = changes.get(key, Amounts()).plus(row.amounts, sign=sign)
+    return [UsageRow(*key, amounts) for key, amounts in changes.items() if any(amounts)]
+
+
+type TotalKey = tuple[Dimension, Grain, str, str]
+"""Dimension, grain, period and name."""
+
+
+def spread(changes: Sequence[UsageRow], *, agent: str, task: str) -> dict[TotalKey, Amounts]:
+    """Return the changes of the totals, in the order in which rows are locked."""
+    totals: dict[TotalKey, Amounts] = {}
+    for row in changes:
+        names: dict[Dimension, str] = {"model": row.model, "skill": row.skill or "none"}
+        names |= {"agent": agent or "built in", "task": task}
+        periods: dict[Grain, str] = {"day": row.hour[:10], "hour": row.hour}
+        for (dimension, name), (grain, period) in product(names.items(), periods.items()):
+            key = (dimension, grain, period, name)
+            totals[key] = totals.get(key, Amounts()).plus(row.amounts)
+    return dict(sorted(totals.items()))

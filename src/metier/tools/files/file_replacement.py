@@ -1,0 +1,205 @@
+"""Replace the bytes of a file, whole or not at all, and leave a note by which a crash can be judged.
+
+The note holds the hash of the file before and after. It is on disk before the file changes: the next driver compares,
+and knows whether the change happened.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, cast
+
+from msgspec import Struct
+from pydantic import JsonValue
+
+from metier.definitions.files.contained_path import READ_FILE
+from metier.definitions.files.whole_file import sync_folder
+from metier.errors import ToolFailed
+from metier.tools.base import STARTED, ToolContext
+from metier.tools.files.scope import Scope, Target
+
+NO_FILE = "no file"
+"""Stands for the hash of a file that is not there."""
+MAX_FILE_BYTES = 32 * 1024 * 1024
+_NEW_FILE_MODE = 0o666
+_OWNERS_ALONE = 0o600
+_CHUNK_BYTES = 1024 * 1024
+
+type Finding = Literal["before", "after", "neither", "no note"]
+
+
+class Note(Struct, frozen=True, kw_only=True):
+    path: str
+    before: str
+    after: str
+
+
+def hash_bytes(data: bytes | None) -> str:
+    return NO_FILE if data is None else hashlib.sha256(data).hexdigest()
+
+
+def read_target(target: Target) -> bytes | None:
+    """The file that is there now, None where there is none."""
+    if target.status is None:
+        return None
+    descriptor = os.open(target.name, READ_FILE | os.O_NOFOLLOW, dir_fd=target.folder)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ToolFailed(f"Path {target.path!r} is not a file", code="not_a_file")
+        return read_all(descriptor, target.path)
+    finally:
+        os.close(descriptor)
+
+
+def check_size(size: int, path: str) -> None:
+    if size > MAX_FILE_BYTES:
+        raise ToolFailed(
+            f"File {path!r} has {size} bytes, more than {MAX_FILE_BYTES}",
+            hint="Look at parts of it with a command, such as head, tail or grep",
+            code="too_large",
+        )
+
+
+def read_all(descriptor: int, path: str) -> bytes:
+    """A whole file, unless it is too large for that."""
+    check_size(os.fstat(descriptor).st_size, path)
+    pieces: list[bytes] = []
+    left = MAX_FILE_BYTES
+    while left > 0 and (piece := os.read(descriptor, min(_CHUNK_BYTES, left))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def replace_file(target: Target, data: bytes, *, before: bytes | None, context: ToolContext) -> None:
+    """Temporary file, note, rename; each on disk before the next. Raises `ToolFailed` if the file changed meanwhile."""
+    check_base(target.path, before, context)
+    temporary = _temporary_name(context)
+    with suppress(FileNotFoundError):  # left by an attempt that was killed
+        os.unlink(temporary, dir_fd=target.folder)
+    try:
+        _write_temporary(target, temporary, data)
+        _write_note(context.spool, Note(path=target.path, before=hash_bytes(before), after=hash_bytes(data)))
+        _check_unchanged(target)
+        os.rename(temporary, target.name, src_dir_fd=target.folder, dst_dir_fd=target.folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=target.folder)
+        raise
+    os.fsync(target.folder)
+
+
+def describe_written(scope: Scope, text: str, context: ToolContext) -> dict[str, JsonValue]:
+    """What is recorded of a file that a call wrote, as it is now; nothing where it cannot be read any more."""
+    try:
+        with scope.open_target(text, create_folders=False, guard=context.paths) as target:
+            data = read_target(target)
+    except ToolFailed:
+        return {}
+    if data is None:
+        return {}
+    path = str(context.workspace / target.path)
+    return {"artifacts": [{"path": path, "sha256": hash_bytes(data), "bytes": len(data)}]}
+
+
+def check_base(path: str, before: bytes | None, context: ToolContext) -> None:
+    """What a user approved was made from one state of the file; another state is another change."""
+    if context.base_hash is not None and hash_bytes(before) != context.base_hash:
+        raise ToolFailed(
+            f"File {path!r} changed since the change to it was approved", hint="Read it and ask again", code="conflict"
+        )
+
+
+def judge_note(scope: Scope, text: str, context: ToolContext) -> Finding:
+    """Compare the file with what the note says. Removes what a killed attempt left; `before` withdraws its note."""
+    note = _read_note(context.spool)
+    if note is None:
+        return "no note"
+    try:
+        with scope.open_target(text, create_folders=False) as target:
+            with suppress(FileNotFoundError):
+                os.unlink(_temporary_name(context), dir_fd=target.folder)
+            now = hash_bytes(read_target(target)) if target.path == note.path else None
+    except ToolFailed as error:
+        now = NO_FILE if error.code == "not_found" else None
+    if now == note.after:
+        return "after"
+    if now != note.before:
+        return "neither"
+    _withdraw_note(context.spool)
+    return "before"
+
+
+def _write_temporary(target: Target, name: str, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    mode = _NEW_FILE_MODE if target.status is None else _OWNERS_ALONE
+    descriptor = os.open(name, flags, mode, dir_fd=target.folder)
+    try:
+        if target.status is not None:
+            # Before the first byte: what only some may read is never there for others, not even for a moment.
+            with suppress(PermissionError):  # only the superuser gives files away
+                os.fchown(descriptor, target.status.st_uid, target.status.st_gid)
+            # New content does not get the rights that a user gave to the old one.
+            os.fchmod(descriptor, stat.S_IMODE(target.status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_unchanged(target: Target) -> None:
+    try:
+        now = os.stat(target.name, dir_fd=target.folder, follow_symlinks=False)
+    except FileNotFoundError:
+        now = None
+    if _identity(now) != _identity(target.status):
+        raise ToolFailed(
+            f"File {target.path!r} was changed by another process meanwhile", hint="Read it", code="conflict"
+        )
+
+
+def _identity(status: os.stat_result | None) -> tuple[int, ...]:
+    return () if status is None else (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _temporary_name(context: ToolContext) -> str:
+    """The same for every attempt of a step, so that the next one finds what a killed one left."""
+    key = hashlib.sha256(context.idempotency_key.encode()).hexdigest() if context.idempotency_key else ""
+    return f".metier-{key[:24] or secrets.token_hex(12)}.tmp"
+
+
+def _write_note(spool: Path | None, note: Note) -> None:
+    if spool is None:
+        return
+    path = spool.with_name(spool.name + STARTED)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump({"path": note.path, "before": note.before, "after": note.after}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def _read_note(spool: Path | None) -> Note | None:
+    if spool is None:
+        return None
+    try:
+        found = json.loads(spool.with_name(spool.name + STARTED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    values = cast("dict[str, str]", found)  # written above and renamed into place whole
+    return Note(path=values["path"], before=values["before"], after=values["after"])
+
+
+def _withdraw_note(spool: Path | None) -> None:
+    """The change did not happen: without a note the step counts as never started, and is run again."""
+    if spool is not None:
+        spool.with_name(spool.name + STARTED).unlink(missing_ok=True)
+        sync_folder(spool.parent)

@@ -1,0 +1,138 @@
+"""The text of a file: its encoding on disk, and the unsaved text that an editor holds.
+
+The file on disk decides what a step changes.
+"""
+
+import codecs
+
+from msgspec import Struct
+
+from metier.errors import ToolFailed
+from metier.tools.buffers import Buffers
+from metier.tools.files.scope import Scope
+
+_SAMPLE_BYTES = 8192
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""The four bytes of UTF-32 before the two of UTF-16, which they begin with."""
+_ODD = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b\b") | {127}
+"""Bytes that text of one byte a letter does not contain."""
+_MOST_ODD = 0.02
+_MANY_ZEROS = 0.4
+_SIGNATURES = (
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a ZIP archive or office document"),
+    (b"\x1f\x8b", "gzip data"),
+    (b"\x7fELF", "a program"),
+    (b"SQLite format 3\0", "an SQLite database"),
+)
+
+
+class FileText(Struct, frozen=True):
+    """`encode(text) == data` for the bytes that it was decoded from."""
+
+    text: str
+    encoding: str
+    bom: bytes = b""
+
+    @property
+    def is_plain(self) -> bool:
+        return self.encoding == "utf-8" and not self.bom
+
+    @property
+    def label(self) -> str:
+        return f"{self.encoding} with a byte order mark" if self.bom else self.encoding
+
+    def encode(self, text: str) -> bytes:
+        """Raises `ToolFailed` for a character that this file cannot hold."""
+        try:
+            return self.bom + text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            wrong = error.object[error.start]
+            raise ToolFailed(
+                f"The file is {self.encoding} and cannot hold {wrong!r}",
+                hint="Write the whole file again",
+                code="encoding",
+            ) from error
+
+
+def decode(data: bytes) -> FileText | None:
+    """None for what is not text."""
+    for bom, encoding in _BOMS:
+        if data.startswith(bom):
+            return _try(data[len(bom) :], encoding, bom)
+    sample = data[:_SAMPLE_BYTES]
+    if b"\0" in sample:
+        return _try(data, wide) if (wide := _guess_wide(sample)) else None
+    return _try(data, "utf-8") or (FileText(data.decode("latin-1"), "latin-1") if _looks_like_text(sample) else None)
+
+
+def is_binary(data: bytes) -> bool:
+    """A quick answer from the beginning, for searching many files."""
+    return b"\0" in data[:_SAMPLE_BYTES]
+
+
+def name_kind(data: bytes) -> str:
+    return next((name for mark, name in _SIGNATURES if data.startswith(mark)), "binary data")
+
+
+def _try(data: bytes, encoding: str, bom: bytes = b"") -> FileText | None:
+    try:
+        return FileText(data.decode(encoding), encoding, bom)
+    except UnicodeDecodeError:
+        return None
+
+
+def _guess_wide(sample: bytes) -> str:
+    """UTF-16 without a mark: letters of our alphabets leave every second byte zero."""
+    half = len(sample) // 2
+    if sample[1::2].count(0) > half * _MANY_ZEROS and not sample[::2].count(0):
+        return "utf-16-le"
+    if sample[::2].count(0) > half * _MANY_ZEROS and not sample[1::2].count(0):
+        return "utf-16-be"
+    return ""
+
+
+def _looks_like_text(sample: bytes) -> bool:
+    return sum(byte in _ODD for byte in sample) <= len(sample) * _MOST_ODD
+
+
+async def find_held(path: str, scope: Scope, buffers: Buffers) -> str | None:
+    """The text that an editor holds of the file that a path of a call means. Raises `ToolFailed` for one outside."""
+    spot = scope.locate(path)
+    return await buffers.read(spot.root / spot.path)
+
+
+def is_unsaved(held: str | None, disk: bytes | None) -> bool:
+    """The editor shows another text than the disk has. Line ends do not count: editors have their own."""
+    if held is None:
+        return False
+    found = decode(disk) if disk is not None else None
+    if disk is not None and found is None:
+        return False  # not text, so not what a buffer holds
+    return _plain(held) != _plain(found.text if found is not None else "")
+
+
+def overlay(held: str | None, disk: bytes | None) -> bytes | None:
+    """What the user sees."""
+    return held.encode("utf-8", "replace") if held is not None and is_unsaved(held, disk) else disk
+
+
+def check_saved(held: str | None, disk: bytes | None, *, path: str) -> None:
+    """Raises `ToolFailed`: a change on disk would be lost, or take back what the user wrote."""
+    if is_unsaved(held, disk):
+        raise ToolFailed(
+            f"File {path!r} has changes in the editor that are not saved", hint="Have the user save it", code="conflict"
+        )
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,168 @@
+"""The convention of hooks: the JSON that a hook reads on stdin, and its answer by exit code and output."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+from msgspec import Struct, field
+from pydantic import Field, JsonValue
+
+from metier.messages import Value
+from metier.tools.hooks.definition import HookEvent, name_tool
+
+_FILE_TOOLS = frozenset({"Read", "Write", "Edit"})
+_RENAMED = {"Edit": {"old": "old_string", "new": "new_string"}}
+_PATH = "path"
+_FILE_PATH = "file_path"
+
+
+class HookMoment(Struct, frozen=True, kw_only=True):
+    """Where and for whom a hook runs."""
+
+    event: HookEvent
+    session_id: str
+    run_id: str
+    workspace: Path
+    transcript: Path
+    profile: str
+    fields: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What the event brings besides."""
+
+
+def build_input(moment: HookMoment) -> dict[str, JsonValue]:
+    return {
+        "session_id": moment.session_id,
+        "transcript_path": str(moment.transcript),
+        "cwd": str(moment.workspace),
+        "permission_mode": "bypassPermissions" if moment.profile == "permissive" else "default",
+        "hook_event_name": moment.event,
+        "run_id": moment.run_id,
+        **moment.fields,
+    }
+
+
+def describe_call(tool: str, arguments: Mapping[str, JsonValue], workspace: Path) -> dict[str, JsonValue]:
+    """`tool_name` and `tool_input`: the arguments as they are, beside the names that other programs have for them."""
+    known = dict(arguments)
+    for own, other in _RENAMED.get(tool, {}).items():
+        if own in known:
+            known.setdefault(other, known[own])
+    path = known.get(_PATH)
+    if tool in _FILE_TOOLS and isinstance(path, str):
+        known[_FILE_PATH] = os.path.normpath(workspace / path)
+    return {"tool_name": name_tool(tool), "tool_input": known}
+
+
+def restore_arguments(
+    tool: str, updated: Mapping[str, JsonValue], *, before: Mapping[str, JsonValue], workspace: Path
+) -> dict[str, JsonValue]:
+    """The arguments of the tool from what a hook made of its `tool_input`.
+
+    A name of the convention counts where the hook changed it; the tool's own name counts otherwise.
+    """
+    shown = describe_call(tool, before, workspace)["tool_input"]
+    assert isinstance(shown, dict)
+    pairs = dict(_RENAMED.get(tool, {}))
+    if tool in _FILE_TOOLS:
+        pairs[_PATH] = _FILE_PATH
+    restored = {name: value for name, value in updated.items() if name not in pairs.values()}
+    for own, other in pairs.items():
+        if other in updated and (updated[other] != shown.get(other) or own not in updated):
+            restored[own] = updated[other]
+    path = restored.get(_PATH)
+    if tool in _FILE_TOOLS and isinstance(path, str) and Path(path).is_relative_to(workspace):
+        restored[_PATH] = str(Path(path).relative_to(workspace))
+    return restored
+
+
+def describe_result(tool: str, arguments: Mapping[str, JsonValue], *, text: str, is_error: bool) -> JsonValue:
+    """`tool_response`: what came of the call, with the fields that hooks look for."""
+    response: dict[str, JsonValue] = {"success": not is_error, "output": text}
+    path = arguments.get(_PATH)
+    if tool in _FILE_TOOLS and isinstance(path, str):
+        response["filePath"] = path
+    if tool == "Bash":
+        response |= {"stdout": text, "stderr": "", "interrupted": False}
+    return response
+
+
+BLOCKED = 2
+"""The exit code that says no; stderr says why."""
+MOST_CHARACTERS = 10_000
+"""Of a reason or of text for the model."""
+PLAIN_TEXT_EVENTS: frozenset[HookEvent] = frozenset({"SessionStart", "UserPromptSubmit"})
+"""What a hook of these prints is for the model, also where it is not JSON."""
+
+type HookDecision = Literal["", "ask", "deny", "stop"]
+type HookStatus = Literal["ok", "failed", "timeout", "not_started", "too_much_output", "changed"]
+
+_DENIALS = frozenset({"deny", "block"})
+
+
+class HookAnswer(Value):
+    """What one hook said."""
+
+    decision: HookDecision = ""
+    """`deny` is a no to what the event is about, `stop` ends the run."""
+    reason: str = ""
+    context: str = ""
+    """For the model."""
+    message: str = ""
+    """For the user."""
+    updated_input: dict[str, JsonValue] | None = None
+    """The arguments that the call should have instead."""
+    ignored: str = ""
+    """What it wanted and cannot have."""
+    problem: str = Field(default="", exclude=True)
+    """Why its output could not be read."""
+
+
+def read_answer(event: HookEvent, *, exit_code: int, stdout: str, stderr: str) -> HookAnswer:
+    """Of a hook that ended with 0 or with 2; another code is a failure and no answer."""
+    if exit_code == BLOCKED:
+        return HookAnswer(decision="deny", reason=_cut(stderr.strip() or "A hook said no"))
+    text = stdout.strip()
+    if not text.startswith("{"):
+        return HookAnswer(context=_cut(text)) if event in PLAIN_TEXT_EVENTS else HookAnswer()
+    try:
+        said: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return HookAnswer(problem=f"It printed what begins like JSON and is none: {error}")
+    return _read_object(said) if isinstance(said, dict) else HookAnswer()
+
+
+def _read_object(said: dict[str, JsonValue]) -> HookAnswer:
+    specific = said.get("hookSpecificOutput")
+    own: Mapping[str, JsonValue] = specific if isinstance(specific, dict) else {}
+    behavior = own.get("decision")
+    inner: Mapping[str, JsonValue] = behavior if isinstance(behavior, dict) else {}
+    words = {
+        str(word).lower()
+        for word in (said.get("decision"), own.get("permissionDecision"), inner.get("behavior"))
+        if isinstance(word, str)
+    }
+    reason = _first_text(
+        own.get("permissionDecisionReason"), inner.get("message"), said.get("reason"), own.get("reason")
+    )
+    updated = own.get("updatedInput", inner.get("updatedInput", said.get("updatedInput")))
+    decision: HookDecision = "deny" if words & _DENIALS else "ask" if "ask" in words else ""
+    if said.get("continue") is False:
+        decision, reason = "stop", _first_text(said.get("stopReason"), reason) or "A hook stopped the run"
+    return HookAnswer(
+        decision=decision,
+        reason=_cut(reason or ("A hook said no" if decision == "deny" else "")),
+        context=_cut(_first_text(own.get("additionalContext"), said.get("additionalContext"))),
+        message=_cut(_first_text(said.get("systemMessage"))),
+        updated_input=cast("dict[str, JsonValue]", updated) if isinstance(updated, dict) else None,
+        ignored="a hook cannot allow" if words & {"allow", "approve"} else "",
+    )
+
+
+def _first_text(*values: JsonValue) -> str:
+    return next((value for value in values if isinstance(value, str) and value.strip()), "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

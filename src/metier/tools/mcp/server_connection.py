@@ -1,0 +1,393 @@
+"""One external server through its life: started by the first call, restarted after it died, ended with its run.
+
+Holds the seam to the SDK, and the server's log in the run folder. Imports no SDK, so it is cheap to load.
+"""
+
+import importlib
+import importlib.util
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, cast
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+from msgspec import Struct
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed, UsageError
+from metier.events import McpServerReported, Payload
+from metier.extras import hint_extra
+from metier.tools.base import Media, ToolContext, ToolInfo
+from metier.tools.mcp.offered_tools import Clean, Listing, OfferedTool, build_listing, compare_listings
+from metier.tools.process.bounded_output import Capture
+from metier.tools.process.run import Command
+from metier.tools.process.spool import note_start
+
+MAX_BYTES = 1_048_576
+_TAIL_BYTES = 400
+_MAX_LINE = 16_384
+
+
+class ServerLog:
+    """Takes bytes as they come, writes whole lines. Without a path only the last words are kept."""
+
+    def __init__(self, path: Path | None, *, clean: Callable[[str], str]) -> None:
+        self._path = path
+        self._clean = clean
+        self._left = MAX_BYTES
+        self._rest = b""
+        self._last = Capture(2 * _TAIL_BYTES)
+
+    def add(self, chunk: bytes) -> None:
+        self._last.add(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > _MAX_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._write(line)
+
+    def tail(self) -> str:
+        """The last words, as they came."""
+        return self._last.output().last(_TAIL_BYTES).strip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rest:
+            self._write(self._rest)
+            self._rest = b""
+
+    def _write(self, line: bytes) -> None:
+        if self._path is None or self._left <= 0:
+            return
+        text = self._clean(line.decode("utf-8", "replace")).encode("utf-8", "replace") + b"\n"
+        self._left -= len(text)
+        if self._left <= 0:
+            text = f"… the rest is left out: {MAX_BYTES} bytes are the most\n".encode()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as stream:
+            stream.write(text)
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Whom to talk to: a program to start, or an address."""
+
+    command: Command | None = None
+    url: str = ""
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    log: ServerLog
+    max_message_bytes: int
+    timeout_seconds: float
+    """How long a connection may be silent in the middle of an answer."""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What a tool of a server answered; not `ok` where the server says that it failed."""
+
+    ok: bool
+    output: JsonValue
+    media: tuple[Media, ...] = ()
+    """Pictures that the model sees beside it."""
+
+
+class SessionEnded(Exception):
+    """The conversation is over in the middle of a question."""
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a conversation came to its end, for the tasks that wait for it."""
+
+    happened: anyio.Event = field(default_factory=anyio.Event)
+    reason: str = ""
+
+    def tell(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.happened.set()
+
+
+class Conversation(Protocol):
+    """Raises `ToolFailed` for an answer that cannot be used, `SessionEnded` where no answer will come."""
+
+    @property
+    def is_stale(self) -> bool:
+        """The server said that it offers something else than it did when it was last asked."""
+        ...
+
+    async def list_tools(self) -> tuple[OfferedTool, ...]: ...
+
+    async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """The result of a request that is no call of a tool, as it came."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: dict[str, JsonValue], *, on_progress: Callable[[str], None], trace_parent: str = ""
+    ) -> Reply:
+        """Call a tool. `on_progress` receives the server's reports about the call."""
+        ...
+
+
+type OpenConversation = Callable[[Target, Ending], AbstractAsyncContextManager[Conversation]]
+
+
+PACKAGE = "mcp"
+MAX_FAILURES = 5
+"""So many ends in a row without an answer in between, and the server is left alone for the rest of the run."""
+_FIRST_DELAY_SECONDS = 0.5
+_LONGEST_DELAY_SECONDS = 30.0
+_MAX_PROGRESS_LINES = 100
+"""Of a call that is interrupted the last of these reports are kept."""
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    start_timeout_seconds: float = 30
+    call_timeout_seconds: float = 60
+
+
+class Describe(Protocol):
+    """Makes the target again for each start: variables are put in when they are needed, and not kept."""
+
+    def __call__(self) -> Target: ...
+
+
+@dataclass(slots=True)
+class _Life:
+    """One start of the server, from the task that keeps it."""
+
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)
+    ending: Ending = field(default_factory=Ending)
+    conversation: Conversation | None = None
+    listing: Listing = field(default_factory=Listing)
+    problem: str = ""
+    is_counted: bool = False
+    """Several calls may find out about one end."""
+
+    async def end(self) -> None:
+        """Returns when every process of it is gone."""
+        self.scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self.over.wait()
+
+
+class ServerConnection:
+    """Calls may come in parallel. The task group must outlive the connection: it keeps the conversation open."""
+
+    def __init__(
+        self, name: str, describe: Describe, group: TaskGroup, *, limits: ConnectionLimits, clean: Clean
+    ) -> None:
+        self.name = name
+        self._describe = describe
+        self._group = group
+        self._limits = limits
+        self._clean = clean
+        self._life: _Life | None = None
+        self._turn = anyio.Lock()
+        self._failures = 0
+        self._not_before = 0.0
+
+    async def list_tools(self) -> Listing:
+        """What the server offers now, started for it. Raises `ToolFailed`."""
+        life = await self._get_life(_ignore)
+        return life.listing
+
+    async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """A request that is no call of a tool, to a server that is started for it. Raises `ToolFailed`."""
+        life = await self._get_life(_ignore)
+        assert life.conversation is not None, "a life that is ready has a conversation"
+        try:
+            with anyio.fail_after(self._limits.call_timeout_seconds):
+                return await life.conversation.ask(method, params)
+        except TimeoutError as error:
+            await self._end(life)
+            raise ToolFailed(f"MCP server {self.name!r} did not answer {method}", code="timeout") from error
+        except SessionEnded as error:
+            await self._end(life)
+            raise ToolFailed(f"MCP server {self.name!r} ended before it answered: {error}") from error
+
+    async def call(self, info: ToolInfo, arguments: dict[str, JsonValue], context: ToolContext) -> Reply:
+        """One call of a tool as it was accepted. Raises `ToolFailed`, with a sentence that a model can use."""
+        limit = self._limits.call_timeout_seconds
+        limit = limit if context.timeout_seconds is None else min(limit, context.timeout_seconds)
+        life = await self._get_life(context.emit)
+        progress: deque[str] = deque(maxlen=_MAX_PROGRESS_LINES)
+        try:
+            with anyio.fail_after(limit):
+                reply = await self._ask(life, info, arguments=arguments, context=context, on_progress=progress.append)
+        except TimeoutError as error:
+            # Ended, so that what took too long does not continue behind our back.
+            await self._end(life)
+            raise ToolFailed(
+                f"The tool did not answer within {limit:g} s; MCP server {self.name!r} was ended", code="timeout"
+            ) from error
+        except SessionEnded as error:
+            await self._end(life)
+            message = f"MCP server {self.name!r} ended before it answered: {life.ending.reason or error}"
+            context.emit(self._report("ended", message))
+            raise ToolFailed(message, hint="It is started again by the next call", code="server_died") from error
+        except anyio.get_cancelled_exc_class():
+            # A caller that stops a turn stops what it had under way; the next call starts the server again.
+            context.keep_partial(self._clean("\n".join(progress)))
+            await self._drop(life)
+            raise
+        self._failures = 0
+        return reply
+
+    @property
+    def is_given_up(self) -> bool:
+        """It ended too often to be started again."""
+        return self._failures >= MAX_FAILURES
+
+    async def _ask(
+        self,
+        life: _Life,
+        info: ToolInfo,
+        *,
+        arguments: dict[str, JsonValue],
+        context: ToolContext,
+        on_progress: Callable[[str], None],
+    ) -> Reply:
+        conversation = life.conversation
+        assert conversation is not None, "a life that is ready has a conversation"
+        if conversation.is_stale:
+            life.listing = await self._list_tools(conversation)
+        self._check_unchanged(info, life.listing, context.emit)
+        if context.spool is not None and info.effect != "read":
+            note_start(context.spool)
+        tool = info.name.partition("/")[2]
+        return await conversation.call(tool, arguments, on_progress=on_progress, trace_parent=context.trace_parent)
+
+    async def aclose(self) -> None:
+        life, self._life = self._life, None
+        if life is not None:
+            await life.end()
+
+    async def _get_life(self, emit: Callable[[Payload], None]) -> _Life:
+        async with self._turn:
+            if self._life is not None and not self._life.ending.happened.is_set() and not self._life.over.is_set():
+                return self._life
+            if self._life is not None:
+                await self._end(self._life)
+            await self._wait_for_turn()
+            self._life = await self._start()
+            emit(self._report("started", f"{len(self._life.listing.tools)} tools"))
+            return self._life
+
+    async def _wait_for_turn(self) -> None:
+        """Longer from failure to failure, so that a server that cannot live does not keep the machine busy."""
+        if self.is_given_up:
+            raise ToolFailed(
+                f"MCP server {self.name!r} ended {self._failures} times in a row and is not started again in this run",
+                code="server_died",
+            )
+        await anyio.sleep(max(0.0, self._not_before - anyio.current_time()))
+
+    async def _start(self) -> _Life:
+        open_conversation = load_sdk()
+        life = _Life()
+        self._group.start_soon(self._keep, life, open_conversation)
+        try:
+            with anyio.move_on_after(self._limits.start_timeout_seconds):
+                await life.ready.wait()
+                if life.conversation is not None:
+                    return life
+        except anyio.get_cancelled_exc_class():
+            # No caller has it yet that could end it later.
+            await life.end()
+            raise
+        if not life.ready.is_set():
+            life.problem = f"it did not answer within {self._limits.start_timeout_seconds:g} s"
+        await self._end(life)
+        raise ToolFailed(f"MCP server {self.name!r} does not start: {life.problem}", code="not_started")
+
+    async def _list_tools(self, conversation: Conversation) -> Listing:
+        """Check the schemas of a server off the event loop: they are its own words, and may be many."""
+        offered = await conversation.list_tools()
+        return await run_sync(partial(build_listing, self.name, offered, clean=self._clean))
+
+    async def _keep(self, life: _Life, open_conversation: OpenConversation) -> None:
+        """Opens the conversation and holds it until it is ended: the SDK wants both from the same task."""
+        target: Target | None = None
+        try:
+            with life.scope:
+                target = self._describe()
+                async with open_conversation(target, life.ending) as conversation:
+                    life.listing = await self._list_tools(conversation)
+                    life.conversation = conversation
+                    life.ready.set()
+                    await life.ending.happened.wait()
+        except Exception as error:  # noqa: BLE001  a server and its SDK are other people's code: they must not end the run
+            life.problem = life.ending.reason or _describe_failure(error)
+        finally:
+            tail = target.log.tail() if target is not None else ""
+            life.problem = (life.problem or life.ending.reason) + (f"; its last words: {tail}" if tail else "")
+            life.conversation = life.conversation if life.ready.is_set() else None
+            life.over.set()
+            life.ready.set()
+
+    async def _end(self, life: _Life) -> None:
+        """Counts as a failure: a caller waited for an answer and got none."""
+        await self._drop(life)
+        if life.is_counted:
+            return
+        life.is_counted = True
+        self._failures += 1
+        delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** (self._failures - 1))
+        self._not_before = anyio.current_time() + delay
+
+    async def _drop(self, life: _Life) -> None:
+        await life.end()
+        if self._life is life:
+            self._life = None
+
+    def _check_unchanged(self, info: ToolInfo, listing: Listing, emit: Callable[[Payload], None]) -> None:
+        """A tool that is no longer what the user accepted is not called, whatever it is now."""
+        found = [tool for tool in listing.tools if tool.name == info.name]
+        differences = compare_listings([info], found)
+        if not differences:
+            return
+        what = "no longer offers" if differences[info.name] == "removed" else "describes differently than before"
+        message = f"MCP server {self.name!r} {what} the tool {info.name!r}, so it was not called"
+        emit(self._report("changed", message, tools=(info.name,)))
+        hint = f"A person can look at it and accept it with `agent mcp accept {self.name}`"
+        raise ToolFailed(message, hint=hint, code="permission_denied")
+
+    def _report(self, state: str, message: str, *, tools: tuple[str, ...] = ()) -> McpServerReported:
+        return McpServerReported.model_validate(
+            {"server": self.name, "state": state, "message": self._clean(message), "tools": tools}
+        )
+
+
+def load_sdk() -> OpenConversation:
+    """Raises `UsageError` where the SDK is not installed."""
+    check_sdk()
+    module = importlib.import_module("metier.tools.mcp.sdk_session")
+    return cast("OpenConversation", module.open_conversation)  # the seam that module is there for
+
+
+def check_sdk() -> None:
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise UsageError(f"MCP servers need the package {PACKAGE!r}", hint=hint_extra("mcp"))
+
+
+def _ignore(_payload: Payload) -> None:
+    return None
+
+
+def _describe_failure(error: BaseException) -> str:
+    """The first cause in a group of them; a failed start usually has one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return str(error) or type(error).__name__

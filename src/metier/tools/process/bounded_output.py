@@ -1,0 +1,103 @@
+"""Bounded output: the beginning and the end of a stream of any length. Bytes in, text out."""
+
+from typing import BinaryIO
+
+from msgspec import Struct
+
+_STDERR_LABEL = "[stderr]"
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """What is left of a stream: all of it, or its head and its tail."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    total_bytes: int = 0
+
+    @property
+    def dropped_bytes(self) -> int:
+        return self.total_bytes - len(self.head) - len(self.tail)
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.dropped_bytes > 0
+
+    @property
+    def text(self) -> str:
+        """UTF-8, with `\ufffd` for what is not; a line in the middle says how much was dropped."""
+        if not self.is_truncated:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        # A cut through a character would add a replacement that the stream never had.
+        head = (
+            self.head.decode("utf-8", "ignore") if _cuts_character(self.head) else self.head.decode("utf-8", "replace")
+        )
+        tail = self.tail[_continuation_bytes(self.tail) :].decode("utf-8", "replace")
+        return f"{head}\n… {self.dropped_bytes} bytes dropped …\n{tail}"
+
+    def last(self, count: int) -> str:
+        """The last bytes as text."""
+        kept = (self.head + self.tail)[-count:] if not self.is_truncated else self.tail[-count:]
+        return kept[_continuation_bytes(kept) :].decode("utf-8", "replace")
+
+
+def render_streams(stdout: Output, stderr: Output) -> str:
+    """Standard output, then standard error under a label."""
+    parts = [stdout.text]
+    if stderr.total_bytes:
+        parts += [_STDERR_LABEL, stderr.text]
+    return "\n".join(part.removesuffix("\n") for part in parts if part)
+
+
+def count_label_characters(stdout: Output, stderr: Output) -> int:
+    """Return how many characters `render_streams` adds to the two streams."""
+    return len(_STDERR_LABEL) + 1 + bool(stdout.text) if stderr.total_bytes else 0
+
+
+class Capture:
+    """Collects a stream chunk by chunk. Never holds more than about twice `max_bytes`."""
+
+    def __init__(self, max_bytes: int, *, spill: BinaryIO | None = None) -> None:
+        self._head_bytes = max_bytes - max_bytes // 2
+        self._tail_bytes = max_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+        self._spill = spill
+
+    def add(self, chunk: bytes) -> None:
+        self._total += len(chunk)
+        if self._spill is not None:
+            self._spill.write(chunk)
+        room = self._head_bytes - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        self._tail += chunk
+        # Cut rarely: moving the tail for every chunk would make a flood cost its length times the limit.
+        if len(self._tail) > 2 * self._tail_bytes + 65_536:
+            self._cut_tail()
+
+    def output(self) -> Output:
+        self._cut_tail()
+        return Output(head=bytes(self._head), tail=bytes(self._tail), total_bytes=self._total)
+
+    def _cut_tail(self) -> None:
+        excess = len(self._tail) - self._tail_bytes
+        if excess > 0:
+            del self._tail[:excess]
+
+
+def _continuation_bytes(data: bytes) -> int:
+    """How many bytes at the start belong to a character that began before."""
+    count = 0
+    while count < min(3, len(data)) and data[count] & 0xC0 == 0x80:
+        count += 1
+    return count
+
+
+def _cuts_character(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False

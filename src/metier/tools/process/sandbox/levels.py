@@ -1,0 +1,210 @@
+"""The sandbox level that works on this machine, found by trying to break out of it. Versions prove nothing.
+
+From the strongest down: `full`, `kernel`, `none`. A level counts when everything that it must refuse was refused and
+everything that a program needs was possible, in a real launch with planted files and a real listener.
+"""
+
+import ctypes
+import errno
+import functools
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from metier.programs import launcher
+from metier.programs.launcher import run_program, use_own_program
+from metier.tools.process.child_environment import base_interpreter
+from metier.tools.process.sandbox import bubblewrap
+from metier.tools.process.sandbox.confinement import Confinement, Launch, Level
+from metier.tools.process.sandbox.seccomp import ARCHITECTURES
+
+ATTEMPTS = Path(__file__).with_name("attempts.py")
+_SECONDS = 20
+_PLANTED = "planted"
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_VERSION = 444, 1
+
+OUTSIDE = ("write outside", "truncate outside", "make a file outside")
+MUST_FAIL = (
+    *OUTSIDE, "read the home folder", "read a secrets file",
+    "write the agent's own files", "write the runs", "reach the network", "read the agent's environment",
+)  # fmt: skip
+MUST_WORK = ("write in the workspace", "write temporary files", "start a program")
+BETTER_REFUSED = ("signal the agent", "see the agent's command line")
+BETTER_POSSIBLE = ("make a file at the top of the workspace",)
+
+
+class Rung(Struct, frozen=True, kw_only=True):
+    """What came of trying one level."""
+
+    level: Level
+    works: bool
+    told: str
+    """One sentence: what it refused, or why it does not work."""
+    hint: str = ""
+    """Which package or kernel setting is missing."""
+    gaps: tuple[str, ...] = ()
+    """What this level does not do on this machine though a better one would."""
+
+
+def find_rung(program: str) -> Rung:
+    """The best that works; one of level `none`, with every reason and advice, where nothing does.
+
+    `program` is bubblewrap's path, or empty. Takes a tenth of a second, once in a process.
+    """
+    tried: list[Rung] = []
+    for level in ("full", "kernel"):
+        rung = try_rung(level, program)
+        if rung.works:
+            return rung
+        tried.append(rung)
+    told = "; ".join(rung.told for rung in tried)
+    hint = ", or ".join(rung.hint for rung in tried if rung.hint)
+    return Rung(level="none", works=False, told=told, hint=hint)
+
+
+@functools.cache
+def try_rung(level: Level, program: str) -> Rung:
+    """Launch a program that tries to get out."""
+    if problem := _find_obstacle(level, program):
+        return problem
+    with tempfile.TemporaryDirectory(prefix="metier-probe-") as name, socket.socket() as listener:
+        base = Path(name).resolve()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(8)
+        targets = _plant(base, port=listener.getsockname()[1])
+        workspace = base / "workspace"
+        confinement = Confinement(
+            level=level, bubblewrap=program, workspace=workspace, records=workspace / "runs"
+        ).opened(ATTEMPTS)
+        launch = confinement.prepare(workspace, mark=f"{base.name}-scratch")
+        try:
+            done = _run(launch, targets, workspace)
+            return _judge(level, done, is_changed=_has_changed(base))
+        finally:
+            if launch.scratch:
+                shutil.rmtree(launch.scratch, ignore_errors=True)
+
+
+def _find_obstacle(level: Level, program: str) -> Rung | None:
+    """What is missing so plainly that there is nothing to try."""
+    if sys.platform != "linux":
+        return Rung(level=level, works=False, told=f"There is no sandbox for {sys.platform!r}", hint="Use Linux")
+    if platform.machine() not in ARCHITECTURES:
+        told = f"The processor {platform.machine()!r} is not among {', '.join(ARCHITECTURES)}"
+        return Rung(level=level, works=False, told=told)
+    if level == "full" and not program:
+        hint = "install the system package 'bubblewrap'"
+        return Rung(level=level, works=False, told="bwrap is not installed", hint=hint)
+    if level == "kernel" and (missing := _find_missing_landlock()):
+        return Rung(level=level, works=False, told=missing[0], hint=missing[1])
+    return None
+
+
+def _find_missing_landlock() -> tuple[str, str] | None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION) > 0:
+        return None
+    if ctypes.get_errno() == errno.EOPNOTSUPP:
+        return "Landlock is turned off in the kernel", "add 'landlock' to the kernel's 'lsm=' boot parameter"
+    return "the kernel does not offer Landlock", "use Linux 6.2 or newer with Landlock and allow its system calls"
+
+
+def _plant(base: Path, *, port: int) -> Mapping[str, object]:
+    workspace = base / "workspace"
+    files = {
+        "outside": base / "outside.txt",
+        "key": base / "home" / ".ssh" / "id_rsa",
+        "secret": workspace / ".env",
+        "own": workspace / ".agent" / "policy.yaml",
+        "record": workspace / "runs" / "journal",
+        "inside": workspace / "notes.txt",
+    }
+    for file in files.values():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_PLANTED, encoding="utf-8")
+    real = next((path for path in _list(Path.home()) if path.is_file() and os.access(path, os.R_OK)), None)
+    home = [str(path) for path in (real or files["key"],)]
+    paths = {name: str(file) for name, file in files.items()}
+    return {**paths, "home": home, "new": str(workspace / "new.txt"), "port": port, "agent": os.getpid()}
+
+
+def _list(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _run(launch: Launch, targets: Mapping[str, object], workspace: Path) -> subprocess.CompletedProcess[bytes] | None:
+    assert launch.scratch is not None, "a level that confines has one"
+    for name in (bubblewrap.HOME, bubblewrap.SHARED, bubblewrap.EMPTY):
+        (launch.scratch / name).mkdir(parents=True, mode=0o700)
+    command = (*launch.prefix, base_interpreter(), "-I", "-S", str(ATTEMPTS))
+    trial = use_own_program(launcher.TRIAL, *command, environment={"PATH": os.defpath, **launch.variables})
+    try:
+        return run_program(trial, json.dumps(targets), folder=workspace, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _has_changed(base: Path) -> bool:
+    """Looked at from outside: a private file of the same name inside does no harm."""
+    names = {path.name for path in base.iterdir()}
+    return names != {"outside.txt", "home", "workspace"} or (base / "outside.txt").read_text() != _PLANTED
+
+
+def _judge(level: Level, done: subprocess.CompletedProcess[bytes] | None, *, is_changed: bool) -> Rung:
+    results = _parse(done.stdout.decode("utf-8", "replace")) if done else {}
+    results |= {name: is_changed and results[name] for name in OUTSIDE if name in results}
+    if not results:
+        said = (
+            (done.stderr.decode("utf-8", "replace").strip().splitlines() or [""])[-1] if done else "it did not answer"
+        )
+        name = "bwrap" if level == "full" else "Landlock with seccomp"
+        return Rung(level=level, works=False, told=f"{name} cannot start: {said}", hint=_advise(level))
+    got_out = [name for name in MUST_FAIL if results.get(name, True)]
+    got_stuck = [name for name in MUST_WORK if not results.get(name, False)]
+    if got_out or got_stuck:
+        words = [f"a program could {name}" for name in got_out] + [f"a program could not {name}" for name in got_stuck]
+        return Rung(level=level, works=False, told=f"tried: {', '.join(words)}", hint=_advise(level))
+    gaps = [f"programs can {name}" for name in BETTER_REFUSED if results.get(name, True)]
+    gaps += [f"programs cannot {name}" for name in BETTER_POSSIBLE if not results.get(name, False)]
+    told = f"tried: {len(MUST_FAIL)} ways out refused, among them {', '.join(MUST_FAIL[::3])}"
+    return Rung(level=level, works=True, told=told, gaps=tuple(gaps))
+
+
+def _parse(text: str) -> dict[str, bool]:
+    try:
+        results: dict[str, bool] = json.loads(text)
+    except ValueError:
+        return {}
+    return results
+
+
+def _advise(level: Level) -> str:
+    """Which setting of the kernel is in the way, as far as it can be told."""
+    if level == "kernel":
+        return "use Linux 6.2 or newer with Landlock"
+    if _read_setting("kernel/unprivileged_userns_clone") == "0":
+        return "allow user namespaces: sysctl kernel.unprivileged_userns_clone=1"
+    if _read_setting("user/max_user_namespaces") == "0":
+        return "allow user namespaces: sysctl user.max_user_namespaces=10000"
+    if _read_setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return "give bwrap an AppArmor profile with 'userns,' or: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+    return "let bwrap make namespaces (in a container, its seccomp profile and masked /proc are in the way)"
+
+
+def _read_setting(name: str) -> str:
+    try:
+        return (Path("/proc/sys") / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,533 @@
+"""`script_list`, `script_help`, `script_run`: all that a model needs to use the scripts of skills, however many.
+
+A script's code is never shown and scripts are no tools of their own: the three tools cost the same for one skill as
+for fifty. Every answer is `{success, result, message}` or `{success, error, message}`; the answer to a failure names
+a probable cause, such as a missing variable or package.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from anyio.to_thread import run_sync
+from msgspec.structs import replace
+from pydantic import JsonValue
+
+from metier.definitions.skills.scripts import Script
+from metier.definitions.skills.skill import SkillDefinition
+from metier.definitions.text.yaml_text import Mapping as YamlMapping
+from metier.definitions.text.yaml_text import Node
+from metier.definitions.text.yaml_text import Sequence as YamlSequence
+from metier.errors import ToolFailed
+from metier.events import SkillStepExecuted, StepStatus
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.skills.package import SkillPackage
+from metier.skills.trust.judgement import digest_files
+from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.process.bounded_output import Output, render_streams
+from metier.tools.process.child_environment import build_environment
+from metier.tools.process.run import Outcome, ProcessLimits
+from metier.tools.scripts.active_scripts import (
+    RESPONSE_SCHEMA,
+    ScriptCatalog,
+    ScriptFailed,
+    ScriptLimits,
+    add_json_flag,
+    build_failure,
+    build_success,
+    check_args,
+)
+from metier.tools.scripts.environments import parse_script_metadata, read_script
+from metier.tools.scripts.runner import ScriptCall, ScriptRunner, check_may_run
+
+_FLAG = re.compile(r"--json\b")
+# Libraries that make an option of a parameter: `def main(json: bool = False)`.
+_PARAMETER = re.compile(r"\bjson\s*:\s*(?:bool\b|(?:typing\.)?Annotated\[)")
+_IMPORT = re.compile(r"^\s*(?:from\s+\.?|import\s+)(\w+)", re.MULTILINE)
+
+
+class HelpTexts:
+    """What scripts said of themselves, by path and content hash; kept as long as the tools of a run."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], str] = {}
+
+    def find(self, script: Script) -> str | None:
+        return self._texts.get(_identify(script))
+
+    def keep(self, script: Script, text: str) -> None:
+        self._texts[_identify(script)] = text
+
+
+def knows_json(help_text: str | None, script: Script) -> bool:
+    """By the help text where there is one, else by the source of the script and of the modules beside it."""
+    if help_text is not None:
+        return _FLAG.search(help_text) is not None
+    return any(_FLAG.search(text) or _PARAMETER.search(text) for text in _list_sources(script))
+
+
+def is_declared_read(skill: SkillDefinition) -> bool:
+    """Its `side_effects` say that there are none: its scripts may be run twice."""
+    entry = skill.contract.find("side_effects")
+    if entry is None and (part := skill.contract.find("contract")) is not None and isinstance(part.value, YamlMapping):
+        entry = part.value.find("side_effects")
+    return entry is not None and isinstance(entry.value, YamlMapping) and _is_empty(entry.value)
+
+
+def _is_empty(effects: YamlMapping) -> bool:
+    kinds = effects.find("kinds")
+    return kinds is not None and _has_no_items(kinds.value)
+
+
+def _has_no_items(node: Node) -> bool:
+    return isinstance(node, YamlSequence) and not node.items
+
+
+def _list_sources(script: Script) -> Iterator[str]:
+    own = read_script(script.path).decode("utf-8", "replace")
+    yield own
+    for name in dict.fromkeys(_IMPORT.findall(own)):
+        beside = script.path.parent / f"{name}.py"
+        if beside.is_file():
+            try:
+                yield read_script(beside).decode("utf-8", "replace")
+            except ToolFailed:
+                continue
+
+
+def _identify(script: Script) -> tuple[str, str]:
+    return str(script.path), hashlib.sha256(read_script(script.path)).hexdigest()
+
+
+USAGE_ERROR = 2
+"""The exit code of argument parsers for arguments that they do not take."""
+
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'", re.ASCII)
+_MIN_VARIABLE = 3
+"""Shorter names of variables are in other texts by chance."""
+_PACKAGES = {
+    "PIL": "pillow",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "fitz": "pymupdf",
+    "googleapiclient": "google-api-python-client",
+    "pptx": "python-pptx",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Packages whose module has another name."""
+
+
+def find_lack(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) -> ScriptFailed | None:
+    """The failure in words that say what to change; nothing where the script's own words must do."""
+    stderr = outcome.stderr.text
+    stdout = outcome.stdout.last(ScriptLimits().stdout_tail_bytes).strip()
+    name, allowed = call.script.name, call.package.definition.permissions_env
+    if variable := find_withheld_variable(stderr, environ, allowed):
+        message = (
+            f"Env var {variable!r} not in allowlist: the script asks for it, and 'permissions: env:' of skill"
+            f" {call.package.definition.name!r} does not name it"
+        )
+        tail = outcome.stderr.last(ScriptLimits().stderr_tail_bytes).strip()
+        return ScriptFailed("permission_denied", f"{message}\nstderr: {tail}", stdout=stdout)
+    package = find_missing_package(stderr)
+    beside = {path.stem for path in call.script.path.parent.glob("*.py")}
+    if package and package not in beside:
+        declared = _list_declared(call)
+        return ScriptFailed("execution_failed", describe_missing_package(package, script=name, declared=declared))
+    return None
+
+
+def rejects_json_flag(outcome: Outcome) -> bool:
+    """The script read its arguments, did not know `--json`, and did nothing else."""
+    return outcome.exit_code == USAGE_ERROR and "--json" in outcome.stderr.text
+
+
+def find_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Collection[str]) -> str:
+    """The variable that a script failed for: the agent has it, the skill does not ask for it, the error names it."""
+    passed = build_environment(environ, allowed)
+    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", stderr))
+    names = (name for name in environ if name not in passed and len(name) >= _MIN_VARIABLE)
+    return min((name for name in names if name in words), default="")
+
+
+def find_missing_package(stderr: str) -> str:
+    """The package to add for the module that the script did not find; empty where it found all."""
+    found = _MISSING_MODULE.findall(stderr)
+    if not found:
+        return ""
+    module = str(found[-1]).partition(".")[0]
+    return _PACKAGES.get(module, module.replace("_", "-"))
+
+
+def describe_missing_package(package: str, *, script: str, declared: Collection[str]) -> str:
+    """One sentence with the line to write."""
+    wanted = ", ".join(f'"{name}"' for name in (*declared, package))
+    return (
+        f"Script {script!r} needs the package {package!r}, which its header does not name: write"
+        f" `# dependencies = [{wanted}]` between `# /// script` and `# ///` at its top (PEP 723)"
+    )
+
+
+def _list_declared(call: ScriptCall) -> list[str]:
+    try:
+        metadata = parse_script_metadata(read_script(call.script.path).decode("utf-8", "replace"))
+    except ToolFailed:
+        return []
+    return [str(requirement) for requirement in metadata.dependencies]
+
+
+type Arguments = dict[str, JsonValue]
+
+_SUMMARY_BYTES = 500
+_SHOWN_CHARACTERS = 200
+_USAGE = re.compile(r"^usage:?\s*(.*?)(?:\n[ \t]*\n|\Z)", re.IGNORECASE | re.MULTILINE | re.DOTALL)
+_STATUS: dict[str, StepStatus] = {"timeout": "timeout", "permission_denied": "denied"}
+
+
+def build_script_tools(
+    catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits | None = None
+) -> tuple[Tool, ...]:
+    limits = limits or ScriptLimits()
+    texts = HelpTexts()
+    return (
+        ScriptList(catalog),
+        ScriptHelp(catalog, runner, limits, help_texts=texts),
+        ScriptRun(catalog, runner, limits, help_texts=texts),
+    )
+
+
+class ScriptList:
+    """Which scripts there are."""
+
+    info = ToolInfo(
+        id="builtin:script_list",
+        name="script_list",
+        description=load_tool_text("script_list").description,
+        category="custom",
+        input_schema=describe_parameters(
+            "script_list",
+            {
+                "type": "object",
+                "properties": {"skill_name": {"type": ["string", "null"]}},
+                "additionalProperties": False,
+            },
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="low",
+        effect="read",
+    )
+
+    def __init__(self, catalog: ScriptCatalog) -> None:
+        self._catalog = catalog
+
+    async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:  # noqa: ARG002  the contract's
+        skill_name = arguments.get("skill_name")
+        try:
+            listed = self._catalog.list_scripts(None if skill_name is None else str(skill_name))
+        except ToolFailed as error:
+            return build_failure(error)
+        result: dict[str, JsonValue] = {
+            skill: [{"name": script.path.stem, "path": str(script.path)} for script in scripts]
+            for skill, scripts in listed.items()
+        }
+        count = sum(len(scripts) for scripts in listed.values())
+        return build_success(result, f"Found {_many(count, 'script')} across {_many(len(listed), 'skill')}")
+
+
+class ScriptHelp:
+    """What a script takes, in its own words. It runs the script's code, so it needs the same trust as `script_run`."""
+
+    info = ToolInfo(
+        id="builtin:script_help",
+        name="script_help",
+        description=load_tool_text("script_help").description,
+        category="custom",
+        input_schema=describe_parameters(
+            "script_help",
+            {
+                "type": "object",
+                "properties": {"skill_name": {"type": "string"}, "script_name": {"type": "string"}},
+                "required": ["skill_name", "script_name"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="medium",
+        # It runs the code of the script: a rule that asks before `script_run` must ask before this too.
+        effect="idempotent",
+    )
+
+    def __init__(
+        self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits, *, help_texts: HelpTexts
+    ) -> None:
+        self._catalog = catalog
+        self._runner = runner
+        self._limits = limits
+        self._help = help_texts
+
+    async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
+        return await _answer("script_help", context, lambda record: self._show(arguments, context, record))
+
+    async def _show(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
+        package, script = _find(self._catalog, arguments, record)
+        await check_may_run(package)
+        known = self._help.find(script)
+        if known is None:
+            own = self._limits.narrow(package.definition)
+            limits = _process_limits(own, context)
+            call = ScriptCall(
+                package=package, script=script, args=("--help",), keep_partial=_build_keep_partial(context)
+            )
+            outcome = record.outcome = await self._runner.run(call, limits)
+            _check_outcome(outcome, limits, own)
+            text = outcome.stdout.text.strip() or outcome.stderr.text.strip()
+            known = text
+            self._help.keep(script, text)
+        found: JsonValue = {"help_text": known, "usage": _find_usage(known)}
+        return build_success(found, f"Retrieved help for {script.path.stem}")
+
+
+class ScriptRun:
+    """Execute a script. What it does is unknown, so a call that was cut short is never repeated by itself."""
+
+    info = ToolInfo(
+        id="builtin:script_run",
+        name="script_run",
+        description=load_tool_text("script_run").description,
+        category="custom",
+        input_schema=describe_parameters(
+            "script_run",
+            {
+                "type": "object",
+                "properties": {
+                    "skill_name": {"type": "string"},
+                    "script_name": {"type": "string"},
+                    "args": {"type": ["array", "null"], "items": {"type": "string"}},
+                    "json": {"type": "boolean", "default": True},
+                },
+                "required": ["skill_name", "script_name"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema=RESPONSE_SCHEMA,
+        risk="high",
+        effect="opaque",
+        spools=True,
+    )
+
+    def __init__(
+        self, catalog: ScriptCatalog, runner: ScriptRunner, limits: ScriptLimits, *, help_texts: HelpTexts
+    ) -> None:
+        self._catalog = catalog
+        self._runner = runner
+        self._limits = limits
+        self._help = help_texts
+
+    async def execute(self, arguments: Arguments, context: ToolContext) -> ToolResult:
+        return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
+
+    async def preview(self, arguments: Arguments, context: ToolContext) -> Preview:
+        """Which file, and what of the agent's environment its skill asks for.
+
+        Bound to every file of the skill: a script imports what lies beside it.
+        """
+        del context
+        package, script = _find(self._catalog, arguments, _Record())
+        names = package.definition.permissions_env
+        digest = hashlib.sha256(read_script(script.path)).hexdigest()
+        granted = f"It gets these variables of the environment: {', '.join(names)}" if names else ""
+        lines = [f"Run {script.path} (sha256 {digest[:16]}…)", *([granted] if granted else [])]
+        tree = await run_sync(digest_files, package.folder)
+        return Preview("\n".join(lines), base=hashlib.sha256(f"{tree} {names}".encode()).hexdigest())
+
+    async def _run(self, arguments: Arguments, context: ToolContext, record: "_Record") -> ToolResult:
+        package, script = _find(self._catalog, arguments, record)
+        args = _read_args(arguments)
+        check_args(args, self._limits)
+        wants_json = arguments.get("json", True) is not False
+        has_flag = wants_json and knows_json(self._help.find(script), script)
+        own = self._limits.narrow(package.definition)
+        limits = _process_limits(own, context)
+        call = ScriptCall(
+            package=package,
+            script=script,
+            args=tuple(add_json_flag(args) if has_flag else args),
+            idempotency_key=context.idempotency_key,
+            trace_parent=context.trace_parent,
+            spool=context.spool,
+            keep_partial=_build_keep_partial(context),
+        )
+        outcome = record.outcome = await self._runner.run(call, limits)
+        if has_flag and rejects_json_flag(outcome) and is_declared_read(package.definition):
+            has_flag = False
+            outcome = record.outcome = await self._runner.run(replace(call, args=tuple(args)), limits)
+        self._check(outcome, limits, call)
+        return self._answer(outcome, script, wants_json=wants_json, has_flag=has_flag)
+
+    def _check(self, outcome: Outcome, limits: ProcessLimits, call: ScriptCall) -> None:
+        """Raises `ScriptFailed`, with what the script probably lacked."""
+        if outcome.exit_code and (lack := find_lack(outcome, call, self._runner.environ)) is not None:
+            raise lack
+        _check_outcome(outcome, limits, self._limits)
+
+    def _answer(self, outcome: Outcome, script: Script, *, wants_json: bool, has_flag: bool) -> ToolResult:
+        """JSON where it was asked for; the text of a script that has no `--json` and printed none."""
+        notice = f"; {outcome.notice}" if outcome.notice else ""
+        done = f"Executed {script.path.stem} script{_warning(outcome.stdout)}{notice}"
+        if not wants_json:
+            return build_success(outcome.stdout.text, done)
+        if has_flag:
+            return build_success(self._parse_json(outcome), done)
+        try:
+            return build_success(_load_json(outcome.stdout.text), done)
+        except (ValueError, RecursionError):
+            return build_success(outcome.stdout.text, f"{done}; it has no --json, so this is its text")
+
+    def _parse_json(self, outcome: Outcome) -> JsonValue:
+        """Raises `ScriptFailed` with `parse_error`, which shows what came instead."""
+        text = outcome.stdout.text
+        try:
+            return _load_json(text)
+        except (ValueError, RecursionError) as error:
+            seen = "output that was cut" if outcome.stdout.is_truncated else (text[:_SHOWN_CHARACTERS] or "nothing")
+            stderr = _quote(outcome.stderr, self._limits)
+            raise ScriptFailed(
+                "parse_error", f"Expected JSON output, got: {seen}{_warning(outcome.stdout)}{stderr}"
+            ) from error
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of a call for the event, filled in as far as the call gets."""
+
+    skill: str = ""
+    script: str = ""
+    outcome: Outcome | None = None
+
+
+async def _answer(tool: str, context: ToolContext, work: Callable[[_Record], Awaitable[ToolResult]]) -> ToolResult:
+    """Do the work, turn its failure into an answer, tell the event."""
+    record, started = _Record(), time.monotonic()
+    try:
+        result = await work(record)
+    except ToolFailed as error:
+        result = build_failure(error)
+    event = _build_event(tool, result, record)
+    event = event.model_copy(
+        update={"step_id": context.step_id, "duration_ms": round((time.monotonic() - started) * 1000, 3)}
+    )
+    context.emit(event)
+    meta: dict[str, JsonValue] = {
+        "skill": record.skill,
+        "script": record.script,
+        "duration_ms": event.duration_ms,
+        "exit_code": event.exit_code,
+        "stdout_bytes": event.stdout_bytes,
+        "stderr_bytes": event.stderr_bytes,
+    }
+    return replace(result, meta={**result.meta, **meta})
+
+
+def _build_event(tool: str, result: ToolResult, record: _Record) -> SkillStepExecuted:
+    code = str(result.meta.get("code", ""))
+    outcome = record.outcome
+    stdout = outcome.stdout if outcome else Output()
+    stderr = outcome.stderr if outcome else Output()
+    return SkillStepExecuted(
+        step_id="",
+        action="call_tool",
+        status="succeeded" if result.ok else _STATUS.get(code, "failed"),
+        tool=tool,
+        skill_name=record.skill,
+        script=record.script,
+        exit_code=outcome.exit_code if outcome else None,
+        stdout_summary=stdout.last(_SUMMARY_BYTES),
+        stderr_summary=stderr.last(_SUMMARY_BYTES),
+        stdout_bytes=stdout.total_bytes,
+        stderr_bytes=stderr.total_bytes,
+        error_type=code,
+        truncated=stdout.is_truncated,
+    )
+
+
+def _find(catalog: ScriptCatalog, arguments: Arguments, record: _Record) -> tuple[SkillPackage, Script]:
+    package, script = catalog.find_script(str(arguments["skill_name"]), str(arguments["script_name"]))
+    record.skill, record.script = package.definition.name, script.name
+    return package, script
+
+
+def _build_keep_partial(context: ToolContext) -> Callable[[Output, Output], None]:
+    """Return the function that receives the output so far of a script that is interrupted."""
+    return lambda stdout, stderr: context.keep_partial(context.clean(render_streams(stdout, stderr)))
+
+
+def _read_args(arguments: Arguments) -> list[str]:
+    args = arguments.get("args")
+    return [str(arg) for arg in args] if isinstance(args, list) else []
+
+
+def _process_limits(limits: ScriptLimits, context: ToolContext) -> ProcessLimits:
+    timeout_seconds, left = limits.timeout_seconds, context.timeout_seconds
+    return ProcessLimits(
+        timeout_seconds=timeout_seconds if left is None else min(timeout_seconds, left),
+        max_stdout_bytes=limits.max_output_bytes,
+    )
+
+
+def _check_outcome(outcome: Outcome, process_limits: ProcessLimits, limits: ScriptLimits) -> None:
+    """Raises `ScriptFailed`: `timeout` or `execution_failed`, with the end of both outputs."""
+    stderr = _quote(outcome.stderr, limits)
+    stdout = outcome.stdout.last(limits.stdout_tail_bytes).strip()
+    if outcome.timed_out:
+        message = f"Script timed out after {process_limits.timeout_seconds:g}s{stderr}"
+        raise ScriptFailed("timeout", message, stdout=stdout)
+    if outcome.signal:
+        raise ScriptFailed("execution_failed", f"Script was ended by signal {outcome.signal}{stderr}", stdout=stdout)
+    if outcome.exit_code != 0:
+        hint = ""
+        if rejects_json_flag(outcome):
+            hint = " (if it does not know --json, call it with json=false)"
+        message = f"Script failed with exit code {outcome.exit_code}{hint}{stderr}"
+        raise ScriptFailed("execution_failed", message, stdout=stdout)
+
+
+def _load_json(text: str) -> JsonValue:
+    """Strict: no `NaN`. Half characters (`"\\ud800"`), which nothing after us could encode, are replaced."""
+    parsed: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+    if "\\ud" not in text.lower():
+        return parsed
+    encodable = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(encodable)
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _quote(stderr: Output, limits: ScriptLimits) -> str:
+    tail = stderr.last(limits.stderr_tail_bytes).strip()
+    return f"\nstderr: {tail}" if tail else ""
+
+
+def _warning(stdout: Output) -> str:
+    if not stdout.is_truncated:
+        return ""
+    return f" (warning: output of {stdout.total_bytes} bytes cut, {stdout.dropped_bytes} bytes in the middle dropped)"
+
+
+def _find_usage(text: str) -> str:
+    found = _USAGE.search(text)
+    return " ".join(found.group(1).split()) if found else ""
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,197 @@
+"""Links in the words of a line, replaced by their targets. Looks at the disk, runs nothing.
+
+Tables and rules read words: `cat docs/key` is harmless by its words, unless `docs` is a link to another folder; so is
+`git status`, unless it runs in a repository within the workspace, whose own configuration names programs; and so is
+`ruff --version`, unless the first `ruff` on PATH is a file that a confined program can write.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metier.tools.shell.allowlist import CD, walk_commands
+from metier.tools.shell.harmless import CommandFolders, is_beneath, is_unclear, is_vouched
+from metier.tools.shell.line import Pipeline, ShellLine, SimpleCommand, fill_variables, read_xargs
+from metier.tools.shell.programs import BUILTINS
+
+_GIT = "git"
+_STARTS = {"zcat": ("gzip",), "egrep": ("grep",), "fgrep": ("grep",)}
+"""Programs that are shell scripts on many systems, and the programs that these find by PATH."""
+_QUIET_GIT = frozenset({
+    "blame", "branch", "cat-file", "config", "for-each-ref", "log", "ls-files", "ls-tree", "merge-base", "name-rev",
+    "reflog", "remote", "rev-list", "rev-parse", "shortlog", "show", "show-ref", "tag", "worktree",
+})  # fmt: skip
+"""Commands of git that do not look into the working trees of submodules."""
+_IGNORE = re.compile(rb"(?i)\bignore\b")
+_HARMLESS_IGNORE = re.compile(rb"(?im)^[ \t]*ignore[ \t]*=[ \t]*(?:dirty|all)[ \t\r]*$")
+_GITLINK_MODE = (0o160000).to_bytes(4, "big")
+_ENV = re.compile(rb"#![ \t]*/(?:usr/)?bin/env[ \t]+(?:-S[ \t]+)?([A-Za-z0-9_.+-]+)")
+"""The first line of a script whose interpreter is found by PATH."""
+_FOLLOWS_ENTRIES = "diff"
+"""Given two folders, it shows what the links in them lead to; others that do so are asked about."""
+
+
+class ProgramSearch(Struct, frozen=True):
+    """How programs are found by name, and where a confined program could have put one."""
+
+    path: str
+    writable: tuple[str, ...]
+    """Folders, with links resolved."""
+
+    def find_planted(self, argv: Sequence[str], place: CommandFolders) -> str:
+        """The path of a program in a writable folder whose name a table vouches for; empty if there is none.
+
+        A program that a rule has to name (`pytest`) may well be in the workspace. It is reported only if it takes the
+        place of another one and is known to run no code of the caller, such as `git`.
+        """
+        name = argv[0]
+        if "/" in name or name == CD or name in BUILTINS.split():
+            return ""
+        found = self._list_files(name)
+        if not found:
+            return ""
+        if not self._is_writable(found[0]):
+            started = self._find_started(name, found[0])
+            return started if started and is_vouched(argv, place) else ""
+        is_shadow = any(not self._is_writable(file) for file in found[1:])
+        return found[0] if is_vouched(argv, place) or (is_shadow and not is_unclear(argv)) else ""
+
+    def _find_started(self, name: str, file: str) -> str:
+        """The path of a program in a writable folder that this one, a script, would start; empty if there is none."""
+        names = [*_STARTS.get(name, ()), *_read_interpreter(file)]
+        starts = (self._list_files(each)[:1] for each in names)
+        return next((path for paths in starts for path in paths if self._is_writable(path)), "")
+
+    def _list_files(self, name: str) -> list[str]:
+        """Every program of this name, in the order of PATH."""
+        files = [os.path.join(folder, name) for folder in self.path.split(os.pathsep) if folder]  # noqa: PTH118
+        return [file for file in files if os.path.isfile(file) and os.access(file, os.X_OK)]  # noqa: PTH113
+
+    def _is_writable(self, file: str) -> bool:
+        return any(is_beneath(path, root) for path in (file, os.path.realpath(file)) for root in self.writable)
+
+
+def _read_interpreter(file: str) -> list[str]:
+    try:
+        with open(file, "rb") as stream:  # noqa: PTH123  a text, like the rest
+            found = _ENV.match(stream.readline(200))
+    except OSError:
+        return []
+    return [found[1].decode()] if found else []
+
+
+def follow_links(line: ShellLine, place: CommandFolders, programs: ProgramSearch | None = None) -> ShellLine:
+    """The same line where no word leads elsewhere. `place` has no links on its way."""
+    followed = [_follow(command, where, programs) for command, where in walk_commands(line, place)]
+    pipelines: list[Pipeline] = []
+    for pipeline in line.pipelines:
+        commands, followed = followed[: len(pipeline.commands)], followed[len(pipeline.commands) :]
+        pipelines.append(replace(pipeline, commands=tuple(commands)))
+    return replace(line, pipelines=tuple(pipelines))
+
+
+def _follow(command: SimpleCommand, place: CommandFolders, programs: ProgramSearch | None) -> SimpleCommand:
+    folders = place.folders
+    program, *words = command.argv
+    followed = [_follow_word(word, folders) for word in words]
+    redirects = tuple(f"<{_follow_word(each[1:], folders)}" if each[0] == "<" else each for each in command.redirects)
+    if program == _FOLLOWS_ENTRIES:
+        followed = [each for word in followed for each in (word, *_follow_entries(word, folders))]
+    if program.rpartition("/")[2] == _GIT:
+        followed = [*_find_git_options(words, place), *followed]
+    if programs is None:
+        return replace(command, argv=(program, *followed), redirects=redirects)
+    call = read_xargs(command.argv)
+    if call is not None and (planted := programs.find_planted(call.over_files, place)):
+        followed[-len(call.command)] = planted
+    return replace(
+        command, argv=(programs.find_planted(command.argv, place) or program, *followed), redirects=redirects
+    )
+
+
+def _find_git_options(words: Sequence[str], place: CommandFolders) -> tuple[str, ...]:
+    """Options that say what the disk makes of this git command: no rule or table allows them."""
+    if nested := find_nested_repository(place):
+        return ("-C", nested)
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command in _QUIET_GIT or not any(_enters_submodules(folder) for folder in place.folders):
+        return ()
+    return ("-c", "submodule.ignore=none")
+
+
+def _enters_submodules(folder: str) -> bool:
+    """Return True if `.gitmodules` overrides `diff.ignoreSubmodules`: git then runs programs that a submodule names."""
+    top = folder
+    while not os.path.lexists(os.path.join(top, ".git")):  # noqa: PTH118  as text, like the rest
+        if top == (top := os.path.dirname(top)):  # noqa: PTH120
+            return False
+    modules = os.path.join(top, ".gitmodules")  # noqa: PTH118
+    if not os.path.lexists(modules):
+        # Git reads the committed file then, so that only a repository without submodules is known to be safe.
+        return _has_submodules(os.path.join(top, ".git"))  # noqa: PTH118
+    try:
+        with open(modules, "rb") as stream:  # noqa: PTH123
+            text = stream.read()
+    except OSError:
+        return True
+    return _IGNORE.search(_HARMLESS_IGNORE.sub(b"", text)) is not None
+
+
+def _has_submodules(git: str) -> bool:
+    """By the mode of an entry in the index; a repository that cannot be read counts as one that has some."""
+    try:
+        if os.path.isfile(git):  # noqa: PTH113
+            with open(git, encoding="utf-8") as stream:  # noqa: PTH123
+                git = os.path.join(os.path.dirname(git), stream.read().removeprefix("gitdir:").strip())  # noqa: PTH118, PTH120
+        indexes = [
+            entry.path for entry in os.scandir(git) if entry.name == "index" or entry.name.startswith("sharedindex.")
+        ]
+        for index in indexes:
+            with open(index, "rb") as stream:  # noqa: PTH123
+                if _GITLINK_MODE in stream.read():
+                    return True
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def find_nested_repository(place: CommandFolders) -> str:
+    """The repository below the root that git would work on in one of the folders; empty where there is none."""
+    for folder in place.folders:
+        path = folder
+        while path != place.root and is_beneath(path, place.root):
+            if os.path.lexists(os.path.join(path, ".git")):  # noqa: PTH118  as text, like the rest
+                return path
+            path = os.path.dirname(path)  # noqa: PTH120
+    return ""
+
+
+def _follow_entries(word: str, folders: Sequence[str]) -> list[str]:
+    """A folder also stands for every entry of it that is a link: each may lead elsewhere."""
+    leading: set[str] = set()
+    for folder in folders:
+        path = os.path.join(folder, word)  # noqa: PTH118  as above
+        try:
+            with os.scandir(path) as entries:
+                leading |= {os.path.realpath(entry.path) for entry in entries if entry.is_symlink()}
+        except OSError:
+            continue
+    return sorted(leading)
+
+
+def _follow_word(word: str, folders: Sequence[str]) -> str:
+    """Also the value of an option: `--file=link/x`."""
+    option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    for folder in folders:
+        filled = fill_variables(value, {"PWD": folder})
+        path = os.path.join(folder, filled)  # noqa: PTH118  as text: a `..` behind a link means what the system takes it for
+        # What is not there yet may be when the line runs; where it would be can lead elsewhere too.
+        if not value or not (os.path.lexists(path) or os.path.isdir(os.path.dirname(path))):  # noqa: PTH112, PTH120
+            continue
+        real = os.path.realpath(path)
+        if real != os.path.normpath(path):
+            return f"{option}{equals}{real}"
+    return word

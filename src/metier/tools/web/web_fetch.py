@@ -1,0 +1,265 @@
+"""`WebFetch`: the text of one page of the public internet.
+
+Every hop is checked, and connected to as it was checked.
+"""
+
+import re
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.to_thread import run_sync
+from msgspec import Struct
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
+from metier.tools.files.file_text import is_binary
+from metier.tools.web.html_text import extract_text
+from metier.tools.web.url import (
+    Resolver,
+    WebAccess,
+    WebUrl,
+    check_domain,
+    check_name,
+    find_addresses,
+    join_url,
+    parse_url,
+    pin_url,
+    resolve_host,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+MAX_REDIRECTS = 5
+MAX_BYTES = 1_000_000
+MAX_CHARACTERS = 28_000
+_MAX_ADDRESSES = 3
+"""How many of a host's addresses are tried."""
+_AGENT = "Mozilla/5.0 (compatible; Metier)"
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TEXT_TYPES = re.compile(
+    r"text/.+|application/(?:.+\+)?(?:json|xml|yaml)|application/(?:x-)?(?:javascript|yaml|toml|ndjson)|image/svg\+xml"
+)
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_CHARSETS = re.compile(
+    r"utf-?8|utf-?16(?:le|be)?|us-ascii|iso-8859-\d+|latin-?1|(?:windows-|cp)125\d|shift_jis|euc-(?:jp|kr)"
+    r"|gb(?:2312|k|18030)|big5|koi8-[ru]"
+)
+"""Those of the web; other names mean decoders that do other things."""
+_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
+
+
+class _Answer(Struct, frozen=True):
+    url: WebUrl
+    kind: str
+    """The content type, without its parameters."""
+    charset: str
+    data: bytes
+    is_cut: bool
+
+
+class WebFetch:
+    info = ToolInfo(
+        id="builtin:WebFetch",
+        name="WebFetch",
+        description=load_tool_text("WebFetch").description,
+        category="web",
+        input_schema=describe_parameters(
+            "WebFetch",
+            {
+                "type": "object",
+                "properties": {
+                    "url": {"type": "string"},
+                    "max_bytes": {"type": "integer"},
+                },
+                "required": ["url"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema={"type": "string"},
+        risk="medium",
+        # It may be repeated, but it tells a stranger what it asks for: not a mere reading.
+        effect="idempotent",
+    )
+
+    def __init__(
+        self,
+        access: WebAccess | None = None,
+        *,
+        resolve: Resolver = resolve_host,
+        timeout_seconds: float = 30,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._access = access or WebAccess()
+        self._resolve = resolve
+        self._timeout_seconds = timeout_seconds
+        self._tls = tls
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        url, most = parse_url(str(arguments["url"])), arguments.get("max_bytes")
+        seconds = min(self._timeout_seconds, context.timeout_seconds or self._timeout_seconds)
+        try:
+            with anyio.fail_after(seconds):
+                size = max(1, min(most, MAX_BYTES)) if isinstance(most, int) else MAX_BYTES
+                answer = await self._follow(url, size, guard=context.paths)
+        except TimeoutError as error:
+            raise ToolFailed(f"URL {url.text!r} took longer than {seconds:g} seconds", code="timeout") from error
+        return ToolResult(ok=True, output=await run_sync(_render, answer))
+
+    async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:
+        """The address as a resolver sees it, where it is written in letters that can pass for others."""
+        del context
+        written = str(arguments["url"])
+        return None if written.isascii() else Preview(f"Asks {parse_url(written).text}\n")
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """An address that is none, or a host that is not on the list."""
+        try:
+            url = parse_url(str(arguments["url"]))
+            check_domain(url, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+            check_name(url)
+        except ToolFailed as error:
+            return f"{error.message}. {error.hint}" if error.hint else error.message
+        return ""
+
+    async def get(self, address: str, *, headers: Mapping[str, str], most: int) -> bytes:
+        """The bytes of one answer, with headers of the caller's; not sent on, so that these go nowhere else."""
+        url = parse_url(address)
+        answer = await self._ask_any(url, await self._find_addresses(url), most, headers=headers)
+        if isinstance(answer, str):
+            raise ToolFailed(f"Host {url.host!r} sends on to another address", code="execution_failed")
+        return answer.data
+
+    async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
+        """Wherever it is sent on to, the rules are asked as if the call had named it."""
+        for _ in range(MAX_REDIRECTS + 1):
+            addresses = await self._find_addresses(url)
+            answer = await self._ask_any(url, addresses, most)
+            if isinstance(answer, _Answer):
+                return answer
+            before, url = url, join_url(url, answer)
+            _check_hop(before, url, guard)
+        raise ToolFailed(f"More than {MAX_REDIRECTS} redirects, the last one to {url.text!r}", code="execution_failed")
+
+    async def _find_addresses(self, url: WebUrl) -> list[str]:
+        return await find_addresses(url, self._access, resolve=self._resolve)
+
+    async def _ask_any(
+        self, url: WebUrl, addresses: Sequence[str], most: int, *, headers: Mapping[str, str] | None = None
+    ) -> _Answer | str:
+        import httpx2
+
+        problem = ""
+        for address in addresses[:_MAX_ADDRESSES]:
+            try:
+                return await self._ask(url, address, most, more=headers or {})
+            except httpx2.ConnectError as error:
+                problem = str(error)
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                raise ToolFailed(
+                    f"URL {url.text!r} broke off: {type(error).__name__}", code="execution_failed"
+                ) from error
+        raise ToolFailed(f"Host {url.host!r} could not be connected to: {problem[:200]}", code="execution_failed")
+
+    async def _ask(self, url: WebUrl, address: str, most: int, *, more: Mapping[str, str]) -> _Answer | str:
+        """The answer, or where it redirects to."""
+        import httpx2
+
+        from metier.tls import choose_context
+
+        pinned = pin_url(url, address)
+        headers = {**pinned.headers, "User-Agent": _AGENT, "Accept": "text/*, */*", "Accept-Encoding": "gzip", **more}
+        verify = self._tls or choose_context(pinned.url)
+        # Proxies of the environment would resolve the name again, and elsewhere.
+        async with (
+            httpx2.AsyncClient(verify=verify, trust_env=False, timeout=self._timeout_seconds) as client,
+            client.stream("GET", pinned.url, headers=headers, extensions=pinned.extensions) as response,
+        ):
+            target = response.headers.get("location", "")
+            if response.status_code in _REDIRECTS and target:
+                return target
+            if not response.is_success:
+                reason = f"{response.status_code} {response.reason_phrase}".strip()
+                raise ToolFailed(f"URL {url.text!r} answered {reason}", code="execution_failed")
+            return await _read(url, response, most)
+
+
+def _check_hop(before: WebUrl, url: WebUrl, guard: PathGuard) -> None:
+    """Within a site, what was allowed or approved holds unless a rule denies it. Another host or port is another."""
+    is_same_port = url.port == before.port or (before.port, url.port) == (80, 443)
+    if _strip(url.host) != _strip(before.host) or not is_same_port:
+        guard.check(url.text, key="url")
+    elif guard.hides(url.text, key="url"):
+        raise ToolFailed(f"It is sent on to {url.text!r}, which a rule denies", code="permission_denied")
+
+
+def _strip(host: str) -> str:
+    return host.removeprefix("www.")
+
+
+async def _read(url: WebUrl, response: "httpx2.Response", most: int) -> _Answer:
+    kind, _, parameters = response.headers.get("content-type", "").lower().partition(";")
+    kind = kind.strip()
+    if kind and not _TEXT_TYPES.fullmatch(kind):
+        raise ToolFailed(f"URL {url.text!r} is not text but {kind[:80]!r}", code="binary")
+    unpack = _Unpacker(response.headers.get("content-encoding", ""))
+    data, is_cut = await _collect(response.aiter_raw(), unpack, most)
+    if not kind and is_binary(data):
+        raise ToolFailed(f"URL {url.text!r} is not text", code="binary")
+    found = re.search(r"charset=[\"']?([\w-]+)", parameters)
+    return _Answer(url, kind, found.group(1) if found else "", data, is_cut)
+
+
+async def _collect(chunks: AsyncIterator[bytes], unpack: "_Unpacker", most: int) -> tuple[bytes, bool]:
+    """Never more than was asked for, however small it was packed."""
+    data = bytearray()
+    async for chunk in chunks:
+        data += unpack.add(chunk, most + 1 - len(data))
+        if len(data) > most:
+            return bytes(data[:most]), True
+    return bytes(data), False
+
+
+class _Unpacker:
+    def __init__(self, encoding: str) -> None:
+        word = encoding.strip().lower()
+        if word not in {"", "identity", "gzip", "x-gzip", "deflate"}:
+            raise ToolFailed(f"The answer is packed as {word[:40]!r}, which was not asked for", code="execution_failed")
+        self._inflate = None if word in {"", "identity"} else zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def add(self, chunk: bytes, most: int) -> bytes:
+        if self._inflate is None:
+            return chunk
+        try:
+            return self._inflate.decompress(chunk, most)
+        except zlib.error as error:
+            raise ToolFailed("The answer is packed in a broken way", code="execution_failed") from error
+
+
+def _render(answer: _Answer) -> str:
+    text = _decode(answer)
+    if answer.kind in _HTML_TYPES:
+        text = extract_text(text, answer.url)
+    notes = f"\n[cut after {len(answer.data)} bytes]" if answer.is_cut else ""
+    if len(text) > MAX_CHARACTERS:
+        notes += f"\n[{MAX_CHARACTERS} of {len(text)} characters]"
+    return f"{answer.url.text}\n\n{text[:MAX_CHARACTERS]}{notes}"
+
+
+def _decode(answer: _Answer) -> str:
+    charset = answer.charset
+    if not charset and answer.kind in _HTML_TYPES and (found := _META_CHARSET.search(answer.data[:4096])):
+        charset = found.group(1).decode("ascii", "replace").lower()
+    if answer.data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        charset = "utf-16"
+    known = charset if _CHARSETS.fullmatch(charset) else "utf-8"
+    try:
+        return answer.data.decode(known, "replace").removeprefix("\ufeff")
+    except LookupError:
+        return answer.data.decode("utf-8", "replace")

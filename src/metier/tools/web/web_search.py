@@ -1,0 +1,257 @@
+"""`WebSearch`: ask the search engine of the settings, or a tool of an external server.
+
+Results are data, and lead only to URLs that the agent may fetch.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+from urllib.parse import quote_plus
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import JsonValue
+
+from metier.errors import ConfigError, ToolFailed
+from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
+from metier.tools.web.options import WebSearchOptions
+from metier.tools.web.url import WebAccess, check_address, check_domain, check_name, parse_url
+from metier.tools.web.web_fetch import WebFetch
+
+TIMEOUT_SECONDS = 20.0
+MAX_QUERY_CHARACTERS = 400
+MAX_EXCERPT_CHARACTERS = 400
+_MOST_BYTES = 1_000_000
+
+
+class Found(Struct, frozen=True):
+    title: str
+    url: str
+    excerpt: str
+
+
+class WebSearch:
+    info = ToolInfo(
+        id="builtin:WebSearch",
+        name="WebSearch",
+        description=load_tool_text("WebSearch").description,
+        category="web",
+        input_schema=describe_parameters(
+            "WebSearch",
+            {
+                "type": "object",
+                "properties": {"query": {"type": "string"}, "max_results": {"type": "integer"}},
+                "required": ["query"],
+                "additionalProperties": False,
+            },
+        ),
+        output_schema={"type": "string"},
+        risk="medium",
+        # It may be repeated, but it tells a stranger what it asks for: not a mere reading.
+        effect="idempotent",
+    )
+
+    def __init__(self, options: WebSearchOptions, *, access: WebAccess | None, key: str = "") -> None:
+        self._options = options
+        self._access = access or WebAccess()
+        self._key = key
+        self._endpoint = parse_url(options.endpoint)
+        # The user named this server: it may lie in a private network. No result opens another one.
+        own = (self._endpoint.host, self._endpoint.port)
+        self._web = WebFetch(replace(self._access, open_hosts=(own,)), timeout_seconds=TIMEOUT_SECONDS)
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        query, most = read_query(arguments, self._options)
+        seconds = min(TIMEOUT_SECONDS, context.timeout_seconds or TIMEOUT_SECONDS)
+        try:
+            with anyio.fail_after(seconds):
+                data = await self._web.get(self._build_url(query, most), headers=self._headers(), most=_MOST_BYTES)
+        except TimeoutError as error:
+            raise ToolFailed(f"The search took longer than {seconds:g} seconds", code="timeout") from error
+        found = choose_open(parse_results(data, self._options.backend), self._access)[:most]
+        return ToolResult(ok=True, output=render(found), meta={"results": len(found)})
+
+    def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
+        """The search engine is a host like others: where the agent may not go, it may not search."""
+        del arguments
+        try:
+            check_domain(self._endpoint, allowed=self._access.allowed_domains, denied=self._access.denied_domains)
+        except ToolFailed as error:
+            return f"{error.message}. {error.hint}" if error.hint else error.message
+        return ""
+
+    def _build_url(self, query: str, most: int) -> str:
+        base = self._endpoint.text
+        more = f"q={quote_plus(query)}" + (f"&count={most}" if self._options.backend == "brave" else "&format=json")
+        return f"{base}{'&' if '?' in base else '?'}{more}"
+
+    def _headers(self) -> dict[str, str]:
+        return {"Accept": "application/json"} | ({"X-Subscription-Token": self._key} if self._key else {})
+
+
+def read_query(arguments: Mapping[str, JsonValue], options: WebSearchOptions) -> tuple[str, int]:
+    """What is asked, and for how many results at most. Raises `ToolFailed`."""
+    query = " ".join(str(arguments["query"]).split())
+    if not query or len(query) > MAX_QUERY_CHARACTERS:
+        raise ToolFailed(f"A query has 1 to {MAX_QUERY_CHARACTERS} characters", code="invalid_input")
+    wanted = arguments.get("max_results")
+    return query, min(options.max_results, max(1, wanted)) if isinstance(wanted, int) else options.max_results
+
+
+def choose_open(found: Sequence[Found], access: WebAccess) -> list[Found]:
+    """Those that the agent could fetch."""
+    return [each for each in found if is_open(each.url, access)]
+
+
+def is_open(address: str, access: WebAccess) -> bool:
+    try:
+        url = parse_url(address)
+        check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
+        check_name(url)
+        if url.address is not None:
+            check_address(url, url.address)
+    except ToolFailed:
+        return False
+    return True
+
+
+def parse_results(data: bytes, backend: str) -> list[Found]:
+    """What either kind of server answers. Raises `ToolFailed` for anything else."""
+    try:
+        body = cast("object", json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise ToolFailed(
+            "The search engine did not answer with JSON",
+            hint="SearXNG needs `json` among search.formats of its settings",
+            code="invalid_output",
+        ) from error
+    inner = _field(body, "web") if backend == "brave" else body
+    items = _field(inner, "results")
+    if not isinstance(items, list):
+        raise ToolFailed("The search engine answered without a list of results", code="invalid_output")
+    excerpt = "description" if backend == "brave" else "content"
+    return [
+        Found(_text(item, "title"), _text(item, "url"), _text(item, excerpt))
+        for item in cast("list[object]", items)
+        if _text(item, "url")
+    ]
+
+
+def render(found: Sequence[Found]) -> str:
+    """Results as the model reads them."""
+    if not found:
+        return "No results"
+    return "\n\n".join(
+        f"{number}. {each.title[:MAX_EXCERPT_CHARACTERS]}\n{each.url}\n{each.excerpt[:MAX_EXCERPT_CHARACTERS]}".rstrip()
+        for number, each in enumerate(found, start=1)
+    )
+
+
+def _field(value: object, name: str) -> object:
+    return cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None
+
+
+def _text(value: object, name: str) -> str:
+    found = _field(value, name)
+    return " ".join(found.split()) if isinstance(found, str) else ""
+
+
+MAX_TEXT_CHARACTERS = 8_000
+_QUERIES = ("query", "q", "search_query", "searchQuery", "keywords", "term")
+_COUNTS = ("max_results", "maxResults", "count", "num_results", "numResults", "limit")
+_LISTS = ("results", "items", "organic", "web", "data")
+_ADDRESS = re.compile(r"""https?://[^\s<>()[\]"'`]+""")
+_FIELDS = {
+    "title": ("title", "name"),
+    "url": ("url", "link", "href"),
+    "excerpt": ("description", "snippet", "content", "text", "excerpt"),
+}
+
+
+class ServerSearch:
+    """Rules that name the server's own tool hold for it too: it is an alias."""
+
+    def __init__(self, tool: Tool, options: WebSearchOptions, *, access: WebAccess | None) -> None:
+        """Raises `ConfigError` where the tool takes no query."""
+        own = tool.info
+        # Repeating a call, and its risk, are what they are for the tool of the server.
+        effect = WebSearch.info.effect if own.effect == "read" else own.effect
+        self.info = dataclasses.replace(WebSearch.info, aliases=(own.name,), risk=own.risk, effect=effect)
+        self._tool = tool
+        self._options = options
+        self._access = access or WebAccess()
+        properties = tool.info.input_schema.get("properties")
+        self._names = tuple(properties) if isinstance(properties, dict) else ()
+        if (query := _find_name(self._names, _QUERIES)) is None:
+            raise ConfigError(
+                f"web_search.mcp_tool {tool.info.name!r} takes no query",
+                hint=f"Name a tool that has one of the parameters {', '.join(_QUERIES)}",
+            )
+        self._query = query
+
+    async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
+        query, most = read_query(arguments, self._options)
+        count = _find_name(self._names, _COUNTS)
+        given: dict[str, JsonValue] = {self._query: query, **({count: most} if count is not None else {})}
+        result = await self._tool.execute(given, context)
+        if not result.ok:
+            return result
+        found = read_results(result.output)
+        if found is None:
+            return ToolResult(ok=True, output=_choose_lines(result.output, self._access))
+        chosen = choose_open(found, self._access)[:most]
+        return ToolResult(ok=True, output=render(chosen), meta={"results": len(chosen)})
+
+
+def add_search(tools: Sequence[Tool], options: WebSearchOptions, *, access: WebAccess | None) -> tuple[Tool, ...]:
+    """With `WebSearch`, where the tool that it is made of is among them. Raises `ConfigError`."""
+    named = next((tool for tool in tools if tool.info.name == options.mcp_tool), None)
+    if options.backend != "mcp" or named is None:
+        return tuple(tools)
+    return (*tools, ServerSearch(named, options, access=access))
+
+
+def read_results(output: JsonValue) -> list[Found] | None:
+    """The list that an answer holds; None where it is text."""
+    value: object = output
+    if isinstance(output, str):
+        try:
+            value = json.loads(output)
+        except (ValueError, RecursionError):
+            return None
+    items = _find_list(value)
+    if items is None:
+        return None
+    found = [Found(*(_read(item, names) for names in _FIELDS.values())) for item in items]
+    return [each for each in found if each.url]
+
+
+def _find_list(value: object, depth: int = 0) -> list[object] | None:
+    if isinstance(value, list):
+        return cast("list[object]", value)
+    if not isinstance(value, dict) or depth > 2:
+        return None
+    fields = cast("Mapping[str, object]", value)
+    found = (_find_list(fields[name], depth + 1) for name in _LISTS if name in fields)
+    return next((items for items in found if items is not None), None)
+
+
+def _read(item: object, names: Iterable[str]) -> str:
+    fields = cast("Mapping[str, object]", item if isinstance(item, dict) else {})
+    said = next((value for name in names if isinstance(value := fields.get(name), str)), "")
+    return " ".join(said.split())
+
+
+def _choose_lines(output: JsonValue, access: WebAccess) -> str:
+    """A text, without the lines that name an address which the agent may not fetch."""
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    lines = [line for line in text.splitlines() if all(is_open(url, access) for url in _ADDRESS.findall(line))]
+    return "\n".join(lines)[:MAX_TEXT_CHARACTERS] or "No results"
+
+
+def _find_name(known: Sequence[str], wanted: Sequence[str]) -> str | None:
+    return next((name for name in wanted if name in known), None)

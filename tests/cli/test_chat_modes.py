@@ -1,0 +1,99 @@
+"""Permission modes of a chat at a real terminal: Shift-Tab, `/permissions`, plan mode."""
+
+from chat_pty import CTRL_D, ENTER, chat_terminal
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace, use_model
+
+PROMPT = "you>"
+SHIFT_TAB = "\x1b[Z"
+RULE = "tool_approvals:\n  rules:\n    - {tool: Bash, verdict: ask, reason: People look at commands}\n"
+
+
+def list_decisions(workspace: Workspace) -> list[tuple[str, str]]:
+    return [
+        (event["payload"]["decision"], event["payload"]["reason"])
+        for run in workspace.run_ids()
+        for event in workspace.events(run)
+        if event["event_type"] == "approval_decided"
+    ]
+
+
+def make_guarded(workspace: Workspace, model: ModelServer) -> None:
+    workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
+
+
+def test_accept_edits_writes_without_asking_and_asks_before_a_command(workspace: Workspace, model: ModelServer) -> None:
+    make_guarded(workspace, model)
+    model.follow(calls("Write", path="a.txt", content="x\n"), calls("Bash", command="touch made"), says("Done."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for("guarded · ask")
+        terminal.type(SHIFT_TAB)
+        terminal.wait_for("ccept edits")  # the line is painted as far as it differs
+        terminal.type("Work" + ENTER)
+        terminal.wait_for("✓ Write")
+        terminal.wait_for("touch made")
+        terminal.wait_for("[?]:")
+        assert (workspace.folder / "a.txt").exists()
+        terminal.type("y")
+        terminal.wait_for("Done.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert list_decisions(workspace) == [("approved", "Permission mode: accept edits"), ("approved", "")]
+
+
+def test_auto_does_not_answer_for_a_rule_that_asks(workspace: Workspace, model: ModelServer) -> None:
+    make_guarded(workspace, model)
+    workspace.write(".agent/policy.yaml", RULE)
+    model.follow(calls("Write", path="a.txt", content="x\n"), calls("Bash", command="touch made"), says("Done."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("/permissions auto" + ENTER)
+        terminal.wait_for("Permission mode auto")
+        terminal.type("Work" + ENTER)
+        terminal.wait_for("People look at")
+        terminal.wait_for("[?]:")
+        assert (workspace.folder / "a.txt").exists()
+        terminal.type("n")
+        terminal.wait_for("Why not?")
+        terminal.type(ENTER)
+        terminal.wait_for("Done.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert not (workspace.folder / "made").exists()
+
+
+def test_plan_mode_changes_nothing_and_ends_with_a_plan_to_approve(workspace: Workspace, model: ModelServer) -> None:
+    make_guarded(workspace, model)
+    write = calls("Write", path="a.txt", content="x\n")
+    model.follow(write, says("1. Write a.txt"), says("1. Write only a.txt"), write, says("All done."))
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("/permissions plan" + ENTER)
+        terminal.wait_for("Permission mode plan")
+        terminal.type("Make the file" + ENTER)
+        terminal.wait_for("Carry out this plan?")
+        assert not (workspace.folder / "a.txt").exists()
+        terminal.type("n")
+        terminal.wait_for(PROMPT)
+        terminal.type("Shorter" + ENTER)
+        terminal.wait_for("Carry out this plan?")
+        terminal.type("e")
+        terminal.wait_for("All done.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert (workspace.folder / "a.txt").exists()
+    assert [decision for decision, _ in list_decisions(workspace)] == ["denied", "approved"]
+    assert "Plan mode" in str(model.received[0]["messages"][-1])
+    assert "Plan mode: only reading" in str(model.received[1]["messages"][-1])
+
+
+def test_a_strict_host_leaves_no_mode_that_skips_questions(workspace: Workspace, model: ModelServer) -> None:
+    workspace.configure(model=use_model(model), runtime={"profile": "strict"})
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for("strict · ask")
+        terminal.type("/permissions auto" + ENTER)
+        terminal.wait_for("Profile 'strict' does not have the permission mode 'auto'")
+        terminal.type(SHIFT_TAB)
+        terminal.wait_for("lan")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0

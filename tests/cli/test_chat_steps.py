@@ -1,0 +1,113 @@
+"""How a chat shows the steps of a turn at a real terminal: changes of files, output, lists."""
+
+import re
+from contextlib import AbstractContextManager
+
+from chat_pty import CTRL_D, ENTER, Terminal, chat_terminal
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace, use_model
+
+PROMPT = "you>"
+CTRL_O = "\x0f"
+
+
+def open_chat(workspace: Workspace, *args: str) -> AbstractContextManager[Terminal]:
+    return chat_terminal(workspace.folder, *args)
+
+
+def list_changes(shown: str) -> list[str]:
+    """The lines of the diffs on a screen, with their numbers."""
+    return [line.strip() for line in shown.splitlines() if re.match(r"\s+\d+ [-+ ]", line)]
+
+
+def test_the_change_below_a_step_is_the_one_that_was_approved(workspace: Workspace, model: ModelServer) -> None:
+    workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
+    workspace.write("long.txt", "".join(f"line {number}\n" for number in range(1, 61)))
+    workspace.write("old.txt", "one\ntwo\n")
+    model.follow(
+        calls("Edit", path="long.txt", old="line 50\n", new="line fifty\n"),
+        calls("Write", path="old.txt", content="one\nzwei\n"),
+        says("Done."),
+    )
+    with open_chat(workspace) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Change them" + ENTER)
+        approved = list_changes(terminal.wait_for("[?]:"))
+        terminal.type("y")
+        terminal.wait_for("✓ Edit")
+        second = terminal.wait_for("[?]:")
+        made, _, asked = second.partition("Replace the file")
+        assert "50 -line 50" in approved
+        assert list_changes(made) == approved
+        terminal.type("y")
+        terminal.wait_for("✓ Write")
+        assert list_changes(terminal.wait_for("Done.")) == list_changes(asked)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
+def test_a_refused_edit_and_a_write_of_the_same_text_show_no_change(workspace: Workspace, model: ModelServer) -> None:
+    workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
+    workspace.write("a.txt", "one\n")
+    model.follow(
+        calls("Edit", path="a.txt", old="one", new="eins"), calls("Write", path="a.txt", content="one\n"), says("Done.")
+    )
+    with open_chat(workspace) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Change it" + ENTER)
+        terminal.wait_for("[?]:")
+        terminal.type("n")
+        terminal.wait_for("Why not?")
+        terminal.type(ENTER)
+        denied, _, _ = terminal.wait_for("[?]:").partition("Replace the file")
+        assert list_changes(denied) == []
+        terminal.type("y")
+        terminal.wait_for("✓ Write")
+        assert list_changes(terminal.wait_for("Done.")) == []
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
+def test_ctrl_o_shows_the_whole_output_of_a_step(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Bash", command="seq -f 'row %g of it' 300"), says("Done."))
+    with open_chat(workspace, "--profile", "permissive") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Count" + ENTER)
+        terminal.wait_for("more lines")
+        terminal.wait_for("Done.")
+        terminal.type(CTRL_O)
+        terminal.wait_for("row 150 of it")
+        terminal.wait_for("row 300 of it")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
+def test_the_output_of_a_typed_command_is_shown_as_it_is(workspace: Workspace, model: ModelServer) -> None:
+    with open_chat(workspace) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("!printf '# he%s\\n* st%s\\n' ad ar" + ENTER)
+        shown = terminal.wait_for("✓ Bash") + terminal.wait_for("* star")
+        assert "# head" in shown
+        terminal.type("/model" + ENTER)  # waits for the end of the turn
+        terminal.wait_for("* m")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    with open_chat(workspace, "--continue") as terminal:
+        terminal.wait_for("# head")
+        terminal.wait_for("* star")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+
+
+def test_a_long_ordered_list_keeps_its_numbers(workspace: Workspace, model: ModelServer) -> None:
+    listed = "\n".join(f"{number}. entry {number} {'word ' * 20}" for number in range(1, 121))
+    model.follow(says(listed), says("Over."))
+    with open_chat(workspace) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("List them" + ENTER)
+        shown = terminal.wait_for("entry 120")
+        terminal.type("Thanks" + ENTER)
+        shown += terminal.wait_for("Over.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert {int(number) for number in re.findall(r"^ *(\d+) entry \1 ", shown, re.MULTILINE)} == set(range(1, 121))
