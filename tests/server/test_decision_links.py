@@ -135,7 +135,7 @@ def test_link_that_is_too_old_or_whose_approval_was_decided_decides_nothing(
             server.post("/api/v1/runs", {"task": "write notes", "profile": "guarded"}, status=201)
             first = wait_for(lambda: find_message(receiver, "run.approval"))["links"][0]
             seen = read_hash(open_link(first["url"]))
-            server.post(f"/api/v1/approvals/{first['approval_id']}/approve")
+            server.post(f"/api/v1/approvals/{first['approval_id']}/approve", {"hash": seen})
             late = open_link(first["url"])
             second = wait_for(lambda: find_message(receiver, "run.approval", 1))["links"][0]
             for file in (tmp_path / "home/.agent/servers").rglob("decide-*"):

@@ -139,7 +139,8 @@ def test_an_approval_is_a_link_that_a_person_opens_and_no_answer_decides_it(
         assert not (workspace.folder / "a.txt").exists()
         assert "a.txt" in page.text
 
-        server.post(f"/api/v1/approvals/{approval}/approve")
+        seen = server.get(f"/api/v1/approvals/{approval}")["hash"]
+        server.post(f"/api/v1/approvals/{approval}/approve", {"hash": seen})
         while after["status"] != "completed":
             after = call(client, "tasks/get", header=task_id, taskId=task_id).json()["result"]
 

@@ -145,8 +145,9 @@ def test_roles_bound_what_named_users_may_do_and_decisions_carry_their_names(
         started = {role: post(role, RUNS, {"task": "write", "profile": "guarded"}).status_code for role in tokens}
         run_id = str(server.get(RUNS)["items"][0]["run_id"])
         wait_until(server, run_id, "paused")
-        approval = server.get("/api/v1/approvals")["items"][0]["approval_id"]
-        decided = {role: post(role, f"/api/v1/approvals/{approval}/approve", {}).status_code for role in tokens}
+        asked = server.get("/api/v1/approvals")["items"][0]
+        approval, seen_hash = asked["approval_id"], {"hash": asked["hash"]}
+        decided = {role: post(role, f"/api/v1/approvals/{approval}/approve", seen_hash).status_code for role in tokens}
         canceled = {role: post(role, f"{RUNS}/{run_id}/cancel", {}).status_code for role in ("viewer", "approver")}
         record = server.get(f"/api/v1/approvals/{approval}")
         with server.client(tokens["peer"]) as client:
@@ -175,11 +176,12 @@ def test_editing_a_call_raising_limits_and_accepting_code_need_a_grant(
     with serving(workspace.folder) as server:
         run_id = str(server.post(RUNS, {"task": "write", "profile": "guarded"}, status=201)["run_id"])
         wait_until(server, run_id, "paused")
-        approval = server.get("/api/v1/approvals")["items"][0]["approval_id"]
+        asked = server.get("/api/v1/approvals")["items"][0]
+        approval, edited = asked["approval_id"], {"path": "b.txt", "content": "y"}
         attempts = {
             f"{RUNS}/{run_id}/resume": ({"max_turns": 90}, {"max_cost_usd": 9}, {"accept_changed_skills": True}),
             f"{RUNS}/{run_id}/answer": ({"max_turns": 90}, {"accept_changed_skills": True}),
-            f"/api/v1/approvals/{approval}/approve": ({"arguments": {"path": "b.txt", "content": "y"}},),
+            f"/api/v1/approvals/{approval}/approve": ({"arguments": edited, "hash": asked["hash"]},),
         }
         with server.client(tokens["plain"]) as client:
             refused = [client.post(path, json=body) for path, bodies in attempts.items() for body in bodies]

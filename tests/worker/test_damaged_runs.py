@@ -128,4 +128,4 @@ async def test_a_run_that_no_worker_can_open_is_parked_after_its_tries(tmp_path:
 
         assert store.tries == OPTIONS.max_attempts + 1
         assert "Unexpected ArithmeticError" in (await runtime.find(run_id)).reason
-        assert "parked" in told[-1]
+        assert "The run is paused" in told[-1]

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.text import Text
 
 from metier.cli.chat.permission_modes import Mode, list_modes

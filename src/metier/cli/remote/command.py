@@ -294,7 +294,9 @@ def show_approval(ctx: typer.Context, approval: Approval) -> None:
 @approvals.command("approve")
 def approve(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> None:
     """Let the call run, once. Exit code 10: it was decided before, or the time was up."""
-    _decide(ctx, approval, "approve", reason)
+    # The server wants the hash of the call that was looked at; here that is the call of this moment, as for a local run.
+    seen = _server(ctx).get(f"/approvals/{approval}")["hash"]
+    _decide(ctx, approval, "approve", reason, hash=seen)
 
 
 @approvals.command("deny")
@@ -346,8 +348,8 @@ def _follow(ctx: typer.Context, begun: Document, *, output: str, verbosity: int,
     return show_run(_server(ctx), str(begun["run_id"]), output=output, verbosity=verbosity, quiet=quiet)
 
 
-def _decide(ctx: typer.Context, approval: str, verb: str, reason: str) -> None:
-    decided = _server(ctx).post(f"/approvals/{approval}/{verb}", {"reason": reason})
+def _decide(ctx: typer.Context, approval: str, verb: str, reason: str, **more: str) -> None:
+    decided = _server(ctx).post(f"/approvals/{approval}/{verb}", {"reason": reason, **more})
     write_line(f"{decided['approval_id']} {decided['status']} by {decided['decided_by']}")
 
 
