@@ -5,6 +5,7 @@ import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shlex import quote
 from threading import Barrier
 from typing import Any, cast
 
@@ -246,7 +247,9 @@ def test_build_context_has_what_the_container_file_copies_and_nothing_else() -> 
 
 def test_versions_of_the_lock_constrain_the_image() -> None:
     (install,) = [rest for name, rest in read_instructions() if name == "RUN" and "pip install" in rest]
-    script = install.partition(" > ")[0].replace("/src/requirements.lock", str(DEPLOY.parent / "requirements.lock"))
+    script = install.partition(" > ")[0].replace(
+        "/src/requirements.lock", quote(str(DEPLOY.parent / "requirements.lock"))
+    )
 
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
 
