@@ -31,7 +31,8 @@ hypothesis_settings.load_profile("metier")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Update the copies of the demo skills in the package once, before the workers start."""
-    # A shell starts a background job with these ignored, and every program that a test starts would inherit that.
+    # nohup and shells ignore these for background jobs, and every program that a test starts would inherit that.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if hasattr(config, "workerinput"):

@@ -83,7 +83,7 @@ def test_a_server_of_another_language_answers_over_pipes(workspace: Workspace, m
     assert "42" in added
     assert "temperature" in structured
     assert "[image/png, 20 × 20 pixels: shown to you]" in image
-    assert "Invalid input for 'everything/get-sum'" in invalid
+    assert "Invalid input for 'everything___get-sum'" in invalid
 
 
 def test_a_server_answers_over_http(workspace: Workspace, model: ModelServer) -> None:

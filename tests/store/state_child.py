@@ -7,9 +7,9 @@ import random
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import MetierError

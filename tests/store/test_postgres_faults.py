@@ -1,13 +1,13 @@
 """PostgreSQL that restarts, breaks connections or loses answers: nothing is lost, nothing happens twice."""
 
 from collections.abc import AsyncGenerator, Generator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import pytest
 from fault_proxy import FaultProxy, fault_proxy
-from msgspec.structs import replace
 
 from metier.store.contexts import Completion, ContextChange, ContextState, NewEvent
 from metier.store.failures import LeaseHeld, RunExists, StoreUnavailable

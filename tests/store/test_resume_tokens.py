@@ -6,11 +6,11 @@ import statistics
 import string
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from metier.errors import UsageError
 from metier.store.contexts import ContextChange

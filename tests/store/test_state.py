@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import metier
 from metier.errors import MetierError, UsageError

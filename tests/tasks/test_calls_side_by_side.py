@@ -46,10 +46,14 @@ async def test_calls_side_by_side_work_at_the_same_time_and_each_has_its_result(
 async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d", "e"]
     write_agents(tmp_path, *names)
-    cast = Cast({"boss": [[ask(name) for name in names], DONE], **{name: [DONE] for name in names}})
+    cast = Cast(
+        {"boss": [[ask(name) for name in names], DONE], **{name: [DONE] for name in names}, "a": MEET, "b": MEET}
+    )
     most = Most()
 
-    async with open_team(tmp_path, cast, max_children_per_call=3, max_parallel_children=2, max_turns=40) as runtime:
+    async with open_team(
+        tmp_path, cast, tools=[Meeting(2)], max_children_per_call=3, max_parallel_children=2, max_turns=40
+    ) as runtime:
         state = await runtime.start(RunRequest(task="Look"), Watch(sinks=[most]))
         entries = await read_entries(runtime.store, state.run_id)
 
@@ -57,7 +61,7 @@ async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path:
     # Three, then the two that are left: each group waits once, and divides what is left among its children.
     assert sum(isinstance(entry, e.RunPaused) for entry in entries) == 2
     turns = [entry.order.limits.max_turns for entry in entries if isinstance(entry, e.ChildRequested)]
-    assert turns == [9, 9, 9, 13, 13]
+    assert turns == [9, 9, 9, 12, 12]
 
 
 async def test_a_call_between_two_others_keeps_the_order_of_the_reply(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """What the adapter keeps of a conversation between turns: read from the store, and turned into one change of it."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
 import anyio
 from msgspec import Struct, field
-from msgspec.structs import replace
 from pydantic import JsonValue, ValidationError
 
 from metier.capabilities.answers import as_json

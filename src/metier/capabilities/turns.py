@@ -5,6 +5,7 @@ result of the message that brought it. So a turn that is repeated, after a crash
 came twice, gives the same answer.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -288,7 +289,8 @@ class _Talk(Struct, frozen=True, kw_only=True):
             notes=(Note(kind=MessageType.INPUT_REQUEST, payload=wanted.model_dump(mode="json")),),
             claim=claim,
         )
-        return await self.memory.keep(replace(recalled.state, current_turn=entry.turn - 1), response, ending)
+        state = dataclasses.replace(recalled.state, current_turn=entry.turn - 1)
+        return await self.memory.keep(state, response, ending)
 
     async def _work(
         self,

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.errors import UsageError
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError
 from metier.task_state import TASK_STATES, TaskState
+
+# Dataclasses, not Structs: programs of users call `dataclasses.replace` with them before `put_state` and `commit`.
 
 MAX_EVENTS_PER_CONTEXT = 100
 MAX_POCKET_FACTS_PER_BUCKET = 50
@@ -44,7 +45,8 @@ _LONGEST: Mapping[str, int] = {
 }
 
 
-class ContextState(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextState:
     """Where a conversation stands."""
 
     context_id: str
@@ -71,7 +73,8 @@ class ContextState(Struct, frozen=True, kw_only=True):
         return self.task_state in RESUMABLE
 
 
-class NewEvent(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
     event_type: str
     payload: JsonValue
     turn_number: int = 1
@@ -80,7 +83,8 @@ class NewEvent(Struct, frozen=True, kw_only=True):
     """An event of a message that has one already changes nothing, so that a turn can be repeated after a crash."""
 
 
-class ContextEvent(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextEvent:
     number: int
     """Counts within the context, without gaps, in the order of commits."""
     event_type: str
@@ -91,14 +95,16 @@ class ContextEvent(Struct, frozen=True, kw_only=True):
     timestamp: datetime
 
 
-class NewFact(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFact:
     bucket: str
     key: str
     value: JsonValue
     ttl_seconds: float | None = None
 
 
-class Fact(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
     bucket: str
     key: str
     value: JsonValue
@@ -106,7 +112,8 @@ class Fact(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
     """The right to work on one message, for a while."""
 
     context_id: str
@@ -116,12 +123,14 @@ class Claim(Struct, frozen=True, kw_only=True):
     """Grows with every claim; only the holder of the last one may complete the message."""
 
 
-class Completion(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
     claim: Claim
     result: JsonValue
 
 
-class StoredMessage(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
     message_id: str
     is_done: bool
     result: JsonValue = None
@@ -129,13 +138,15 @@ class StoredMessage(Struct, frozen=True, kw_only=True):
     """The worker that has claimed it; empty when there is none."""
 
 
-class NewSummary(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSummary:
     text: str
     upto: int
     """The number of the last event it covers. An older summary never replaces a newer one."""
 
 
-class ContextChange(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextChange:
     """What to write, all of it or nothing. A change of a context that is not stored creates it."""
 
     state: ContextState | None = None

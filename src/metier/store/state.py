@@ -18,13 +18,12 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import UsageError

@@ -1,9 +1,9 @@
 """Checks of the store contract: conversations, their bounds, messages that are answered once, tokens that work once."""
 
 import dataclasses
+from dataclasses import replace
 
 import anyio
-from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import UsageError

@@ -294,7 +294,7 @@ def show_approval(ctx: typer.Context, approval: Approval) -> None:
 @approvals.command("approve")
 def approve(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> None:
     """Let the call run, once. Exit code 10: it was decided before, or the time was up."""
-    # The server wants the hash of the call that was looked at; here that is the call of this moment, as for a local run.
+    # The server wants the hash of the call that the user saw. As for a local run, that is the call of this moment.
     seen = _server(ctx).get(f"/approvals/{approval}")["hash"]
     _decide(ctx, approval, "approve", reason, hash=seen)
 

@@ -1,5 +1,6 @@
 """A chat: one context, one run per message. Everything it knows is in the store: it can be killed at any time."""
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Literal
@@ -364,7 +365,7 @@ class Chat:
         """Take the next turn. Of two that speak at once, the second fails here, before it has asked anything."""
         state = conversation.state
         turn = state.current_turn + 1 if state.version else 1
-        following = replace(state, current_turn=turn, task_state="in_progress", agent_state_detail=CHAT)
+        following = dataclasses.replace(state, current_turn=turn, task_state="in_progress", agent_state_detail=CHAT)
         told = find_facts(self._clean(message))
         change = ContextChange(
             state=following,
@@ -462,7 +463,7 @@ async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextS
 
 
 def _stand(state: ContextState, status: TaskState) -> ContextState:
-    return replace(state, task_state=status, agent_state_detail=CHAT)
+    return dataclasses.replace(state, task_state=status, agent_state_detail=CHAT)
 
 
 async def list_always(chat: Chat) -> list[str]:
