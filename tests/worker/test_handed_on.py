@@ -103,8 +103,7 @@ async def test_a_child_run_that_killed_two_workers_is_paused_until_its_parent_is
     load = load.model_copy(update={"poisoned": True})
     async with open_runtime(build_place(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
-        for _ in range(3):  # without a broker the whole worker dies with the step
-            crew.start(load)
+        workers = [crew.start(load) for _ in range(3)]  # without a broker the whole worker dies with the step
 
         def is_paused(rows: list[RunRow]) -> bool:
             child = find_child(rows)
@@ -115,5 +114,11 @@ async def test_a_child_run_that_killed_two_workers_is_paused_until_its_parent_is
         child = find_child(rows)
         assert child is not None
         assert "2 processes in a row died" in await read_pause(runtime, child.run_id)
+        # A worker that is left checks from time to time whether the parent can continue, and holds its lease meanwhile.
+        for worker in workers:
+            crew.signal(worker, signal.SIGTERM, whole_group=False)
+        await wait_for_rows(
+            runtime, lambda rows: crew.count_left() == 0 and not any(row.driver for row in rows), seconds=60
+        )
     async with open_runtime(build_place(load.model_copy(update={"poisoned": False}))) as runtime:
         assert (await runtime.resume(run_id)).status == "completed"
