@@ -5,12 +5,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from msgspec.structs import replace
 
 import metier
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
