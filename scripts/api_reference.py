@@ -15,7 +15,7 @@ def render_python() -> str:
     """Every public name with its signature, what it is for, and its public methods and fields."""
     parts = [
         "# Python API\n",
-        "The names of `import metier`; all else is internal. [From Python](../python.md) shows them at work.\n",
+        "The public names of `import metier`. [The tutorial](../tutorials/python.md) shows how to use them.\n",
     ]
     for name in sorted(metier.__all__, key=str.lower):
         if not name.startswith("_"):
@@ -81,7 +81,7 @@ def render_http() -> str:
     schema = _load_schema()
     parts = [
         "# HTTP API\n",
-        "The routes of `agent serve`; fields are at `/api/openapi.json`. [The server](../server.md) explains them.\n",
+        "The routes of `agent serve`; `/api/openapi.json` has the fields. See [the server](../operations/server.md).\n",
         "| route | what it does | parameters |\n| --- | --- | --- |",
     ]
     for path, operations in sorted(schema["paths"].items()):

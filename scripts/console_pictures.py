@@ -1,6 +1,6 @@
 """Make pictures of the console: the workspace of its tests, in a real browser.
 
-.venv/bin/python scripts/console_pictures.py                those of `docs/console.md`
+.venv/bin/python scripts/console_pictures.py                those of `docs/operations/console.md`
 .venv/bin/python scripts/console_pictures.py --all FOLDER   every page, wide and on a phone, light and dark, to look at
 """
 

@@ -95,7 +95,10 @@ def render_settings() -> str:
         for row in setting_rows()
     ]
     head = ["key", "type", "default", "allowed", "variables", "what it does"]
-    return "# Settings\n\nEvery key of `agent.yaml`. See [configuration](../configuration.md).\n\n" + _table(head, rows)
+    return (
+        "# Settings\n\nEvery key of `agent.yaml`. See [configuration](../definitions/configuration.md).\n\n"
+        + _table(head, rows)
+    )
 
 
 def render_events() -> str:

@@ -1,4 +1,4 @@
-"""The session of `docs/doors/a2a.md`, with a server that the test starts, as the page says."""
+"""The session of `docs/how-to/a2a.md`, with a server that the test starts, as the page says."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from walkthrough import Reader, read_through
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "doors" / "a2a.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "a2a.md"
 SKILL = "---\nname: greeter\ndescription: Greet a person.\nentrypoint:\n  script: greet\n---\n\nRun `greet`.\n"
 GREET = 'import json\nprint(json.dumps({"summary": "Hello from the script"}))\n'
 

@@ -14,7 +14,7 @@ from metier.errors import MetierError
 from services.rabbitmq_server import find_rabbitmq, run_rabbitmq
 from services.redis_server import run_redis
 
-PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "deployment.md"
 DATABASE = "postgresql://agent:password@db.example:5432/agent_runs"
 INLINE = re.compile(r"`(agent [^`]+)`")
 QUERY = re.compile(r"`(SELECT [^`]+)`")

@@ -1,4 +1,4 @@
-"""The session of `docs/doors/opentelemetry.md`, typed in by a reader with a tracing backend."""
+"""The session of `docs/operations/opentelemetry.md`, typed in by a reader with a tracing backend."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from metier.telemetry.otel import names
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "doors" / "opentelemetry.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "opentelemetry.md"
 
 
 def test_every_command_of_the_page_works_and_its_spans_arrive(tmp_path: Path) -> None:

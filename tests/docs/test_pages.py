@@ -15,14 +15,14 @@ from metier.tools.process.sandbox.levels import find_rung
 pytestmark = pytest.mark.slow
 
 WITH_MORE = {
-    "docs/deployment.md": "test_deployment_page.py",
-    "docs/doors/a2a.md": "test_a2a_page.py",
-    "docs/doors/opentelemetry.md": "test_opentelemetry_page.py",
-    "docs/python.md": "test_python_page.py",
-    "docs/sub-agents.md": "test_sub_agents_page.py",
-    "docs/server.md": "test_server_pages.py",
-    "docs/guides/on-a-server.md": "test_server_pages.py",
-    "docs/guides/on-a-fleet.md": "test_server_pages.py",
+    "docs/operations/deployment.md": "test_deployment_page.py",
+    "docs/how-to/a2a.md": "test_a2a_page.py",
+    "docs/operations/opentelemetry.md": "test_opentelemetry_page.py",
+    "docs/tutorials/python.md": "test_python_page.py",
+    "docs/how-to/sub-agents.md": "test_sub_agents_page.py",
+    "docs/operations/server.md": "test_server_pages.py",
+    "docs/how-to/server.md": "test_server_pages.py",
+    "docs/how-to/fleet.md": "test_server_pages.py",
 }
 """Pages whose reader has more than an empty folder, and the tests that follow them."""
 FOLLOWED = [
@@ -57,16 +57,16 @@ def test_pages_that_need_more_are_followed_by_a_test_of_their_own() -> None:
         assert Path(page).name in (Path(__file__).parent / test).read_text("utf-8"), page
 
 
-def list_guides() -> list[str]:
-    """The pages of that section of the site."""
+def list_tutorials() -> list[str]:
+    """List the pages in the tutorials section of the site."""
     sections: list[dict[str, Any]] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
-    (guides,) = (section["Guides"] for section in sections if "Guides" in section)
-    return [page for titled in guides for page in titled.values()]
+    (tutorials,) = (section["Tutorials"] for section in sections if "Tutorials" in section)
+    return [page for titled in tutorials for page in titled.values()]
 
 
-@pytest.mark.parametrize("guide", list_guides())
-def test_guide_is_followed_and_ends_with_a_next_step(guide: str) -> None:
-    page = ROOT / "docs" / guide
+@pytest.mark.parametrize("tutorial", list_tutorials())
+def test_tutorial_is_executed_and_ends_with_a_next_step(tutorial: str) -> None:
+    page = ROOT / "docs" / tutorial
 
     assert any(block.is_typed for block in read_blocks(page))
     assert page.read_text("utf-8").rpartition("\n## ")[2].startswith("Next\n")

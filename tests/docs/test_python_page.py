@@ -14,7 +14,7 @@ from walkthrough import Reader, read_through
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "python.md"
 REPLIES = (
     says("Good morning, Ada!"),
     says('{"number": "A-17", "total": 120.5, "due": "2026-02-03"}'),

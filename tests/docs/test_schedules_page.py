@@ -9,7 +9,7 @@ from metier.definitions.schedule import ScheduleDefinition, parse_schedules
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "schedules.md"
 
 
 def test_the_example_of_a_file_is_right_and_every_field_is_on_the_page() -> None:

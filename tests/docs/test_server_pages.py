@@ -1,4 +1,4 @@
-"""The pages on servers and fleets: docs/server.md, docs/guides/on-a-server.md, docs/guides/on-a-fleet.md."""
+"""The pages on servers and fleets: docs/operations/server.md, docs/how-to/server.md, docs/how-to/fleet.md."""
 
 import shutil
 import socket
@@ -26,10 +26,10 @@ def find_free_port() -> int:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-@pytest.mark.parametrize(("page", "port"), [("guides/on-a-server.md", "8080"), ("server.md", "8321")])
+@pytest.mark.parametrize(("page", "port"), [("how-to/server.md", "8080"), ("operations/server.md", "8321")])
 def test_server_of_the_page_does_what_the_page_says(page: str, port: str, folders: tuple[Path, Path]) -> None:
     free = str(find_free_port())
-    exported = {"AGENT_SERVER_PORT": free} if page == "server.md" else {}
+    exported = {"AGENT_SERVER_PORT": free} if page == "operations/server.md" else {}
 
     assert read_through(DOCS / page, Reader(*folders, addresses={port: free}, exported=exported)) >= 5
 
@@ -37,4 +37,4 @@ def test_server_of_the_page_does_what_the_page_says(page: str, port: str, folder
 def test_two_workers_of_the_guide_share_a_database(folders: tuple[Path, Path], postgres_url: str) -> None:
     addresses = {"postgresql://agent@db.example.org/agent": postgres_url}
 
-    assert read_through(DOCS / "guides/on-a-fleet.md", Reader(*folders, addresses=addresses)) == 9
+    assert read_through(DOCS / "how-to/fleet.md", Reader(*folders, addresses=addresses)) == 9

@@ -13,7 +13,7 @@ from walkthrough import Reader, read_through
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "sub-agents.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "sub-agents.md"
 TASKS = [
     {"agent": "spelling", "task": "Find spelling mistakes in notes.md"},
     {"agent": "facts", "task": "Find wrong claims in notes.md"},

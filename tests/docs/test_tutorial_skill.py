@@ -1,4 +1,4 @@
-"""The skill that `docs/guides/first-skill.md` builds, used by a model; `test_pages.py` runs it without one."""
+"""The skill that `docs/tutorials/first-skill.md` builds, used by a model; `test_pages.py` runs it without one."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from walkthrough import Reader, read_through
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "first-skill.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "first-skill.md"
 
 
 def test_model_reads_the_instructions_of_the_skill_runs_its_script_and_answers(tmp_path: Path) -> None:

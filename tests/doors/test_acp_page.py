@@ -8,7 +8,7 @@ from acp_peer import Editor
 from page_sessions import is_part
 from run_workspace import Workspace
 
-PAGE = Path(__file__).parents[2] / "docs" / "doors" / "editors.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "editor.md"
 
 
 def test_the_session_of_the_page_is_what_happens(home: Path, tmp_path: Path) -> None:

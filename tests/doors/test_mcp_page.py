@@ -7,7 +7,7 @@ from mcp_peer import ProcessPeer
 from page_sessions import is_part
 from run_workspace import Workspace
 
-PAGE = Path(__file__).parents[2] / "docs" / "doors" / "mcp-server.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mcp-clients.md"
 
 
 def test_the_session_of_the_page_is_what_happens(home: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_example_is_installed_and_brings_its_tool_its_command_its_prompt_and_its
     assert "This project keeps its history in CHANGELOG.md." in site.agent("prompt", "show").stdout
     assert json.loads((site.work / "run-tally.json").read_text("utf-8")) == {"run_finished": 1}
     assert site.agent("changelog").stdout == "## 1.1\n\nNew.\n"
-    page = (Path(__file__).parents[2] / "docs/plugins.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/how-to/plugins.md").read_text("utf-8")
     assert page.partition("$ agent plugins list\n")[2].partition("```")[0] in site.agent("plugins", "list").stdout
     listed = json.loads(site.agent("plugins", "list", "--json").stdout)["plugins"]
     assert [(row["name"], row["state"], row["tools"]) for row in listed] == [

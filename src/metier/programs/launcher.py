@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 GIT = Use(
     "git",
-    "`agent skill add` and `update`, evals, [undo](undo.md), worktrees, `agent doctor`",
+    "`agent skill add` and `update`, evals, [undo](how-to/undo.md), worktrees, `agent doctor`",
     "trusted search",
     "a short list; no settings of yours, no hooks",
     "the repository that it reads",
@@ -74,7 +74,7 @@ TRIAL = Use(
 )
 WORKER = Use(
     "a worker",
-    "[runs in the background](background.md), if none is there",
+    "[runs in the background](how-to/background.md), if none is there",
     "Metier itself, by the absolute path of its Python with `-P`",
     "all of it, without import paths in the workspace: it drives runs as the command would",
     "the workspace",
@@ -95,7 +95,7 @@ EDITOR = Use(
 )
 NOTIFICATION = Use(
     "`notify.command`",
-    "[notifications](notify.md)",
+    "[notifications](how-to/notifications.md)",
     "trusted search, or the path that you wrote; files of the workspace by the hash that you accepted",
     "a short list, with the trusted search as its PATH",
     "your home folder",
@@ -104,7 +104,8 @@ MCP_SERVER = Use(
     "MCP servers",
     "tools of accepted servers",
     "as `.agent/mcp.json` says, by your PATH; "
-    "[files of the workspace](mcp.md#a-server-whose-code-lies-in-the-workspace) by the hash that you accepted",
+    "[files of the workspace](how-to/mcp-servers.md#a-server-whose-code-lies-in-the-workspace) "
+    "by the hash that you accepted",
     "a short list and the variables of the file; outside the sandbox, PATH without folders of the workspace",
     "as the file says, else the workspace",
 )

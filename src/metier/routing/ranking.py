@@ -2,7 +2,7 @@
 
 Two passes: the telling words of the request collect the skills that share one, then the best of them are looked at
 closely (grammar, share of the request covered, share of the name said). Sums become scores from 0 to 100 that mean the
-same in a catalog of ten skills and of ten thousand; `docs/routing.md` says how the constants were found.
+same in a catalog of ten skills and of ten thousand; `docs/concepts/routing.md` says how the constants were found.
 """
 
 from bisect import bisect_left
