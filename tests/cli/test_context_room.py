@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace
+from vendor_servers import KEYS, running_vendors
 
 PAGE = "".join(f"{number:05} The quick brown fox jumps over the lazy dog again.\n" for number in range(330))
 
@@ -103,3 +104,19 @@ def test_run_that_cannot_hold_what_it_was_told_to_read_says_so(
     assert workspace.agent("run", "Read the book") != 0
 
     assert "the text of skill 'tome'" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
+def test_server_that_cannot_count_tokens_is_asked_with_the_estimate(
+    vendor: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEYS[vendor], "k" * 12)
+    with running_vendors() as vendors:
+        window = {"max_context_tokens": 18_000, "response_headroom_tokens": 1_000}
+        workspace.configure(model={"provider": vendor, "name": "m", "providers": vendors.settings(), **window})
+
+        assert workspace.agent("run", "-q", "word " * 9_700) == 0
+
+    assert vendors[vendor].counts > 0
+    assert len(vendors[vendor].bodies) == 1
+    assert workspace.event_types()[-1] == "run_finished"

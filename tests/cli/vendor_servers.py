@@ -21,6 +21,8 @@ class VendorServer:
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     script: list[object] = field(default_factory=list[object])
     """Whole answers in the vendor's format, given before "Done."."""
+    counts: int = 0
+    """Requests to count tokens. The server has no such page, like most gateways."""
 
     def take(self, path: str, body: dict[str, Any]) -> object:
         model = path.rpartition("/models/")[2].partition(":")[0] if self.vendor == "gemini" else body["model"]
@@ -62,8 +64,11 @@ def _running(vendor: VendorServer) -> Generator[VendorServer]:
 
         def do_POST(self) -> None:
             body = cast("dict[str, Any]", json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            data = json.dumps(vendor.take(self.path, body)).encode()
-            self.send_response(200)
+            is_count = "count" in self.path
+            vendor.counts += is_count
+            answer = {"error": {"message": "no such page"}} if is_count else vendor.take(self.path, body)
+            data = json.dumps(answer).encode()
+            self.send_response(404 if is_count else 200)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
             self.end_headers()

@@ -1,5 +1,6 @@
 """One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from metier.engine.request_parts.fingerprints import Fingerprint
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.engine.tracing.span_fold import MODEL
-from metier.errors import ConfigError, PromptTooLarge
+from metier.errors import ConfigError, PromptTooLarge, ProviderError
 from metier.events import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart
 from metier.providers.abilities import Ability
@@ -181,7 +182,9 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
 
     async def count(asked: ModelRequest) -> int | None:
         nonlocal counted
-        counted = await services.provider.count_tokens(asked)
+        # Gateways often have no page that counts. The estimate is used then; a real problem shows in the reply.
+        with suppress(ProviderError):
+            counted = await services.provider.count_tokens(asked)
         return counted
 
     factor = await fit_exactly(fitted, request=request, budget=budget, count=count)
