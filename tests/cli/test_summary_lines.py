@@ -174,3 +174,14 @@ def test_turns_tokens_and_cost_of_a_run_whose_child_waits_are_the_same_in_both_s
     run_id = next(run_id for run_id in priced.run_ids() if not run_id.startswith("child"))
     assert priced.agent("runs", "show", run_id) == 0
     assert "turns:   2; 200 tokens in, 20 out" in capsys.readouterr().out
+
+
+def test_runs_show_counts_a_finished_child_run_once(priced: Workspace, model: ModelServer, capsys: Capture) -> None:
+    priced.write(".agent/agents/writer/AGENT.md", AGENT.format(name="writer", model="m2"))
+    model.follow(calls("delegate", agent="writer", task="Write"), says("Written."), says("Done."))
+    assert priced.agent("run", "Write it") == 0
+
+    assert "3 turns · 300 in · 30 out" in closing(capsys)
+    run_id = next(run_id for run_id in priced.run_ids() if not run_id.startswith("child"))
+    assert priced.agent("runs", "show", run_id) == 0
+    assert "turns:   3; 300 tokens in, 30 out" in capsys.readouterr().out

@@ -64,12 +64,14 @@ async def read_run_view(
     state = fold(run_id, entries)
     logged = await run_sync(_read_log, runtime, run_id)
     row = await runtime.store.find_run(run_id)
-    view = fold_all(_complete(runtime.place, row, logged=logged, entries=entries))
-    view = with_answer(view, build_place_cleaner(runtime.place).text(state.result))
-    view = replace(view, limits=_find_limits(state, entries))
     children = [child.run_id for child in state.children][:max_children] if levels else []
-    views = [await read_run_view(runtime, each, levels=levels - 1, max_children=max_children) for each in children]
-    return replace(view, children=tuple(views))
+    views = tuple(
+        [await read_run_view(runtime, each, levels=levels - 1, max_children=max_children) for each in children]
+    )
+    # The totals of a finished run include its children: the fold must know them, or they count twice.
+    view = fold_all(_complete(runtime.place, row, logged=logged, entries=entries), RunView(children=views))
+    view = with_answer(view, build_place_cleaner(runtime.place).text(state.result))
+    return replace(view, limits=_find_limits(state, entries), children=views)
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
