@@ -204,6 +204,20 @@ def test_validate_exit_codes(workspace: Path, capsys: pytest.CaptureFixture[str]
     assert "no 'SKILL.md'" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "text", ["# Only text\n", "---\nname: broken\n---\n\nDo it.\n", "---\nname: [x\ndescription: d\n---\n"]
+)
+def test_validate_rejects_an_own_skill_that_no_run_loads(
+    text: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(workspace / "skills" / "broken", text)
+    add(workspace / ".claude" / "skills" / "broken", text)
+
+    assert run(["skills", "validate", "skills"]) == 1
+    assert "0 of 1 skills can be loaded" in capsys.readouterr().err
+    assert run(["skills", "validate", ".claude/skills"]) == 0
+
+
 def test_validate_looks_at_every_file_of_a_collection(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place in ("a", "b/c", ".claude/skills/d", "e", "e/assets/f"):
         add(workspace / "all" / place)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.capabilities.contract_check import check_capability
+from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.contracts import attach as attach_contracts
@@ -28,6 +29,7 @@ from metier.definitions.skills.skill import (
     render_available_skills,
 )
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, misnamed, read_skill_file
+from metier.definitions.skills.sources import is_own_folder
 from metier.definitions.skills.versions import find_version_problem
 from metier.definitions.text.headings import Section, parse_sections, walk_sections
 from metier.errors import SkillError, UsageError
@@ -90,9 +92,17 @@ def _read(file: Path, *, strict: bool, within: Path | None = None) -> SkillReadi
     if isinstance(data, Problem):
         return SkillReading(None, (data,))
     # `SKILL.md` and `../SKILL.md` have a folder with a name too.
-    reading = parse_once(data, file=file if file.parent.name not in ("", "..") else file.resolve(), strict=strict)
+    named = file if file.parent.name not in ("", "..") else file.resolve()
+    reading = parse_once(data, file=named, strict=strict, own=_is_own(file))
     promised = _check_skill(reading.skill, strict=strict) if reading.skill else ()
     return SkillReading(reading.skill, (*misnamed(file, strict=strict), *reading.problems, *promised))
+
+
+def _is_own(file: Path) -> bool:
+    """Return True if a run in this workspace reads the file by the rules for its own skills."""
+    workspace = current_workspace().resolve()
+    inside = [folder for folder in file.resolve().parents if folder.is_relative_to(workspace)]
+    return bool(inside) and all(is_own_folder(folder, workspace) for folder in inside)
 
 
 def _check_skill(skill: SkillDefinition, *, strict: bool) -> tuple[Problem, ...]:
