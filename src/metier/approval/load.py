@@ -16,8 +16,8 @@ from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
 from metier.approval.shell import build_call, judge_alone
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.text.fields import Fields, is_nothing
-from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, is_nothing
 from metier.tools.shell.line import canonical_command
 
 LIST_KEYS = ("default", "rules")

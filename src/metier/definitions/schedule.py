@@ -19,15 +19,25 @@ from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from metier.definitions.files.contained_path import read_contained
-from metier.definitions.problems import Problem, has_errors
-from metier.definitions.text.fields import Fields, is_nothing
-from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
+from metier.definitions.problems import Problem
+from metier.definitions.reader import (
+    BAD_VALUE,
+    Entries,
+    FileModel,
+    ModelReading,
+    Raw,
+    Text,
+    Word,
+    read_model,
+    read_values,
+)
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, read_yaml
 from metier.errors import ConfigError
 from metier.extras import hint_extra
-from metier.messages import Value
 
 FILE_NAME = "schedules.yaml"
 ROOT_KEY = "schedules"
@@ -75,27 +85,26 @@ def parse_seconds(text: object) -> object:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-type Seconds = Annotated[int, BeforeValidator(parse_seconds)]
+Seconds = Word[Annotated[int, BeforeValidator(parse_seconds)]]
 
 
-class ScheduleDefinition(Value):
-    """When an agent is given which work, and what happens when a due time cannot be kept."""
+class ScheduleFields(FileModel):
+    """The fields below the name of a schedule."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
-    cron: str = ""
+    cron: Text = ""
     """Five fields, or six with seconds first; or a word such as `@daily`."""
     every: Annotated[Seconds, Field(ge=0, le=366 * 86400)] = 0
     """Instead of `cron`: seconds between two due times, counted from when the schedule was first seen."""
-    timezone: str = "UTC"
-    prompt: str = ""
-    task: str = ""
+    timezone: Text = "UTC"
+    prompt: Text = ""
+    task: Text = ""
     """Instead of `prompt`: the ID of a task definition."""
-    inputs: dict[str, str] = Field(default_factory=dict[str, str])
-    agent: str = ""
-    profile: Literal["", "permissive", "guarded", "strict"] = ""
-    overlap: Literal["skip", "queue", "cancel"] = "skip"
+    inputs: Entries[Text] = Field(default_factory=dict[str, str])
+    agent: Text = ""
+    profile: Word[Literal["", "permissive", "guarded", "strict"]] = ""
+    overlap: Word[Literal["skip", "queue", "cancel"]] = "skip"
     """What a due time means while the run of an earlier one has not ended."""
-    missed: Literal["skip", "once"] = "skip"
+    missed: Word[Literal["skip", "once"]] = "skip"
     """What becomes of due times at which no process was there: none of them is run, or one for all."""
     jitter: Annotated[Seconds, Field(ge=0, le=86400)] = 0
     """Up to so many seconds later, the same for every process."""
@@ -131,6 +140,16 @@ class ScheduleDefinition(Value):
         return f"every {self.every} s" if self.every else f"{self.cron_fields} {self.timezone}"
 
 
+class ScheduleDefinition(ScheduleFields):
+    """When an agent starts which work, and what happens when a due time is missed."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
+
+
+class _File(FileModel):
+    schedules: Entries[Raw] = Field(default_factory=dict[str, Node])
+
+
 class ScheduleFile(Struct, frozen=True, kw_only=True):
     """What a workspace's file of schedules says."""
 
@@ -160,66 +179,56 @@ def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
         except FileNotFoundError:
             continue
         except OSError as error:
-            problem = Problem(
-                severity="error",
-                code="schedule_invalid",
-                message=f"It cannot be read: {error.strerror}",
-                file=str(file),
-            )
+            problem = _problem(f"It cannot be read: {error.strerror}", file=str(file))
             return ScheduleFile(problems=(problem,), file=str(file))
         return parse_schedules(data, file=str(file))
     return ScheduleFile()
 
 
 def parse_schedules(data: bytes, *, file: str) -> ScheduleFile:
-    """Every schedule that is right, and every problem of the others."""
+    """Every valid schedule, and every problem of the others."""
     document = read_yaml(data.decode("utf-8", "replace"), file=file)
-    problems = list(document.problems)
-    mapping = document.root if isinstance(document.root, Mapping) else Mapping((), 1)
-    root = Fields(mapping, file, strict=True, problems=problems)
-    if document.root is not None and mapping is not document.root:
-        root.report("error", "schedule_invalid", f"It must begin with '{ROOT_KEY}:'", line=1)
-    root.check_keys((ROOT_KEY,))
-    node = root.node(ROOT_KEY)
-    found: list[ScheduleDefinition] = []
-    lines = {entry.key: entry.line for entry in node.entries} if isinstance(node, Mapping) else {}
-    if isinstance(node, Mapping):
-        read = [_read_one(entry.key, entry.value, line=entry.line, root=root) for entry in node.entries]
-        found = [schedule for schedule in read if schedule is not None]
-    elif node is not None:
-        root.report("error", "schedule_invalid", f"Field {ROOT_KEY!r} must name schedules", line=root.line_of(ROOT_KEY))
-    return ScheduleFile(schedules=tuple(found), problems=tuple(problems), content=data, file=file, lines=lines)
+    root = document.root
+    if root is None:
+        return ScheduleFile(problems=document.problems, content=data, file=file)
+    if not isinstance(root, Mapping):
+        problem = _problem(f"It must begin with '{ROOT_KEY}:'", file=file, line=1)
+        return ScheduleFile(problems=(*document.problems, problem), content=data, file=file)
+    reading = read_model(_File, root, file=file)
+    problems = [*document.problems, *reading.problems]
+    schedules: list[ScheduleDefinition] = []
+    found = root.find(ROOT_KEY)
+    entries = found.value.entries if found is not None and isinstance(found.value, Mapping) else ()
+    for entry in entries:
+        schedule = _read_schedule(entry, file=file)
+        schedules += [schedule.value] if schedule.value is not None else []
+        problems += schedule.problems
+    lines = {entry.key: entry.line for entry in entries}
+    return ScheduleFile(schedules=tuple(schedules), problems=tuple(problems), content=data, file=file, lines=lines)
 
 
-def _read_one(name: str, node: Node, *, line: int, root: Fields) -> ScheduleDefinition | None:
-    if not isinstance(node, Mapping):
-        root.report("error", "schedule_invalid", f"Schedule {name!r} must have fields", line=line)
-        return None
-    fields = Fields(node, root.file, strict=True, problems=root.problems, first_line=line)
-    before = len(root.problems)
-    fields.check_keys(tuple(key for key in ScheduleDefinition.model_fields if key != "name"))
-    values: dict[str, object] = {"name": name}
-    for key in ScheduleDefinition.model_fields:
-        if key not in ("name", "inputs") and (text := fields.text(key)) is not None:
-            values[key] = text
-    inputs = fields.node("inputs")
-    if isinstance(inputs, Mapping):
-        inner = Fields(inputs, root.file, strict=True, problems=root.problems, first_line=line)
-        values["inputs"] = {
-            entry.key: inner.text(entry.key) or "" for entry in inputs.entries if not is_nothing(entry.value)
-        }
-    if has_errors(root.problems[before:]):
-        return None
-    try:
-        return ScheduleDefinition.model_validate(values)
-    except ValidationError as error:
-        for each in error.errors():
-            key = str(each["loc"][0]) if each["loc"] else ""
-            at = fields.line_of(key) if key else line
-            root.report(
-                "error", "schedule_invalid", f"Schedule {name!r}: {_describe(each['loc'], each['msg'])}", line=at
-            )
-        return None
+def _read_schedule(entry: Entry, *, file: str) -> ModelReading[ScheduleDefinition]:
+    if not isinstance(entry.value, Mapping):
+        problem = _problem(f"Schedule {entry.key!r} must have fields", file=file, line=entry.line)
+        return ModelReading(None, (problem,))
+    fields = replace(entry.value, line=entry.line)
+    reading = read_model(ScheduleFields, fields, file=file)
+    if reading.value is None:
+        return ModelReading(None, tuple(_name_schedule(entry, problem) for problem in reading.problems))
+    named = read_values(ScheduleDefinition, {**dict(reading.value), "name": entry.key}, fields, file=file)
+    return ModelReading(named.value, (*reading.problems, *(_name_schedule(entry, each) for each in named.problems)))
+
+
+def _name_schedule(entry: Entry, problem: Problem) -> Problem:
+    """A value is invalid for the schedule; a shape is what it is."""
+    if problem.code != BAD_VALUE:
+        return problem
+    message = f"Schedule {entry.key!r}: {problem.message}"
+    return replace(problem, code="schedule_invalid", message=message)
+
+
+def _problem(message: str, *, file: str, line: int | None = None) -> Problem:
+    return Problem(severity="error", code="schedule_invalid", message=message, file=file, line=line)
 
 
 def _describe(place: tuple[int | str, ...], message: str) -> str:

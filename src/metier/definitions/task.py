@@ -13,8 +13,8 @@ from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
 from metier.definitions.text.document import Document, load_document, read_free_form, require_text
-from metier.definitions.text.fields import Fields, is_nothing
-from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence, is_nothing
 
 FILE_NAME = "TASK.md"
 MAX_STEPS = 100

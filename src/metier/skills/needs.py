@@ -9,8 +9,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.skill import SkillDefinition
-from metier.definitions.text.fields import flat_texts
-from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence
+from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence, flat_texts
 from metier.skills.activation import FoundSkills, Selection, activate, find_package, hint_trust
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from metier.definitions.names import MAX_NAME, is_usable_name
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.references import INHERIT
-from metier.definitions.text.fields import Fields, flat_texts
-from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence
+from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence, flat_texts
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.sanitize import sanitize
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, Severity, has_errors
-from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, flat_texts, is_nothing
 from metier.telemetry.sanitize import sanitize
-
-_NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 @dataclass(slots=True)
@@ -114,18 +112,3 @@ class Fields:
                 message = f"Unknown key {entry.key!r}"
                 hint = hint_nearest(entry.key, known) or f"Known keys: {', '.join(known)}"
                 self.report("error", "unknown_key", message, line=entry.line, hint=hint)
-
-
-def is_nothing(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.is_plain and node.value in _NOTHING
-
-
-def flat_texts(node: Node) -> list[str]:
-    """Every text below the node, in order; of a mapping `key: value`."""
-    match node:
-        case Scalar(value=value):
-            return [value.strip()] if value.strip() and not is_nothing(node) else []
-        case Sequence(items=items):
-            return [text for item in items for text in flat_texts(item)]
-        case Mapping(entries=entries):
-            return [f"{entry.key}: {', '.join(flat_texts(entry.value))}".rstrip(": ") for entry in entries]

@@ -18,6 +18,7 @@ from metier.definitions.problems import Problem, Severity
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 20
 MAX_NODES = 10_000
+_NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
 type Node = Scalar | Sequence | Mapping
 type Plain = str | list[Plain] | dict[str, Plain] | None
@@ -80,7 +81,7 @@ def read_yaml(text: str, *, file: str = "", first_line: int = 1) -> YamlDocument
 def plain_value(node: Node) -> Plain:
     """The value without positions: strings, lists, dicts; an unquoted empty or `null` scalar is `None`."""
     match node:
-        case Scalar(value=value, is_plain=True) if value in ("", "~", "null", "Null", "NULL"):
+        case Scalar() if is_nothing(node):
             return None
         case Scalar(value=value):
             return value
@@ -88,6 +89,21 @@ def plain_value(node: Node) -> Plain:
             return [plain_value(item) for item in items]
         case Mapping(entries=entries):
             return {entry.key: plain_value(entry.value) for entry in entries}
+
+
+def is_nothing(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.is_plain and node.value in _NOTHING
+
+
+def flat_texts(node: Node) -> list[str]:
+    """Every text below the node, in order; of a mapping `key: value`."""
+    match node:
+        case Scalar(value=value):
+            return [value.strip()] if value.strip() and not is_nothing(node) else []
+        case Sequence(items=items):
+            return [text for item in items for text in flat_texts(item)]
+        case Mapping(entries=entries):
+            return [f"{entry.key}: {', '.join(flat_texts(entry.value))}".rstrip(": ") for entry in entries]
 
 
 def _with_last_line_end(text: str) -> str:

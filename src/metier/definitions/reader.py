@@ -1,0 +1,302 @@
+"""The reader of files that people write: a pydantic model for the shape, nodes for the lines.
+
+`read_yaml`, `read_json` and `read_front_matter` turn text into nodes that know their lines. The fields of a `FileModel`
+are of the types below, which turn nodes into values. `read_model` reports all problems of a mapping at once, each with
+the line of the key or item that it's about:
+
+    class Group(FileModel):
+        matcher: Text = ""
+        hooks: Items[Hook] = ()
+
+    reading = read_model(Group, node, file="hooks.yaml")
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, ClassVar, Literal, TypeVar, cast
+
+from msgspec import Struct, field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SkipValidation,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUseDefault
+
+from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem, Severity, has_errors
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence, flat_texts, is_nothing
+from metier.telemetry.sanitize import sanitize
+
+type KeyPath = tuple[str | int, ...]
+type UnknownKeys = Literal["error", "warning", "ignore"]
+
+BAD_VALUE = "bad_value"
+T = TypeVar("T")
+
+
+class _Finding(Struct, frozen=True):
+    node: Node
+    severity: Severity
+    code: str
+    message: str
+    hint: str
+
+
+class Context(Struct, kw_only=True):
+    """How a file is read, and the problems found so far. Reaches the validators as pydantic's `context`."""
+
+    strict: bool = True
+    """A deviation is an error. Otherwise it is a warning, and the rest of the file is used."""
+    unknown_keys: UnknownKeys = "error"
+    findings: list[_Finding] = field(default_factory=list[_Finding])
+
+    def report(self, severity: Severity, node: Node, code: str, message: str, hint: str = "") -> None:  # noqa: PLR0917
+        """Report a problem of a value. A message that starts in lower case continues `Field 'key' …`."""
+        self.findings.append(_Finding(node, severity, code, message, hint))
+
+    def deviate(self, node: Node, code: str, message: str, hint: str = "") -> None:  # noqa: PLR0917
+        """Report what the format does not allow but a lenient reader can use."""
+        self.report("error" if self.strict else "warning", node, code, message, hint)
+
+
+class ModelReading[M](Struct, frozen=True):
+    value: M | None
+    """Nothing if one of the problems is an error."""
+    problems: tuple[Problem, ...] = ()
+
+
+def context_of(info: ValidationInfo) -> Context:
+    return cast("Context", info.context)  # `read_model` passes it
+
+
+def fault(code: str, message: str, hint: str = "") -> PydanticCustomError:
+    """An error for a validator to raise; the reader adds file and line."""
+    return PydanticCustomError("fault", "{message}", {"code": code, "message": message, "hint": hint})
+
+
+class FileModel(BaseModel):
+    """Base of the models of files. A key without a value counts as absent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, arbitrary_types_allowed=True)
+    shape_hint: ClassVar[str] = ""
+    """What to write instead of a value that is no mapping."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _open(cls, data: object, info: ValidationInfo) -> object:
+        if isinstance(data, Scalar | Sequence):
+            raise fault("not_a_mapping", "must be a mapping", cls.shape_hint)
+        if not isinstance(data, Mapping):
+            return data
+        known = list_keys(cls)
+        report_unknown_keys(data, known, context_of(info))
+        return {entry.key: entry.value for entry in data.entries if entry.key in known and not is_nothing(entry.value)}
+
+
+def list_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    """The keys that a model reads, in their order."""
+    return tuple(each.alias or name for name, each in model.model_fields.items())
+
+
+def report_unknown_keys(mapping: Mapping, known: Iterable[str], context: Context) -> None:
+    """Report every key that is not known, with the one that it resembles."""
+    known = tuple(known)
+    if context.unknown_keys == "ignore":
+        return
+    for entry in mapping.entries:
+        if entry.key not in known:
+            hint = hint_nearest(entry.key, known) or f"Known keys: {', '.join(known)}"
+            context.report(context.unknown_keys, entry.value, "unknown_key", f"Unknown key {entry.key!r}", hint)
+
+
+def read_model[M: FileModel](
+    model: type[M], node: Node, *, file: str, context: Context | None = None
+) -> ModelReading[M]:
+    """Read a node into a model. Never raises: everything that is wrong with it is in `problems`, ordered by line."""
+    context = context or Context()
+    return _collect(lambda: model.model_validate(node, context=context), node, file=file, context=context)
+
+
+def read_values[M: BaseModel](
+    model: type[M], values: object, node: Node, *, file: str, context: Context | None = None
+) -> ModelReading[M]:
+    """Read plain values, whose lines are those of `node`, into any pydantic model."""
+    return _collect(lambda: model.model_validate(values), node, file=file, context=context or Context())
+
+
+def _collect[M](validate: Callable[[], M], node: Node, *, file: str, context: Context) -> ModelReading[M]:
+    errors: list[ErrorDetails] = []
+    value: M | None = None
+    try:
+        value = validate()
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    problems = list_problems(context, node, file=file)
+    if has_errors(problems):
+        # How fields fit together says nothing while one of them is wrong or misspelled.
+        errors = [each for each in errors if each["type"] != "value_error" or each["loc"]]
+    problems += [_describe(each, node, file=file) for each in errors]
+    problems.sort(key=lambda problem: problem.line or 0)
+    return ModelReading(None if has_errors(problems) else value, tuple(problems))
+
+
+def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
+    """The findings of a context, with the keys and lines of the values below `root`."""
+    if not context.findings:
+        return []
+    paths = {id(node): path for node, path in _walk(root, ())}
+    return [
+        Problem(
+            severity=each.severity,
+            code=each.code,
+            message=_complete(each.message, paths[id(each.node)]),
+            file=file,
+            line=find_line(root, paths[id(each.node)]),
+            hint=each.hint,
+        )
+        for each in context.findings
+    ]
+
+
+def _walk(node: Node, path: KeyPath) -> Iterator[tuple[Node, KeyPath]]:
+    yield node, path
+    match node:
+        case Mapping(entries=entries):
+            for entry in entries:
+                yield from _walk(entry.value, (*path, entry.key))
+        case Sequence(items=items):
+            for index, item in enumerate(items):
+                yield from _walk(item, (*path, index))
+        case Scalar():
+            return
+
+
+def find_line(root: Node, path: Iterable[str | int]) -> int:
+    """The line of a value by its path; that of the nearest value around it if there is none."""
+    node, line = root, root.line
+    for part in path:
+        if isinstance(node, Mapping) and (entry := node.find(str(part))):
+            node, line = entry.value, entry.line
+        elif isinstance(node, Sequence) and isinstance(part, int) and part < len(node.items):
+            node = node.items[part]
+            line = node.line
+        else:
+            break
+    return line
+
+
+def _describe(error: ErrorDetails, root: Node, *, file: str) -> Problem:
+    path = error["loc"]
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    context = error.get("ctx", {})
+    code, message, hint = BAD_VALUE, error["msg"], ""
+    match error["type"]:
+        case "fault":
+            code, message, hint = context["code"], context["message"], context["hint"]
+        case "missing":
+            code, message = f"missing_{key}", "is missing"
+        case "value_error":
+            message = str(context["error"])
+        case "literal_error":
+            message = f"must be {context['expected']}, not {error['input']!r}"
+        case kind:
+            message = PHRASES[kind].format_map(context) if kind in PHRASES else message
+    line = find_line(root, path)
+    return Problem(severity="error", code=code, message=_complete(message, path), file=file, line=line, hint=hint)
+
+
+PHRASES = {
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be more than {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "less_than": "must be less than {lt:g}",
+    "string_too_short": "must not be empty",
+    "string_unicode": "must be Unicode text",
+}
+"""Pydantic's types of errors in the words of our messages."""
+
+
+def _complete(message: str, path: KeyPath) -> str:
+    """The whole sentence of a message that starts with its verb."""
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    if not key or not message[:1].islower():
+        return message
+    return f"An item of {key!r} {message}" if isinstance(path[-1], int) else f"Field {key!r} {message}"
+
+
+def _read_text(value: object, info: ValidationInfo) -> object:
+    """A single text; a list of texts is joined by commas and reported."""
+    match value:
+        case Scalar(value=written):
+            return show_text(value, written.strip(), context_of(info))
+        case Sequence() | Mapping():
+            context_of(info).deviate(value, "not_text", "must be text", "Write it as one value")
+            joined = ", ".join(flat_texts(value))
+            if not joined:
+                raise PydanticUseDefault
+            return show_text(value, joined, context_of(info))
+        case _:
+            return value
+
+
+def show_text(node: Node, text: str, context: Context) -> str:
+    """The text as a user and a model see it: characters that would be hidden are made visible and reported."""
+    shown = sanitize(text)
+    if shown != text:
+        odd = next(char for char in text if sanitize(char) != char)
+        message = f"holds hidden or control characters, first U+{ord(odd):04X}; they are made visible"
+        context.report("warning", node, "hidden_characters", message, "Remove them")
+    return shown
+
+
+def _read_texts(value: object, info: ValidationInfo) -> object:
+    """A list of texts; one text is a list of one, or of several with commas between them."""
+    match value:
+        case Scalar(value=written):
+            return tuple(part.strip() for part in written.split(",") if part.strip())
+        case Sequence():
+            return tuple(flat_texts(value))
+        case Mapping():
+            context_of(info).deviate(value, "not_a_list", "must be a list")
+            raise PydanticUseDefault
+        case _:
+            return value
+
+
+def _read_items(value: object) -> object:
+    match value:
+        case Sequence(items=items):
+            return items
+        case Scalar() | Mapping():
+            raise fault("not_a_list", "must be a list")
+        case _:
+            return value
+
+
+def _read_entries(value: object) -> object:
+    match value:
+        case Mapping(entries=entries):
+            return {entry.key: entry.value for entry in entries if not is_nothing(entry.value)}
+        case Scalar() | Sequence():
+            raise fault("not_a_mapping", "must be a mapping")
+        case _:
+            return value
+
+
+Word = Annotated[T, BeforeValidator(_read_text)]
+"""A text that becomes something else: one of some words, a number."""
+Text = Annotated[str, BeforeValidator(_read_text)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
+Items = Annotated[tuple[T, ...], BeforeValidator(_read_items)]
+Entries = Annotated[dict[str, T], BeforeValidator(_read_entries)]
+"""A mapping whose keys are up to the author."""
+Raw = Annotated[Node, SkipValidation]
+"""The node itself, for a reader that gives it a meaning later."""
