@@ -41,7 +41,7 @@ def test_own_file_wins_and_what_we_cannot_use_of_the_shared_one_is_only_a_warnin
 
     shown = capsys.readouterr()
     assert {row["server"]: row["target"] for row in json.loads(shown.out)} == {"time": "own-time", "new": "x"}
-    assert "'old'" in shown.err
+    assert "'sse'" in shown.err
 
 
 def test_server_is_added_accepted_and_removed_by_commands(workspace: Workspace, capsys: Capture) -> None:

@@ -187,7 +187,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "duplicate key": (
         b"model:\n  name: a\n  max_tokens: 1\n  name: b\n",
-        ["agent.yaml:4: error: Key 'name' stands twice, first in line 2 [duplicate_key] (Keep one of them)"],
+        ["agent.yaml:4: error: Key 'name' is repeated; it is first in line 2 [duplicate_key] (Keep one of them)"],
     ),
     "top level is a list": (
         b"- a\n",
@@ -363,7 +363,7 @@ shell:
         f"agent.yaml:2: error: model.provider must be one of {PROVIDERS}, not 'antropic'",
         "agent.yaml:3: error: Unknown key 'model.nmae'",
         "agent.yaml:4: error: model.max_tokens must be at least 1, not '0'",
-        "agent.yaml:7: error: Key 'max_turns' stands twice, first in line 6",
+        "agent.yaml:7: error: Key 'max_turns' is repeated; it is first in line 6",
         "agent.yaml:9: error: logging must be a section",
         "agent.yaml:11: error: shell.enabled must be true or false, not 'maybe'",
         "agent.yaml:12: error: shell.timeout_ms must be a whole number, not '1.5'",

@@ -114,7 +114,7 @@ ROWS: tuple[Row, ...] = (
         name="duplicate key, and what is wrong beside it",
         files=agent("model: x\nmodel: y\ntols: [Read]\n"),
         says=(
-            ".agent/agents/a/AGENT.md:4: error: Key 'model' stands twice, first in line 3 [duplicate_key] (Keep one of them)",
+            ".agent/agents/a/AGENT.md:4: error: Key 'model' is repeated; it is first in line 3 [duplicate_key] (Keep one of them)",
             ".agent/agents/a/AGENT.md:5: error: Unknown key 'tols' [unknown_key] (Did you mean 'tools'?)",
         ),
     ),

@@ -68,7 +68,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="servers that are a list",
         files=servers("[]"),
-        says=(".agent/mcp.json:1: error: The file must hold an object [not_an_object]",),
+        says=(".agent/mcp.json:1: error: The file must be a mapping [not_a_mapping]",),
     ),
     Row(
         name="servers too deep",
@@ -84,21 +84,21 @@ ROWS: tuple[Row, ...] = (
         name="no servers",
         files=servers('{"servers": {}}'),
         says=(
-            ".agent/mcp.json:1: warning: Key 'servers' has no effect [unknown_key]",
-            ".agent/mcp.json:1: error: The file must hold {'mcpServers': {…}} [no_servers]",
+            ".agent/mcp.json:1: warning: Unknown key 'servers' [unknown_key] (Did you mean 'mcpServers'?)",
+            ".agent/mcp.json:1: error: Field 'mcpServers' is missing [missing_mcpServers]",
         ),
     ),
     Row(
         name="server with a wrong name",
         files=servers('{"mcpServers": {\n  "a/b": {"command": "x"}}}'),
         says=(
-            ".agent/mcp.json:2: error: The server name 'a/b' cannot stand before the slash of a tool's name [invalid_name] (Use up to 48 letters, digits, - and _)",
+            ".agent/mcp.json:2: error: The server name 'a/b' cannot be part of a tool's name [invalid_name] (Use up to 48 letters, digits, - and _)",
         ),
     ),
     Row(
         name="server that is text",
         files=servers('{"mcpServers": {"a": "x"}}'),
-        says=(".agent/mcp.json:1: error: Server 'a' must be an object [not_an_object]",),
+        says=(".agent/mcp.json:1: error: Server 'a' must be a mapping [not_a_mapping]",),
     ),
     Row(
         name="server without a target",
@@ -108,36 +108,38 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="server without an address",
         files=servers('{"mcpServers": {"a": {"url": "x"}}}'),
-        says=(".agent/mcp.json:1: error: The url of server 'a' must begin with http:// or https:// [no_address]",),
+        says=(".agent/mcp.json:1: error: Field 'url' must begin with http:// or https:// [no_address]",),
     ),
     Row(
         name="server of an unknown type",
         files=servers('{"mcpServers": {"a": {\n  "command": "x", "type": "sse"}}}'),
         says=(
-            ".agent/mcp.json:2: error: Server 'a' cannot have the type 'sse' [unknown_type] (Use 'stdio' with a command, 'http' with a url; the older 'sse' is not supported)",
+            ".agent/mcp.json:2: error: Field 'type' cannot be 'sse' [unknown_type] (Use 'stdio' with a command, 'http' with a url; the older 'sse' is not supported)",
         ),
     ),
     Row(
         name="server with a key of the other kind",
         files=servers('{"mcpServers": {"a": {"command": "x",\n  "headers": {}}}}'),
-        says=(".agent/mcp.json:2: error: Server 'a' is of a kind that has no 'headers' [wrong_key]",),
+        says=(".agent/mcp.json:2: error: Field 'headers' has no effect for a server with a 'command' [wrong_key]",),
     ),
     Row(
         name="server with a wrong value",
         files=servers('{"mcpServers": {"a": {"command": "x", "args": "y"}}}'),
-        says=(".agent/mcp.json:1: error: Key 'args' of server 'a' must be a list of texts [wrong_type]",),
+        says=(".agent/mcp.json:1: error: Field 'args' must be a list [not_a_list]",),
     ),
     Row(
         name="server with an unknown key",
         files=servers('{"mcpServers": {"a": {"command": "x", "autoApprove": []}}}'),
         says=(
-            ".agent/mcp.json:1: warning: Key 'autoApprove' of server 'a' has no effect [unknown_key] (What may be called without a question is decided by rules alone)",
+            ".agent/mcp.json:1: warning: Unknown key 'autoApprove' [unknown_key] (Known keys: command, args, env, cwd, url, headers, type, disabled)",
         ),
     ),
     Row(
         name="server that stands twice",
         files=servers('{"mcpServers": {"a": {"command": "x"},\n  "a": {"command": "y"}}}'),
-        says=(".agent/mcp.json:2: error: Key 'a' stands twice [twice]",),
+        says=(
+            ".agent/mcp.json:2: error: Key 'a' is repeated; it is first in line 1 [duplicate_key] (Keep one of them)",
+        ),
     ),
     Row(
         name="context file that is no JSON",
@@ -167,7 +169,7 @@ ROWS: tuple[Row, ...] = (
         },
         says=(
             ".agent/schedules.yaml:2: error: Schedule 'a': 'soon' is no cron expression: Wrong number of fields [schedule_invalid]",
-            ".agent/schedules.yaml:8: error: Schedule 'c' must have fields [schedule_invalid]",
+            ".agent/schedules.yaml:8: error: Schedule 'c' must be a mapping [not_a_mapping]",
             ".agent/schedules.yaml:10: error: Unknown key 'evry' [unknown_key] (Did you mean 'every'?)",
             ".agent/schedules.yaml:5: error: Schedule 'b': no task is called 'ghost' [unknown_task] (Add the task, or take the name out)",
         ),
@@ -179,19 +181,19 @@ ROWS: tuple[Row, ...] = (
             "PreToolUse:\n  - {matcher: '(', hooks: [{command: x, comand: y}]}\n"
         },
         says=(
-            ".agent/hooks.yaml: error: 'import' of hooks must be one of none, claude, not 'codex' [unknown_import]",
-            ".agent/hooks.yaml: error: There is no event 'PreToolUze' for hooks [unknown_event] (Did you mean 'PreToolUse'?)",
-            ".agent/hooks.yaml: error: A hook of Stop has the type 'prompt' [unknown_type] (Only 'command' is supported)",
-            ".agent/hooks.yaml: error: A hook of Stop has no command [no_command]",
-            ".agent/hooks.yaml: error: The timeout of a hook of Stop must be 1 to 600 seconds [bad_timeout]",
-            ".agent/hooks.yaml: error: The matcher '(' of PreToolUse is no regular expression: missing ), unterminated subpattern at position 0 [bad_matcher]",
-            ".agent/hooks.yaml: error: Unknown key 'comand' in a hook of PreToolUse [unknown_key] (Did you mean 'command'?)",
+            ".agent/hooks.yaml:1: error: Field 'import' must be 'none' or 'claude', not 'codex' [bad_value]",
+            ".agent/hooks.yaml:2: error: Unknown key 'PreToolUze' [unknown_key] (Did you mean 'PreToolUse'?)",
+            ".agent/hooks.yaml:4: error: A hook has the type 'prompt' [unknown_type] (Only 'command' is supported)",
+            ".agent/hooks.yaml:4: error: A hook has no command [no_command]",
+            ".agent/hooks.yaml:4: error: Field 'timeout' must be 1 to 600 seconds [bad_timeout]",
+            ".agent/hooks.yaml:6: error: Unknown key 'comand' [unknown_key] (Did you mean 'command'?)",
+            ".agent/hooks.yaml:6: error: Field 'matcher' is not a regular expression: missing ), unterminated subpattern at position 0 [bad_matcher]",
         ),
     ),
     Row(
         name="schedules that are no mapping",
         files={".agent/schedules.yaml": "- a\n"},
-        says=(".agent/schedules.yaml:1: error: It must begin with 'schedules:' [schedule_invalid]",),
+        says=(".agent/schedules.yaml:1: error: The file must be a mapping [not_a_mapping] (Start with 'schedules:')",),
     ),
     Row(
         name="settings with several problems",

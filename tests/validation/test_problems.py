@@ -25,6 +25,7 @@ READERS = (
     SOURCE / "approval" / "load.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",
+    SOURCE / "tools" / "hooks" / "definition.py",
     SOURCE / "tools" / "mcp" / "servers.py",
     SOURCE / "runtime" / "workspace" / "tasks.py",
     SOURCE / "runtime" / "checks" / "validation.py",
@@ -42,6 +43,7 @@ REPORTERS = (
     "_error",
     "_refuse",
     "_problem",
+    "fault",
 )
 CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9*]+)*")
 NOT_VALIDATION = {

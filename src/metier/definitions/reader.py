@@ -12,6 +12,7 @@ the line of the key or item that it's about:
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeVar, cast
 
 from msgspec import Struct, field
@@ -73,9 +74,9 @@ def context_of(info: ValidationInfo) -> Context:
     return cast("Context", info.context)  # `read_model` passes it
 
 
-def fault(code: str, message: str, hint: str = "") -> PydanticCustomError:
-    """An error for a validator to raise; the reader adds file and line."""
-    return PydanticCustomError("fault", "{message}", {"code": code, "message": message, "hint": hint})
+def fault(code: str, message: str, hint: str = "", *, key: str = "") -> PydanticCustomError:
+    """An error for a validator to raise; the reader adds file and line. A check of the whole can blame one `key`."""
+    return PydanticCustomError("fault", "{message}", {"code": code, "message": message, "hint": hint, "key": key})
 
 
 class FileModel(BaseModel):
@@ -114,21 +115,26 @@ def report_unknown_keys(mapping: Mapping, known: Iterable[str], context: Context
 
 
 def read_model[M: FileModel](
-    model: type[M], node: Node, *, file: str, context: Context | None = None
+    model: type[M], node: Node, *, file: str, subject: str = "The file", context: Context | None = None
 ) -> ModelReading[M]:
-    """Read a node into a model. Never raises: everything that is wrong with it is in `problems`, ordered by line."""
+    """Read a node into a model. Never raises: everything that is wrong with it is in `problems`, ordered by line.
+
+    `subject` starts the message of a problem that no single field has.
+    """
     context = context or Context()
-    return _collect(lambda: model.model_validate(node, context=context), node, file=file, context=context)
+    return _collect(
+        lambda: model.model_validate(node, context=context), node, file=file, subject=subject, context=context
+    )
 
 
 def read_values[M: BaseModel](
     model: type[M], values: object, node: Node, *, file: str, context: Context | None = None
 ) -> ModelReading[M]:
     """Read plain values, whose lines are those of `node`, into any pydantic model."""
-    return _collect(lambda: model.model_validate(values), node, file=file, context=context or Context())
+    return _collect(partial(model.model_validate, values), node, file=file, subject="", context=context or Context())
 
 
-def _collect[M](validate: Callable[[], M], node: Node, *, file: str, context: Context) -> ModelReading[M]:
+def _collect[M](validate: Callable[[], M], node: Node, *, file: str, subject: str, context: Context) -> ModelReading[M]:
     errors: list[ErrorDetails] = []
     value: M | None = None
     try:
@@ -139,7 +145,7 @@ def _collect[M](validate: Callable[[], M], node: Node, *, file: str, context: Co
     if has_errors(problems):
         # How fields fit together says nothing while one of them is wrong or misspelled.
         errors = [each for each in errors if each["type"] != "value_error" or each["loc"]]
-    problems += [_describe(each, node, file=file) for each in errors]
+    problems += [_describe(each, node, file=file, subject=subject) for each in errors]
     problems.sort(key=lambda problem: problem.line or 0)
     return ModelReading(None if has_errors(problems) else value, tuple(problems))
 
@@ -189,16 +195,15 @@ def find_line(root: Node, path: Iterable[str | int]) -> int:
     return line
 
 
-def _describe(error: ErrorDetails, root: Node, *, file: str) -> Problem:
-    path = error["loc"]
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+def _describe(error: ErrorDetails, root: Node, *, file: str, subject: str) -> Problem:
     context = error.get("ctx", {})
+    path = (*error["loc"], context["key"]) if context.get("key") else error["loc"]
     code, message, hint = BAD_VALUE, error["msg"], ""
     match error["type"]:
         case "fault":
             code, message, hint = context["code"], context["message"], context["hint"]
         case "missing":
-            code, message = f"missing_{key}", "is missing"
+            code, message = f"missing_{path[-1]}", "is missing"
         case "value_error":
             message = str(context["error"])
         case "literal_error":
@@ -206,7 +211,9 @@ def _describe(error: ErrorDetails, root: Node, *, file: str) -> Problem:
         case kind:
             message = PHRASES[kind].format_map(context) if kind in PHRASES else message
     line = find_line(root, path)
-    return Problem(severity="error", code=code, message=_complete(message, path), file=file, line=line, hint=hint)
+    return Problem(
+        severity="error", code=code, message=_complete(message, path, subject), file=file, line=line, hint=hint
+    )
 
 
 PHRASES = {
@@ -224,11 +231,13 @@ PHRASES = {
 """Pydantic's types of errors in the words of our messages."""
 
 
-def _complete(message: str, path: KeyPath) -> str:
+def _complete(message: str, path: KeyPath, subject: str = "") -> str:
     """The whole sentence of a message that starts with its verb."""
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    if not key or not message[:1].islower():
+    if not message[:1].islower():
         return message
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    if not key:
+        return f"{subject} {message}".strip()
     return f"An item of {key!r} {message}" if isinstance(path[-1], int) else f"Field {key!r} {message}"
 
 
@@ -255,6 +264,16 @@ def show_text(node: Node, text: str, context: Context) -> str:
         message = f"holds hidden or control characters, first U+{ord(odd):04X}; they are made visible"
         context.report("warning", node, "hidden_characters", message, "Remove them")
     return shown
+
+
+def _read_exact(value: object) -> object:
+    match value:
+        case Scalar(value=written):
+            return written
+        case Sequence() | Mapping():
+            raise fault("not_text", "must be text", "Write it as one value")
+        case _:
+            return value
 
 
 def _read_texts(value: object, info: ValidationInfo) -> object:
@@ -294,6 +313,8 @@ def _read_entries(value: object) -> object:
 Word = Annotated[T, BeforeValidator(_read_text)]
 """A text that becomes something else: one of some words, a number."""
 Text = Annotated[str, BeforeValidator(_read_text)]
+Exact = Annotated[str, BeforeValidator(_read_exact)]
+"""A text exactly as written, for example a command."""
 Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 Items = Annotated[tuple[T, ...], BeforeValidator(_read_items)]
 Entries = Annotated[dict[str, T], BeforeValidator(_read_entries)]

@@ -147,6 +147,8 @@ class ScheduleDefinition(ScheduleFields):
 
 
 class _File(FileModel):
+    shape_hint = f"Start with '{ROOT_KEY}:'"
+
     schedules: Entries[Raw] = Field(default_factory=dict[str, Node])
 
 
@@ -191,13 +193,10 @@ def parse_schedules(data: bytes, *, file: str) -> ScheduleFile:
     root = document.root
     if root is None:
         return ScheduleFile(problems=document.problems, content=data, file=file)
-    if not isinstance(root, Mapping):
-        problem = _problem(f"It must begin with '{ROOT_KEY}:'", file=file, line=1)
-        return ScheduleFile(problems=(*document.problems, problem), content=data, file=file)
     reading = read_model(_File, root, file=file)
     problems = [*document.problems, *reading.problems]
     schedules: list[ScheduleDefinition] = []
-    found = root.find(ROOT_KEY)
+    found = root.find(ROOT_KEY) if isinstance(root, Mapping) else None
     entries = found.value.entries if found is not None and isinstance(found.value, Mapping) else ()
     for entry in entries:
         schedule = _read_schedule(entry, file=file)
@@ -208,11 +207,8 @@ def parse_schedules(data: bytes, *, file: str) -> ScheduleFile:
 
 
 def _read_schedule(entry: Entry, *, file: str) -> ModelReading[ScheduleDefinition]:
-    if not isinstance(entry.value, Mapping):
-        problem = _problem(f"Schedule {entry.key!r} must have fields", file=file, line=entry.line)
-        return ModelReading(None, (problem,))
     fields = replace(entry.value, line=entry.line)
-    reading = read_model(ScheduleFields, fields, file=file)
+    reading = read_model(ScheduleFields, fields, file=file, subject=f"Schedule {entry.key!r}")
     if reading.value is None:
         return ModelReading(None, tuple(_name_schedule(entry, problem) for problem in reading.problems))
     named = read_values(ScheduleDefinition, {**dict(reading.value), "name": entry.key}, fields, file=file)

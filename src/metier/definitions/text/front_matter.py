@@ -176,7 +176,7 @@ def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
     for block in _split(text, first_line=first_line):
         for entry in _read_block(block, file=file, problems=problems):
             if entry.key in entries:
-                message = f"Key {entry.key!r} stands twice, first in line {entries[entry.key].line}"
+                message = f"Key {entry.key!r} is repeated; it is first in line {entries[entry.key].line}"
                 problems.append(_warning("duplicate_key", message, file=file, line=entry.line))
             else:
                 entries[entry.key] = entry

@@ -215,7 +215,7 @@ class _Reader:
                 raise _Refused("yaml_key", "A key must be plain text", line=key.line)
             value = self._node(next(events), events, depth=depth + 1)
             if key.value in seen:
-                message = f"Key {key.value!r} stands twice, first in line {seen[key.value]}"
+                message = f"Key {key.value!r} is repeated; it is first in line {seen[key.value]}"
                 self.report("error", "duplicate_key", message, line=key.line, hint="Keep one of them")
                 continue
             if key.value == "<<" and key.is_plain:

@@ -7,14 +7,13 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
 
 from msgspec import Struct
 
 from metier.definitions.files.contained_path import is_absent, read_contained
 from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
-from metier.definitions.text.yaml_text import plain_value, read_yaml
+from metier.definitions.text.yaml_text import Mapping, read_yaml
 from metier.errors import ConfigError
 from metier.runtime.host import Host
 from metier.tools.hooks.definition import HookCommand, HookReading, pin_files, read_hooks, read_hooks_text
@@ -117,22 +116,14 @@ def _read_yaml(place: Host, name: str) -> HookReading:
     document = read_yaml(text, file=name)
     if document.root is None:
         return HookReading(problems=document.problems)
-    data = plain_value(document.root)
-    return read_hooks(data.get("hooks", data) if isinstance(data, dict) else data, file=name)
+    below = document.root.find("hooks") if isinstance(document.root, Mapping) else None
+    return read_hooks(below.value if below else document.root, file=name)
 
 
 def _read_claude(file: Path, *, within: Path) -> HookReading:
     text = _read_text(file, within=within)
     name = str(file.relative_to(within)) if within != Path.home() else f"~/{file.relative_to(within)}"
-    if text is None:
-        return HookReading()
-    try:
-        data: object = json.loads(text)
-    except (ValueError, RecursionError):
-        message = "The file is not JSON, so its hooks cannot be read"
-        return HookReading(problems=(Problem(severity="error", code="not_json", message=message, file=name),))
-    known = cast("dict[str, object]", data) if isinstance(data, dict) else {}
-    return read_hooks(known.get("hooks"), file=name, is_foreign=True)
+    return HookReading() if text is None else read_hooks_text(text, file=name, is_foreign=True)
 
 
 def _read_text(file: Path, *, within: Path) -> str | None:

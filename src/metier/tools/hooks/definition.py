@@ -12,21 +12,33 @@ pinned by their content. Starts nothing.
 """
 
 import hashlib
-import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Annotated, Literal, Self, cast, get_args
 
 from msgspec import Struct
-from pydantic import Field
+from msgspec.structs import replace
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from metier.definitions.files.contained_path import read_contained
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
+from metier.definitions.reader import (
+    Context,
+    Exact,
+    FileModel,
+    Items,
+    Raw,
+    Text,
+    Word,
+    context_of,
+    fault,
+    read_model,
+)
+from metier.definitions.text.json_text import read_json
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, is_nothing
 from metier.messages import Value
 
 type HookEvent = Literal[
@@ -43,8 +55,8 @@ type HookEvent = Literal[
 ]
 
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent.__value__)
-TIMEOUT_SECONDS = 60.0
-MOST_SECONDS = 600.0
+DEFAULT_TIMEOUT_SECONDS = 60.0
+MAX_TIMEOUT_SECONDS = 600.0
 
 _EVERYTHING = ("", "*")
 _MCP_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)/(.+)", re.ASCII)
@@ -61,7 +73,7 @@ class HookCommand(Value):
     command: str
     args: tuple[str, ...] | None = None
     """Given: the command is a program and these are its arguments. Else it is a line for a shell."""
-    timeout_seconds: float = Field(default=TIMEOUT_SECONDS, gt=0, le=MOST_SECONDS)
+    timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     required: bool = False
     """A failure of the hook counts as its no."""
     source: str = ""
@@ -90,143 +102,128 @@ def list_names(tool: str) -> tuple[str, ...]:
 
 
 IMPORT = "import"
-IMPORTS = ("none", "claude")
-_GROUP_KEYS = ("matcher", "hooks")
-_HOOK_KEYS = ("type", "command", "args", "timeout", "required", "statusMessage")
 
 
 class HookReading(Struct, frozen=True, kw_only=True):
     hooks: tuple[HookCommand, ...] = ()
     problems: tuple[Problem, ...] = ()
     imports: str = ""
-    """Whose settings files are read too: `claude`, `none`, or nothing where the text does not say."""
+    """The program whose settings files are read too: `claude` or `none`; empty if the file does not set it."""
 
 
-def read_hooks(data: object, *, file: str, is_foreign: bool = False) -> HookReading:
-    """`data` is a mapping of lists and texts, as YAML or JSON gives it.
+def _read_timeout(value: object, info: ValidationInfo) -> float:
+    if not isinstance(value, Scalar):
+        raise fault("bad_timeout", "must be a number of seconds")
+    try:
+        seconds = float(value.value)
+    except ValueError:
+        seconds = 0.0
+    if seconds > MAX_TIMEOUT_SECONDS and _is_foreign(info):
+        return MAX_TIMEOUT_SECONDS
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise fault("bad_timeout", f"must be 1 to {MAX_TIMEOUT_SECONDS:g} seconds")
+    return seconds
 
-    `is_foreign`: the file is another program's, and what Metier does not know of it is passed over in silence.
+
+def _check_matcher(matcher: str) -> str:
+    try:
+        if matcher != "*":
+            re.compile(matcher)
+    except re.error as error:
+        raise fault("bad_matcher", f"is not a regular expression: {error}") from error
+    return matcher
+
+
+def _is_foreign(info: ValidationInfo) -> bool:
+    return context_of(info).unknown_keys == "ignore"
+
+
+class _Hook(FileModel):
+    type: Text = "command"
+    command: Exact = ""
+    args: Items[Exact] | None = None
+    timeout: Annotated[float, BeforeValidator(_read_timeout)] = DEFAULT_TIMEOUT_SECONDS
+    required: Text = "false"
+    status_message: Raw | None = Field(default=None, alias="statusMessage")
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> Self:
+        # Other programs have more types, which their own files may use.
+        if self.type != "command" and not _is_foreign(info):
+            raise fault("unknown_type", f"A hook has the type {self.type!r}", "Only 'command' is supported")
+        if self.type == "command" and not self.command.strip():
+            raise fault("no_command", "A hook has no command")
+        return self
+
+
+class _Group(FileModel):
+    matcher: Annotated[Exact, AfterValidator(_check_matcher)] = ""
+    hooks: Items[_Hook]
+
+
+class _HookFile(FileModel):
+    shape_hint = "Start with an event such as PreToolUse:"
+
+    imports: Word[Literal["none", "claude"]] | None = Field(default=None, alias=IMPORT)
+    SessionStart: Items[_Group] = ()
+    UserPromptSubmit: Items[_Group] = ()
+    PreToolUse: Items[_Group] = ()
+    PermissionRequest: Items[_Group] = ()
+    PostToolUse: Items[_Group] = ()
+    PostToolUseFailure: Items[_Group] = ()
+    PreCompact: Items[_Group] = ()
+    Notification: Items[_Group] = ()
+    SubagentStop: Items[_Group] = ()
+    Stop: Items[_Group] = ()
+
+
+def read_hooks(root: Node | None, *, file: str, is_foreign: bool = False) -> HookReading:
+    """Read a mapping of events to hooks.
+
+    `is_foreign`: the file belongs to another program, and everything in it that Metier does not know is ignored.
     """
-    reader = _Reader(file=file, is_foreign=is_foreign)
-    hooks = tuple(reader.read(data))
-    return HookReading(hooks=hooks, problems=tuple(reader.problems), imports=reader.imports)
+    if root is None or is_nothing(root):
+        return HookReading()
+    if is_foreign and isinstance(root, Mapping):
+        root = replace(root, entries=tuple(entry for entry in root.entries if entry.key in EVENTS))
+    context = Context(unknown_keys="ignore" if is_foreign else "error")
+    reading = read_model(_HookFile, root, file=file, context=context)
+    if reading.value is None or not isinstance(root, Mapping):
+        return HookReading(problems=reading.problems)
+    # In the order of the file: what a user trusted is the digest of the commands in this order.
+    events: list[HookEvent] = [event for entry in root.entries for event in EVENTS if event == entry.key]
+    hooks = [
+        HookCommand(
+            event=event,
+            matcher=group.matcher,
+            command=hook.command,
+            args=hook.args,
+            timeout_seconds=hook.timeout,
+            required=hook.required.lower() in ("true", "yes"),
+            source=file,
+        )
+        for event in events
+        for group in cast("tuple[_Group, ...]", getattr(reading.value, event))  # one field for each event
+        for hook in group.hooks
+        if hook.type == "command"
+    ]
+    return HookReading(hooks=tuple(hooks), problems=reading.problems, imports=reading.value.imports or "")
 
 
-def read_hooks_text(text: str, *, file: str) -> HookReading:
-    """The same from JSON. Text that is none is a problem."""
+def read_hooks_text(text: str, *, file: str, is_foreign: bool = False) -> HookReading:
+    """Read hooks from JSON: the value of a setting, or another program's settings file."""
     if not text.strip():
         return HookReading()
-    try:
-        return read_hooks(json.loads(text), file=file)
-    except (ValueError, RecursionError):
-        return HookReading(problems=(_problem("not_json", "The hooks are not JSON", file=file),))
-
-
-@dataclass(slots=True)
-class _Reader:
-    file: str
-    is_foreign: bool
-    problems: list[Problem] = field(default_factory=list[Problem])
-    imports: str = ""
-
-    def report(self, code: str, message: str, hint: str = "") -> None:
-        self.problems.append(_problem(code, message, file=self.file, hint=hint))
-
-    def read(self, data: object) -> Iterator[HookCommand]:
-        if data is None:
-            return
-        if not isinstance(data, Mapping):
-            self.report("not_a_mapping", "Hooks must be a mapping of events", "Begin with an event such as PreToolUse:")
-            return
-        for name, groups in cast("Mapping[object, object]", data).items():
-            if name == IMPORT and not self.is_foreign:
-                self._read_import(groups)
-            elif name in EVENTS:
-                yield from self._read_event(name, groups)
-            elif not self.is_foreign:
-                hint = hint_nearest(str(name), EVENTS) or f"Events are {', '.join(EVENTS)}"
-                self.report("unknown_event", f"There is no event {str(name)!r} for hooks", hint)
-
-    def _read_import(self, value: object) -> None:
-        if value in IMPORTS:
-            self.imports = str(value)
-            return
-        self.report("unknown_import", f"{IMPORT!r} of hooks must be one of {', '.join(IMPORTS)}, not {value!r}")
-
-    def _read_event(self, event: HookEvent, groups: object) -> Iterator[HookCommand]:
-        for group in self._read_list(groups, f"{event} must be a list"):
-            if not isinstance(group, Mapping):
-                self.report("wrong_type", f"{event} has an entry that is not a mapping")
-                continue
-            known = cast("Mapping[str, object]", group)
-            self._check_keys(known, _GROUP_KEYS, event)
-            matcher = self._read_matcher(known.get("matcher"), event)
-            for hook in self._read_list(known.get("hooks"), f"{event} has an entry without a list of 'hooks'"):
-                read = self._read_hook(hook, event=event, matcher=matcher)
-                if read is not None:
-                    yield read
-
-    def _read_matcher(self, value: object, event: HookEvent) -> str:
-        matcher = "" if value is None else str(value)
-        try:
-            if matcher != "*":
-                re.compile(matcher)
-        except re.error as error:
-            self.report("bad_matcher", f"The matcher {matcher!r} of {event} is no regular expression: {error}")
-        return matcher
-
-    def _read_hook(self, hook: object, *, event: HookEvent, matcher: str) -> HookCommand | None:
-        known: Mapping[str, object] = cast("Mapping[str, object]", hook) if isinstance(hook, Mapping) else {}
-        kind = known.get("type", "command")
-        command = known.get("command")
-        if kind != "command":
-            if not self.is_foreign:
-                self.report("unknown_type", f"A hook of {event} has the type {kind!r}", "Only 'command' is supported")
-            return None
-        if not isinstance(command, str) or not command.strip():
-            self.report("no_command", f"A hook of {event} has no command")
-            return None
-        self._check_keys(known, _HOOK_KEYS, event)
-        args = known.get("args")
-        return HookCommand(
-            event=event,
-            matcher=matcher,
-            command=command,
-            args=None if args is None else tuple(str(each) for each in self._read_list(args, "'args' must be a list")),
-            timeout_seconds=self._read_timeout(known.get("timeout"), event),
-            required=str(known.get("required", "false")).lower() in ("true", "yes"),
-            source=self.file,
-        )
-
-    def _read_timeout(self, value: object, event: HookEvent) -> float:
-        if value is None:
-            return TIMEOUT_SECONDS
-        try:
-            seconds = float(str(value))
-        except ValueError:
-            seconds = 0.0
-        if seconds > MOST_SECONDS and self.is_foreign:
-            return MOST_SECONDS
-        if not 0 < seconds <= MOST_SECONDS:
-            self.report("bad_timeout", f"The timeout of a hook of {event} must be 1 to {MOST_SECONDS:g} seconds")
-            return TIMEOUT_SECONDS
-        return seconds
-
-    def _read_list(self, value: object, message: str) -> list[object]:
-        if isinstance(value, list | tuple):
-            return list(cast("list[object]", value))
-        self.report("wrong_type", message)
-        return []
-
-    def _check_keys(self, known: Mapping[str, object], keys: tuple[str, ...], event: HookEvent) -> None:
-        for key in known:
-            if key not in keys and not self.is_foreign:
-                hint = hint_nearest(str(key), keys) or f"Keys are {', '.join(keys)}"
-                self.report("unknown_key", f"Unknown key {str(key)!r} in a hook of {event}", hint)
-
-
-def _problem(code: str, message: str, *, file: str, hint: str = "") -> Problem:
-    return Problem(severity="error", code=code, message=message, file=file, hint=hint)
+    document = read_json(text, file=file)
+    root = document.root
+    if root is None:
+        return HookReading(problems=document.problems)
+    if is_foreign:
+        entry = root.find("hooks") if isinstance(root, Mapping) else None
+        return read_hooks(entry.value if entry else None, file=file, is_foreign=True)
+    # The text is a value within the file, so its lines are not lines of the file.
+    reading = read_hooks(root, file=file)
+    return replace(reading, problems=tuple(replace(problem, line=None) for problem in reading.problems))
 
 
 FOLDER_VARIABLES = ("CLAUDE_PROJECT_DIR", "AGENT_PROJECT_DIR")

@@ -14,16 +14,29 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Self, cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from pydantic import AwareDatetime, JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from metier.definitions.files.contained_path import is_absent, read_contained
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.reader import Context, Entries, FileModel, Items, ModelReading, Raw, fault, read_model
+from metier.definitions.text.json_text import read_json
+from metier.definitions.text.yaml_text import Entry, Scalar
+from metier.definitions.text.yaml_text import Mapping as MappingNode
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
 from metier.telemetry.names import is_secret_name
@@ -31,9 +44,8 @@ from metier.tools.base import ToolInfo
 
 MAX_BYTES = 1024 * 1024
 ROOT_KEY = "mcpServers"
-STDIO_KEYS = ("command", "args", "env", "cwd")
-HTTP_KEYS = ("url", "headers")
-KEYS = (*STDIO_KEYS, *HTTP_KEYS, "type", "disabled")
+STDIO_KEYS = frozenset({"args", "env", "cwd"})
+HTTP_KEYS = frozenset({"headers"})
 HTTP_TYPES = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http"})
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}", re.ASCII)
@@ -86,9 +98,8 @@ def load_shared_config(file: Path, *, workspace: Path) -> McpConfig:
     data = _read_file(file, workspace=workspace)
     if data is None:
         return McpConfig()
-    reader = _Reader(str(file), data)
-    servers = reader.read()
-    return McpConfig(tuple(servers), tuple(replace(problem, severity="warning") for problem in reader.problems))
+    reading = _read_servers(data, file=str(file))
+    return McpConfig(reading.servers, tuple(replace(problem, severity="warning") for problem in reading.problems))
 
 
 def add_servers(own: McpConfig, shared: McpConfig) -> McpConfig:
@@ -113,13 +124,13 @@ def _read_file(file: Path, *, workspace: Path) -> bytes | None:
 
 
 def parse_mcp_config(data: bytes, *, file: str) -> McpConfig:
-    reader = _Reader(file, data)
-    servers = reader.read()
-    if has_errors(reader.problems):
+    """Raises `ConfigError` with every problem found."""
+    reading = _read_servers(data, file=file)
+    if has_errors(reading.problems):
         raise ConfigError(
-            f"The MCP servers '{file}' cannot be used", hint="Correct the lines above", problems=reader.problems
+            f"The MCP servers '{file}' cannot be used", hint="Correct the lines above", problems=reading.problems
         )
-    return McpConfig(tuple(servers), tuple(reader.problems))
+    return McpConfig(reading.servers, reading.problems)
 
 
 def choose_servers(config: McpConfig, wanted: str | tuple[str, ...]) -> tuple[ServerDefinition, ...]:
@@ -183,130 +194,100 @@ def find_server_secrets(servers: Iterable[ServerDefinition], environ: Mapping[st
     return tuple(value for value in found if value)
 
 
-class _Reader:
-    """Goes through the file and collects what is wrong with it."""
+def _read_text(value: object) -> object:
+    if isinstance(value, Scalar) and not value.is_plain and "\0" not in value.value:
+        return value.value
+    raise fault("wrong_type", "must be text")
 
-    def __init__(self, file: str, data: bytes) -> None:
-        self._file = file
-        self._data = data
-        self.problems: list[Problem] = []
 
-    def read(self) -> list[ServerDefinition]:
-        root = self._parse()
-        if root is None:
-            return []
-        for key in root.keys() - {ROOT_KEY}:
-            self._report("unknown_key", f"Key {key!r} has no effect", key, is_error=False)
-        servers = root.get(ROOT_KEY)
-        if not isinstance(servers, dict):
-            self._report("no_servers", f"The file must hold {{{ROOT_KEY!r}: {{…}}}}", ROOT_KEY)
-            return []
-        found = [self._read_server(name, value) for name, value in servers.items()]
-        return [server for server in found if server is not None]
+_Text = Annotated[str, BeforeValidator(_read_text), Field(min_length=1)]
+_AnyText = Annotated[str, BeforeValidator(_read_text)]
 
-    def _parse(self) -> dict[str, JsonValue] | None:
-        if len(self._data) > MAX_BYTES:
-            self._report("too_large", f"The file is larger than {MAX_BYTES} bytes")
-            return None
-        try:
-            root: JsonValue = json.loads(self._data.decode("utf-8-sig"), object_pairs_hook=self._refuse_twice)
-        except UnicodeDecodeError:
-            self._report("not_utf8", "The file is not UTF-8")
-        except json.JSONDecodeError as error:
-            self._report("not_json", f"The file is not JSON: {error.msg}", line=error.lineno)
-        except RecursionError:
-            self._report("too_deep", "The file is nested too deeply")
-        else:
-            if isinstance(root, dict):
-                return root
-            self._report("not_an_object", "The file must hold an object")
-        return None
 
-    def _refuse_twice(self, pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-        found = dict(pairs)
-        for name in found:
-            if sum(each == name for each, _ in pairs) > 1:
-                self._report("twice", f"Key {name!r} stands twice", line=self._line_of(name, nth=2))
-        return found
+class _Server(FileModel):
+    command: _Text = ""
+    args: Items[_AnyText] = ()
+    env: Entries[_AnyText] = Field(default_factory=dict[str, str])
+    cwd: _Text = ""
+    url: _Text = ""
+    headers: Entries[_AnyText] = Field(default_factory=dict[str, str])
+    type: _AnyText = ""
+    disabled: Raw | None = None
 
-    def _read_server(self, name: str, value: JsonValue) -> ServerDefinition | None:
-        if not _NAME.fullmatch(name):
-            message = f"The server name {name!r} cannot stand before the slash of a tool's name"
-            self._report("invalid_name", message, name, hint="Use up to 48 letters, digits, - and _")
-            return None
-        if not isinstance(value, dict):
-            self._report("not_an_object", f"Server {name!r} must be an object", name)
-            return None
-        before = len(self.problems)
-        self._check_keys(name, value)
-        server = ServerDefinition(
-            name=name,
-            command=self._text(name, value, "command"),
-            args=self._texts(name, value, "args"),
-            env=self._mapping(name, value, "env"),
-            cwd=self._text(name, value, "cwd"),
-            url=self._text(name, value, "url"),
-            headers=self._mapping(name, value, "headers"),
-            disabled=value.get("disabled") is True,
-            file=self._file,
-            line=self._line_of(name),
-        )
-        return None if has_errors(self.problems[before:]) else server
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://", "${")):
+            raise fault("no_address", "must begin with http:// or https://")
+        return url
 
-    def _check_keys(self, name: str, value: dict[str, JsonValue]) -> None:
-        for key in value:
-            if key not in KEYS:
-                hint = hint_nearest(key, KEYS) or "What may be called without a question is decided by rules alone"
-                self._report("unknown_key", f"Key {key!r} of server {name!r} has no effect", key, hint, is_error=False)
-        if ("command" in value) == ("url" in value):
-            self._report("no_target", f"Server {name!r} must have either a 'command' or a 'url'", name)
-        kind = value.get("type")
-        if kind is not None and kind not in ({"stdio"} if "command" in value else HTTP_TYPES):
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise fault("no_target", "must have either a 'command' or a 'url'")
+        if self.type and self.type not in ({"stdio"} if self.command else HTTP_TYPES):
             hint = "Use 'stdio' with a command, 'http' with a url; the older 'sse' is not supported"
-            self._report("unknown_type", f"Server {name!r} cannot have the type {kind!r}", "type", hint)
-        url = value.get("url")
-        if isinstance(url, str) and not url.startswith(("http://", "https://", "${")):
-            self._report("no_address", f"The url of server {name!r} must begin with http:// or https://", "url")
-        other = HTTP_KEYS if "command" in value else STDIO_KEYS
-        for key in other:
-            if key in value and key not in ("command", "url"):
-                self._report("wrong_key", f"Server {name!r} is of a kind that has no {key!r}", key)
+            raise fault("unknown_type", f"cannot be {self.type!r}", hint, key="type")
+        kind, others = ("command", HTTP_KEYS) if self.command else ("url", STDIO_KEYS)
+        for key in sorted(others & self.model_fields_set):
+            raise fault("wrong_key", f"has no effect for a server with a {kind!r}", key=key)
+        return self
 
-    def _text(self, server: str, value: dict[str, JsonValue], key: str) -> str:
-        found = value.get(key, "")
-        if isinstance(found, str) and (found or key not in value) and "\0" not in found:
-            return found
-        self._report("wrong_type", f"Key {key!r} of server {server!r} must be text", key)
-        return ""
 
-    def _texts(self, server: str, value: dict[str, JsonValue], key: str) -> tuple[str, ...]:
-        found = value.get(key, [])
-        if isinstance(found, list) and all(isinstance(each, str) and "\0" not in each for each in found):
-            return tuple(cast("list[str]", found))  # each was looked at
-        self._report("wrong_type", f"Key {key!r} of server {server!r} must be a list of texts", key)
-        return ()
+class _ConfigFile(FileModel):
+    servers: Entries[Raw] = Field(alias=ROOT_KEY)
 
-    def _mapping(self, server: str, value: dict[str, JsonValue], key: str) -> dict[str, str]:
-        found = value.get(key, {})
-        if isinstance(found, dict) and all(isinstance(each, str) and "\0" not in each for each in found.values()):
-            return cast("dict[str, str]", found)  # each was looked at
-        self._report("wrong_type", f"Key {key!r} of server {server!r} must be an object of texts", key)
-        return {}
 
-    def _report(  # noqa: PLR0917 - what a problem is made of
-        self, code: str, message: str, key: str = "", hint: str = "", *, line: int = 0, is_error: bool = True
-    ) -> None:
-        place = line or (self._line_of(key) if key else 1)
-        severity = "error" if is_error else "warning"
-        self.problems.append(
-            Problem(severity=severity, code=code, message=message, file=self._file, line=place, hint=hint)
-        )
+class _FileReading(Struct, frozen=True):
+    servers: tuple[ServerDefinition, ...]
+    problems: tuple[Problem, ...]
 
-    def _line_of(self, key: str, *, nth: int = 1) -> int:
-        index = -1
-        for _ in range(nth):
-            index = self._data.find(json.dumps(key).encode(), index + 1)
-        return self._data.count(b"\n", 0, max(index, 0)) + 1
+
+def _read_servers(data: bytes, *, file: str) -> _FileReading:
+    """Every valid server, and every problem of the others."""
+    if len(data) > MAX_BYTES:
+        message = f"The file is larger than {MAX_BYTES} bytes"
+        problem = Problem(severity="error", code="too_large", message=message, file=file, line=1)
+        return _FileReading((), (problem,))
+    document = read_json(data, file=file)
+    if document.root is None:
+        return _FileReading((), document.problems)
+    reading = read_model(_ConfigFile, document.root, file=file, context=Context(unknown_keys="warning"))
+    problems = [*document.problems, *reading.problems]
+    servers: list[ServerDefinition] = []
+    found = document.root.find(ROOT_KEY) if isinstance(document.root, MappingNode) else None
+    for entry in found.value.entries if found and isinstance(found.value, MappingNode) else ():
+        server = _read_server(entry, file=file)
+        servers += [server.value] if server.value else []
+        problems += server.problems
+    return _FileReading(tuple(servers), tuple(problems))
+
+
+def _read_server(entry: Entry, *, file: str) -> ModelReading[ServerDefinition]:
+    if not _NAME.fullmatch(entry.key):
+        message = f"The server name {entry.key!r} cannot be part of a tool's name"
+        hint = "Use up to 48 letters, digits, - and _"
+        problem = Problem(severity="error", code="invalid_name", message=message, file=file, line=entry.line, hint=hint)
+        return ModelReading(None, (problem,))
+    node = replace(entry.value, line=entry.line)
+    context = Context(unknown_keys="warning")
+    reading = read_model(_Server, node, file=file, subject=f"Server {entry.key!r}", context=context)
+    fields = reading.value
+    if fields is None:
+        return ModelReading(None, reading.problems)
+    server = ServerDefinition(
+        name=entry.key,
+        command=fields.command,
+        args=fields.args,
+        env=fields.env,
+        cwd=fields.cwd,
+        url=fields.url,
+        headers=fields.headers,
+        disabled=isinstance(fields.disabled, Scalar) and fields.disabled == Scalar("true", fields.disabled.line),
+        file=file,
+        line=entry.line,
+    )
+    return ModelReading(server, reading.problems)
 
 
 def add_server(text: str, name: str, server: Mapping[str, JsonValue], *, replaces: bool = False) -> str:
