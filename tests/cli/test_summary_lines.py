@@ -163,7 +163,7 @@ def test_list_of_runs_counts_the_turns_of_a_killed_run(priced: Workspace, model:
     assert (row["interrupted"], row["turns"], row["tokens"], row["cost_usd"]) == (True, 3, 220, 0.4)
 
 
-def test_turns_tokens_and_cost_of_a_run_whose_child_waits_are_the_same_in_both_summaries(
+def test_turns_tokens_and_cost_of_a_run_whose_child_waits_are_the_same_everywhere(
     priced: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     priced.write(".agent/agents/writer/AGENT.md", AGENT.format(name="writer", model="m2"))
@@ -174,6 +174,18 @@ def test_turns_tokens_and_cost_of_a_run_whose_child_waits_are_the_same_in_both_s
     run_id = next(run_id for run_id in priced.run_ids() if not run_id.startswith("child"))
     assert priced.agent("runs", "show", run_id) == 0
     assert "turns:   2; 200 tokens in, 20 out" in capsys.readouterr().out
+    row = next(row for row in list_rows(priced, capsys) if row["run_id"] == run_id)
+    assert (row["turns"], row["tokens"], row["cost_usd"]) == (2, 220, 0.4)
+
+
+def test_list_of_runs_counts_the_step_that_a_task_waits_for(
+    priced: Workspace, model: ModelServer, capsys: Capture
+) -> None:
+    priced.write(".agent/tasks/one/TASK.md", "---\nname: One\n---\n\nDo it.\n")
+    model.follow(calls("Read", path="facts.yaml"), calls("ask_user", question="What color?"))
+    assert priced.agent("task", "run", "one") == 4
+
+    assert list_turns(priced, capsys) == ("2 turns", "2;", 2)
 
 
 def test_runs_show_counts_a_finished_child_run_once(priced: Workspace, model: ModelServer, capsys: Capture) -> None:

@@ -4,7 +4,7 @@ Reading runs needs no more than this; `runs` drives them and is not loaded for i
 """
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -18,6 +18,7 @@ from metier.skills.trust.workspace_trust import knows_file, note_file
 from metier.store.backend import DATABASE, open_store
 from metier.store.base import RUNNABLE, RunRow, Store
 from metier.store.failures import StoreUnavailable
+from metier.task_state import TaskState
 
 
 async def open_place_store(place: Host) -> Store:
@@ -79,17 +80,43 @@ async def open_runs(place: Host) -> AsyncGenerator[Store]:
 
 
 async def count_progress(row: RunRow, store: Store) -> RunRow:
-    """The row with the turns, tokens and cost of its journal: the index has them since the run last came to rest."""
-    if row.status not in RUNNABLE:
+    """Return the row with its turns, tokens and cost so far.
+
+    The index has them since the run last stopped, without child runs that have not ended.
+    """
+    if row.status not in _OPEN:
         return row
-    turns, tokens, cost = 0, 0, 0.0
-    for stored in await store.read_journal(row.run_id):
-        if stored.kind not in ("model_call_started", "model_replied", "child_ended"):
-            continue
-        entry = cast("dict[str, Any]", json.loads(stored.data))  # written by `engine.entries`
-        usage = entry["reply"]["usage"] if stored.kind == "model_replied" else entry
-        turns = max(turns, entry["turn"]) if stored.kind == "model_call_started" else turns
+    entries = [
+        (stored.kind, cast("dict[str, Any]", json.loads(stored.data)))  # written by `engine.entries`
+        for stored in await store.read_journal(row.run_id)
+        if stored.kind in ("model_call_started", "model_replied", "delegated", "child_ended")
+    ]
+    own = _count_journal(row, entries) if row.status in RUNNABLE else row
+    ended = {entry["child_run_id"] for kind, entry in entries if kind == "child_ended"}
+    started = {entry["child_run_id"]: None for kind, entry in entries if kind == "delegated"}
+    rows = [await store.find_run(child) for child in started if child not in ended]
+    children = [await count_progress(child, store) for child in rows if child is not None]
+    return replace(
+        own,
+        turns=own.turns + sum(child.turns for child in children),
+        tokens=own.tokens + sum(child.tokens for child in children),
+        cost_usd=own.cost_usd + sum(child.cost_usd for child in children),
+    )
+
+
+_OPEN: tuple[TaskState, ...] = (*RUNNABLE, "input_required", "delegating", "paused")
+
+
+def _count_journal(row: RunRow, entries: Sequence[tuple[str, dict[str, Any]]]) -> RunRow:
+    last = children = tokens = 0
+    cost = 0.0
+    for kind, entry in entries:
+        usage = entry["reply"]["usage"] if kind == "model_replied" else entry
+        last = max(last, entry["turn"]) if kind == "model_call_started" else last
+        children += entry.get("turns", 0) if kind == "child_ended" else 0
         tokens += usage.get("input_tokens", 0) + usage.get("output_tokens", 0)
         cost += entry.get("cost_usd", 0.0)
     # Capabilities and hooks of earlier drives may have spent more than models did.
-    return replace(row, turns=max(row.turns, turns), tokens=max(row.tokens, tokens), cost_usd=max(row.cost_usd, cost))
+    return replace(
+        row, turns=max(row.turns, last + children), tokens=max(row.tokens, tokens), cost_usd=max(row.cost_usd, cost)
+    )
