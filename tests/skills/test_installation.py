@@ -142,15 +142,18 @@ def test_dangerous_name_is_refused_before_anything_happens(machine: Machine, not
 
 
 def test_manifest_that_cannot_be_used_is_refused_with_its_problems(machine: Machine, notes: Repository) -> None:
-    notes.commit({"SKILL.md": "---\nname: notes\n---\n"})
+    notes.commit({"SKILL.md": "---\nname: notes\n---\n\nKeep notes.\n"})
     broken = machine.agent("add", notes.url, FILE, "--yes")
+    notes.commit({"SKILL.md": "# Notes\n\nKeep notes.\n"})
+    bare = machine.agent("add", notes.url, FILE, "--yes")
     notes.commit({"SKILL.md": "---\nname: notes\ndescription: x\nmin_agent_base_version: 99.0\n---\n"})
     new = machine.agent("add", notes.url, FILE, "--yes")
     notes.commit({"SKILL.md": "---\nname: ../notes\ndescription: x\n---\n"})
     name = machine.agent("add", notes.url, FILE, "--yes")
 
-    assert (broken.code, new.code, name.code) == (2, 1, 2)
-    assert broken.err.startswith("SKILL.md:")
+    assert (broken.code, bare.code, new.code, name.code) == (2, 2, 1, 2)
+    assert broken.err.startswith("SKILL.md:1: error: Field 'description' is missing")
+    assert bare.err.startswith("SKILL.md:1: error: The file has no front matter")
     assert machine.registry.skills == {}
     assert "needs at least version 99.0" in new.err
     assert "--name" in name.err

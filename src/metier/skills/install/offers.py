@@ -50,7 +50,7 @@ def list_offers(tree: Path, source: InstallSource) -> tuple[Offer, ...]:
     """The skills below a folder, by folder. One below another, such as a template in its assets, is a part of it."""
     found = sorted(path.parent.relative_to(tree).as_posix() for path in tree.rglob("*/SKILL.md"))
     own = [each for each in found if not any(each.startswith(f"{other}/") for other in found)]
-    readings = ((folder, load_skill(tree / folder).skill) for folder in own)
+    readings = ((folder, load_skill(tree / folder, own=True).skill) for folder in own)
     return tuple(_build_offer(skill, folder, source) for folder, skill in readings if skill is not None)
 
 

@@ -129,7 +129,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             tree = folder / "tree" / _folder_name(source)
             tree.mkdir(parents=True)
             await self._stage(source, tree, repository=folder / "repository")
-            single = load_skill(tree).skill
+            single = load_skill(tree, own=True).skill
             if single is not None:
                 return (Offer(name=single.name, description=single.description, folder="", source=source),)
             offers = list_offers(tree, source)
@@ -188,7 +188,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         tree.mkdir(parents=True)
         ref = await self._stage(source, tree, repository=folder / "repository")
         await anyio.to_thread.run_sync(sync_tree, tree)
-        reading = load_skill(tree)
+        reading = load_skill(tree, own=True)
         problems = tuple(_relative(problem, tree) for problem in reading.problems if problem.code != "name_folder")
         if reading.skill is None:
             if not (tree / "SKILL.md").exists() and (offers := list_offers(tree, source)):
