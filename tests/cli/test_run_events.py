@@ -201,3 +201,12 @@ def test_catalog_event_has_the_time_that_loading_took(agent: str, workspace: Wor
     loaded = [event["payload"] for event in workspace.events() if event["event_type"] == "skill_catalog_loaded"]
     assert [event["duration_ms"] > 0 for event in loaded] == [True]
     assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
+
+
+def test_failed_command_has_a_summary_of_each_stream(workspace: Workspace, model: ModelServer) -> None:
+    model.follow(calls("Bash", command="echo printed; echo broken >&2; exit 4"), says("Done"))
+
+    assert workspace.agent("run", "-q", "Try it") == 0
+
+    [step] = [event["payload"] for event in workspace.events() if event["event_type"] == "skill_step_executed"]
+    assert (step["exit_code"], step["stdout_summary"], step["stderr_summary"]) == (4, "printed\n", "broken\n")

@@ -71,6 +71,8 @@ def build_git_settings() -> dict[str, str]:
     return variables
 
 
+_SUMMARY_BYTES = 500
+"""The end of each stream that the event log keeps of a failed command."""
 MAX_FILES = 64
 MAX_BYTES = 8 * 1_048_576
 _RUNNERS = {
@@ -423,6 +425,8 @@ def _build_event(outcome: Outcome, context: ToolContext, *, code: str, truncated
         status="succeeded" if not code else "timeout" if code == "timeout" else "failed",
         tool="Bash",
         exit_code=outcome.exit_code,
+        stdout_summary=outcome.stdout.last(_SUMMARY_BYTES),
+        stderr_summary=outcome.stderr.last(_SUMMARY_BYTES),
         stdout_bytes=outcome.stdout.total_bytes,
         stderr_bytes=outcome.stderr.total_bytes,
         duration_ms=round(outcome.duration_seconds * 1000, 3),
