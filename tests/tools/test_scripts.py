@@ -319,6 +319,7 @@ async def test_failing_script_is_execution_failed_with_its_exit_code(lab: Lab) -
         "message": "Script failed with exit code 1\nstderr: no such market",
     }
     assert "json=false" in str((await run_script(toolbox, lab.context, "usage"))["message"])
+    assert "json=false" not in str((await run_script(toolbox, lab.context, "usage", json=False, args=["x"]))["message"])
     assert (await run_script(toolbox, lab.context, "crash"))["message"] == "Script was ended by signal 11"
 
 

@@ -370,14 +370,14 @@ class ScriptRun:
         if has_flag and rejects_json_flag(outcome) and is_declared_read(package.definition):
             has_flag = False
             outcome = record.outcome = await self._runner.run(replace(call, args=tuple(args)), limits)
-        self._check(outcome, limits, call)
+        self._check(outcome, limits, call, has_flag=has_flag)
         return self._answer(outcome, script, wants_json=wants_json, has_flag=has_flag)
 
-    def _check(self, outcome: Outcome, limits: ProcessLimits, call: ScriptCall) -> None:
+    def _check(self, outcome: Outcome, limits: ProcessLimits, call: ScriptCall, *, has_flag: bool) -> None:
         """Raises `ScriptFailed`, with what the script probably lacked."""
         if outcome.exit_code and (lack := find_lack(outcome, call, self._runner.environ)) is not None:
             raise lack
-        _check_outcome(outcome, limits, self._limits)
+        _check_outcome(outcome, limits, self._limits, has_flag=has_flag)
 
     def _answer(self, outcome: Outcome, script: Script, *, wants_json: bool, has_flag: bool) -> ToolResult:
         """JSON where it was asked for; the text of a script that has no `--json` and printed none."""
@@ -483,7 +483,9 @@ def _process_limits(limits: ScriptLimits, context: ToolContext) -> ProcessLimits
     )
 
 
-def _check_outcome(outcome: Outcome, process_limits: ProcessLimits, limits: ScriptLimits) -> None:
+def _check_outcome(
+    outcome: Outcome, process_limits: ProcessLimits, limits: ScriptLimits, *, has_flag: bool = False
+) -> None:
     """Raises `ScriptFailed`: `timeout` or `execution_failed`, with the end of both outputs."""
     stderr = _quote(outcome.stderr, limits)
     stdout = outcome.stdout.last(limits.stdout_tail_bytes).strip()
@@ -494,7 +496,7 @@ def _check_outcome(outcome: Outcome, process_limits: ProcessLimits, limits: Scri
         raise ScriptFailed("execution_failed", f"Script was ended by signal {outcome.signal}{stderr}", stdout=stdout)
     if outcome.exit_code != 0:
         hint = ""
-        if rejects_json_flag(outcome):
+        if has_flag and rejects_json_flag(outcome):
             hint = " (if it does not know --json, call it with json=false)"
         message = f"Script failed with exit code {outcome.exit_code}{hint}{stderr}"
         raise ScriptFailed("execution_failed", message, stdout=stdout)
