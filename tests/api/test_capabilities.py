@@ -236,6 +236,11 @@ def test_wrong_arguments_of_the_builders_are_named(folder: Path) -> None:
         metier.create_agent_adapter(wrong)
     with pytest.raises(metier.UsageError, match="summarize must be a function"):
         metier.create_state_store("ctx", summarize=wrong)
+    wrong = 5
+    with pytest.raises(metier.UsageError, match="repo_root must be a path, not 5"):
+        metier.create_executor(wrong)
+    with metier.create_state_store("ctx") as store, pytest.raises(metier.UsageError, match="put_state takes the state"):
+        store.put_state(wrong)
 
 
 UNCLOSED = """

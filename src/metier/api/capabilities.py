@@ -101,4 +101,6 @@ def _check_method(argument: str, given: object, form: str) -> None:
 
 def _open(folder: Path | str, environ: Mapping[str, str] | None, home: Path | None) -> Host:
     variables = os.environ if environ is None else environ
+    if not isinstance(folder, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
+        raise UsageError(f"repo_root must be a path, not {folder!r}", hint='Write repo_root="."')
     return open_host(Path(folder).resolve(), environ=variables, home=home or Path.home(), config=None).host

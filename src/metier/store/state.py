@@ -107,6 +107,8 @@ class StateStore:
         Without `expected_version` it is the version that `state` carries: nothing is ever overwritten unseen. A changed
         `summary` is stored too, unless newer events were summarized since. Raises `UsageError` for an unknown state.
         """
+        if not isinstance(state, ContextState):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
+            raise UsageError(f"put_state takes the state of get_state(), changed with replace(), not {state!r}")
         return self.commit(ContextChange(state=state, expected_version=expected_version))
 
     def update_state(
