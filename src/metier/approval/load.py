@@ -4,11 +4,10 @@ A list with a mistake in it is not used at all: half of a policy is another poli
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Literal, Self
 
 from msgspec import Struct
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher, find_operands, read_value
 from metier.approval.regex import find_literal_start
@@ -16,14 +15,9 @@ from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
 from metier.approval.shell import build_call, judge_alone
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.text.fields import Fields
-from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, is_nothing
+from metier.definitions.reader import Entries, FileModel, Items, Raw, Text, Word, fault, find_line, read_model
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 from metier.tools.shell.line import canonical_command
-
-LIST_KEYS = ("default", "rules")
-DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
-DEFAULTS: dict[str, Decision] = {"approve": "ask", "ask": "ask", "deny": "deny"}
-_TRUTH: dict[str, Decision] = {"true": "allow", "false": "deny"}
 
 
 class RuleSource(Struct, frozen=True, kw_only=True):
@@ -45,14 +39,6 @@ class RuleReading(Struct, frozen=True):
     """How many were checked."""
 
 
-class _Commands(TypedDict):
-    """Fields of a `Rule`."""
-
-    is_exact: bool
-    prefixes: frozenset[str]
-    expressions: frozenset[str]
-
-
 class _Example(Struct, frozen=True):
     rule: Rule
     expected: Decision
@@ -61,11 +47,59 @@ class _Example(Struct, frozen=True):
     line: int
 
 
-@dataclass(slots=True)
+class _List(FileModel):
+    shape_hint = "Write 'rules:' below it"
+
+    default: Word[Literal["approve", "ask", "deny"]] | None = None
+    rules: Items[Raw] = ()
+
+
+class _Examples(FileModel):
+    shape_hint = "Write 'allow:', 'ask:' or 'deny:' and below it a list of arguments"
+
+    allow: Raw | None = None
+    ask: Raw | None = None
+    deny: Raw | None = None
+
+
+class _Rule(FileModel):
+    shape_hint = "Write '- tool: …' and 'allow: true'"
+
+    allow: Word[Literal["true", "false"]] | None = None
+    verdict: Word[Decision] | None = None
+    when: Entries[Raw] = Field(default_factory=dict[str, Node])
+    reason: Text = ""
+    examples: _Examples = _Examples()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.allow and self.verdict:
+            message = "A rule has 'allow' or 'verdict', not both"
+            raise fault("two_verdicts", message, "Keep one of them", key="verdict")
+        if not self.allow and not self.verdict:
+            raise fault("missing_verdict", "must have a verdict", "Add 'allow: true' or 'verdict: ask'")
+        return self
+
+    @property
+    def decision(self) -> Decision:
+        return self.verdict or ("allow" if self.allow == "true" else "deny")
+
+
+class _ToolRule(_Rule):
+    tool: Text
+
+
+class _TaskRule(_Rule):
+    task: Text
+
+
 class _Reader:
-    source: RuleSource
-    problems: list[Problem] = field(default_factory=list[Problem])
-    examples: list[_Example] = field(default_factory=list[_Example])
+    """Collects the rules, examples and problems of one list."""
+
+    def __init__(self, source: RuleSource) -> None:
+        self.source = source
+        self.problems: list[Problem] = []
+        self.examples: list[_Example] = []
 
     def report(self, code: str, message: str, line: int, hint: str = "") -> None:  # noqa: PLR0917 - the shape of `Report`
         self.problems.append(
@@ -75,159 +109,86 @@ class _Reader:
     def read_list(self, node: Node) -> RuleList:
         if isinstance(node, Sequence):
             return RuleList(self._read_rules(node.items), is_written=True)
-        if not isinstance(node, Mapping):
-            self.report(
-                "not_a_policy", "Approvals must be a mapping with 'rules'", node.line, "Write 'rules:' below it"
-            )
-            return NO_RULES
-        fields = self._fields(node)
-        fields.check_keys(LIST_KEYS)
-        entry = fields.find("rules")
-        items: tuple[Node, ...] = ()
-        if entry is not None and isinstance(entry.value, Sequence):
-            items = entry.value.items
-        elif entry is not None:
-            self.report("not_a_list", "Field 'rules' must be a list", entry.line, "Write one '- tool: …' for each")
-        return RuleList(self._read_rules(items), self._read_default(fields), is_written=True)
-
-    def _fields(self, node: Mapping) -> Fields:
-        return Fields(node, file=self.source.file, strict=True, problems=self.problems, first_line=node.line)
-
-    def _read_default(self, fields: Fields) -> Decision | None:
-        entry = fields.find("default")
-        if entry is None:
-            return None
-        written = fields.text("default") or ""
-        if written in DEFAULTS:
-            return DEFAULTS[written]
-        hint = hint_nearest(written, DEFAULTS) or "One of approve, ask, deny; what is allowed stands in rules"
-        self.report("unknown_default", f"Default {written!r} does not exist", entry.line, hint)
-        return None
+        reading = read_model(_List, node, file=self.source.file, subject="The list of approvals")
+        self.problems += reading.problems
+        # The rules are also read if the list has another problem, so that all problems are reported at once.
+        entry = node.find("rules") if isinstance(node, Mapping) else None
+        items = entry.value.items if entry is not None and isinstance(entry.value, Sequence) else ()
+        default = reading.value.default if reading.value else None
+        return RuleList(self._read_rules(items), "ask" if default == "approve" else default, is_written=True)
 
     def _read_rules(self, items: Iterable[Node]) -> tuple[Rule, ...]:
         rules = [self._read_rule(item, number) for number, item in enumerate(items, start=1)]
         return tuple(rule for rule in rules if rule is not None)
 
     def _read_rule(self, node: Node, number: int) -> Rule | None:
+        model = _ToolRule if self.source.subject == "tool" else _TaskRule
+        reading = read_model(model, node, file=self.source.file, subject="A rule")
+        self.problems += reading.problems
         if not isinstance(node, Mapping):
-            self.report("not_a_rule", "A rule must be a mapping", node.line, "Write '- tool: …' and 'allow: true'")
             return None
-        fields = self._fields(node)
-        fields.check_keys((self.source.subject, "allow", "verdict", "when", "reason", "examples"))
-        subject = self._read_subject(fields, node)
-        decision = self._read_decision(fields, node)
-        when = self._read_when(fields, narrow=decision == "allow")
-        if not subject or decision is None:
+        self._check_subject(node)
+        fields = reading.value
+        when = self._read_when(node, narrow=fields is not None and fields.decision == "allow")
+        if fields is None:
             return None
+        command = fields.when.get(COMMAND)
         rule = Rule(
             number=number,
-            subject=subject,
-            decision=decision,
+            subject=fields.tool if isinstance(fields, _ToolRule) else fields.task,
+            decision=fields.decision,
             when=when,
-            reason=fields.text("reason") or "",
+            reason=fields.reason,
             file=self.source.file,
             line=node.line,
-            **self._read_commands(fields),
+            is_exact=command is not None and _is_exact(command),
+            prefixes=frozenset(canonical_command(text) for text in _list_operands(command, "startsWith")),
+            expressions=frozenset(find_literal_start(text) for text in _list_operands(command, "matches")),
         )
-        self._read_examples(fields, rule)
+        self._read_examples(fields.examples, rule, node)
         return rule
 
-    def _read_subject(self, fields: Fields, node: Mapping) -> str:
-        key = self.source.subject
-        entry = fields.find(key)
-        if entry is None:
-            self.report(f"missing_{key}", f"A rule must name its {key}", node.line, f"Add '{key}: …'")
-            return ""
-        name = fields.text(key) or ""
-        known = self.source.known
-        if known is None or name in known or self._is_pattern(name):
-            return name
-        if key == "tool" and _is_from_elsewhere(name, known):
-            return name
+    def _check_subject(self, node: Mapping) -> None:
+        key, known = self.source.subject, self.source.known
+        entry = node.find(key)
+        if entry is None or known is None or not isinstance(entry.value, Scalar):
+            return
+        name = entry.value.value.strip()
+        is_pattern = name.endswith("*") and "*" not in name[:-1]
+        if name in known or is_pattern or (key == "tool" and _is_from_elsewhere(name, known)):
+            return
         hint = hint_nearest(name, known) or f"Known are {', '.join(sorted(known))}"
         self.report(f"unknown_{key}", f"No {key} is called {name!r}", entry.line, hint)
-        return name
 
-    def _is_pattern(self, name: str) -> bool:
-        return name.endswith("*") and "*" not in name[:-1]
+    def _read_when(self, node: Mapping, *, narrow: bool) -> tuple[Condition, ...]:
+        entry = node.find("when")
+        conditions: list[Condition] = []
+        for demand in entry.value.entries if entry is not None and isinstance(entry.value, Mapping) else ():
+            place = MatcherPlace(key=demand.key, root=self.source.root, narrow=narrow, report=self.report)
+            test = build_matcher(demand.value, place)
+            conditions += [Condition(demand.key, test)] if test is not None else []
+        return tuple(conditions)
 
-    def _read_decision(self, fields: Fields, node: Mapping) -> Decision | None:
-        allow, verdict = fields.find("allow"), fields.find("verdict")
-        if allow is not None and verdict is not None:
-            self.report("two_verdicts", "A rule has 'allow' or 'verdict', not both", verdict.line, "Keep one of them")
-            return None
-        if allow is not None:
-            return self._read_word(allow, _TRUTH, "true or false")
-        if verdict is not None:
-            return self._read_word(verdict, {word: word for word in DECISIONS}, "allow, ask or deny")
-        self.report(
-            "missing_verdict", "A rule must say what it decides", node.line, "Add 'allow: true' or 'verdict: ask'"
-        )
-        return None
-
-    def _read_word(self, entry: Entry, words: dict[str, Decision], choice: str) -> Decision | None:
-        written = entry.value.value if isinstance(entry.value, Scalar) else ""
-        if written in words:
-            return words[written]
-        hint = hint_nearest(written, words)
-        self.report("unknown_verdict", f"Field {entry.key!r} must be {choice}, not {written!r}", entry.line, hint)
-        return None
-
-    def _read_when(self, fields: Fields, *, narrow: bool) -> tuple[Condition, ...]:
-        entry = fields.find("when")
-        if entry is None:
-            return ()
-        if not isinstance(entry.value, Mapping):
-            hint = "Write the name of an argument and below it a matcher"
-            self.report("not_a_mapping", "Field 'when' must be a mapping", entry.line, hint)
-            return ()
-        conditions = [self._read_condition(demand, narrow=narrow) for demand in entry.value.entries]
-        return tuple(condition for condition in conditions if condition is not None)
-
-    def _read_commands(self, fields: Fields) -> _Commands:
-        """Which commands of the shell the rule names, and how."""
-        entry = fields.find("when")
-        demand = entry.value.find(COMMAND) if entry is not None and isinstance(entry.value, Mapping) else None
-        if demand is None:
-            return _Commands(is_exact=False, prefixes=frozenset(), expressions=frozenset())
-        return _Commands(
-            is_exact=_is_exact(demand.value),
-            prefixes=frozenset(canonical_command(text) for text in find_operands(demand.value, "startsWith")),
-            expressions=frozenset(find_literal_start(text) for text in find_operands(demand.value, "matches")),
-        )
-
-    def _read_condition(self, demand: Entry, *, narrow: bool) -> Condition | None:
-        place = MatcherPlace(key=demand.key, root=self.source.root, narrow=narrow, report=self.report)
-        test = build_matcher(demand.value, place)
-        return None if test is None else Condition(demand.key, test)
-
-    def _read_examples(self, fields: Fields, rule: Rule) -> None:
-        entry = fields.find("examples")
-        if entry is None:
-            return
-        if not isinstance(entry.value, Mapping):
-            hint = "Write 'allow:', 'ask:' or 'deny:' and below it a list of arguments"
-            self.report("not_a_mapping", "Field 'examples' must be a mapping", entry.line, hint)
-            return
-        if rule.subject.endswith("*"):
+    def _read_examples(self, examples: _Examples, rule: Rule, node: Mapping) -> None:
+        if examples.model_fields_set and rule.is_broad:
             hint = f"Name the {self.source.subject} in full, or put the examples into another rule"
-            self.report("examples_of_many", f"Examples need a rule for one {self.source.subject}", entry.line, hint)
+            message = f"Examples need a rule for one {self.source.subject}"
+            self.report("examples_of_many", message, find_line(node, ["examples"]), hint)
             return
-        self._fields(entry.value).check_keys(DECISIONS)
-        for decision in DECISIONS:
-            found = entry.value.find(decision)
-            if found is not None and not is_nothing(found.value):
-                self._read_example_list(found, rule, decision)
-
-    def _read_example_list(self, entry: Entry, rule: Rule, expected: Decision) -> None:
-        items = entry.value.items if isinstance(entry.value, Sequence) else (entry.value,)
-        for number, item in enumerate(items, start=1):
-            arguments = read_value(item)
-            if isinstance(arguments, dict):
-                self.examples.append(_Example(rule, expected, number, arguments, item.line))
-            else:
-                message = "An example must be a mapping of arguments"
-                self.report("not_an_example", message, item.line, "Write it like '{path: src/a.py}'")
+        lists: list[tuple[Decision, Node | None]] = [
+            ("allow", examples.allow),
+            ("ask", examples.ask),
+            ("deny", examples.deny),
+        ]
+        for expected, given in lists:
+            items = given.items if isinstance(given, Sequence) else (given,) if given is not None else ()
+            for number, item in enumerate(items, start=1):
+                arguments = read_value(item)
+                if isinstance(arguments, dict):
+                    self.examples.append(_Example(rule, expected, number, arguments, item.line))
+                else:
+                    message = "An example must be a mapping of arguments"
+                    self.report("not_an_example", message, item.line, "Write it like '{path: src/a.py}'")
 
 
 def read_rules(node: Node, source: RuleSource) -> RuleReading:
@@ -265,6 +226,10 @@ def _is_from_elsewhere(name: str, known: Collection[str]) -> bool:
         return True
     skill, dot, _ = name.partition(".")
     return bool(dot) and not any(other.startswith(f"{skill}.") for other in known)
+
+
+def _list_operands(command: Node | None, matcher: str) -> Iterable[str]:
+    return () if command is None else find_operands(command, matcher)
 
 
 def _is_exact(node: Node) -> bool:

@@ -11,6 +11,7 @@ the line of the key or item that it's about:
     reading = read_model(Group, node, file="hooks.yaml")
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeVar, cast
@@ -36,6 +37,7 @@ type KeyPath = tuple[str | int, ...]
 type UnknownKeys = Literal["error", "warning", "ignore"]
 
 BAD_VALUE = "bad_value"
+_QUOTED = re.compile("'([^']*)'")
 T = TypeVar("T")
 
 
@@ -208,6 +210,7 @@ def _describe(error: ErrorDetails, root: Node, *, file: str, subject: str) -> Pr
             message = str(context["error"])
         case "literal_error":
             message = f"must be {context['expected']}, not {error['input']!r}"
+            hint = hint_nearest(str(error["input"]), _QUOTED.findall(context["expected"]))
         case kind:
             message = PHRASES[kind].format_map(context) if kind in PHRASES else message
     line = find_line(root, path)
