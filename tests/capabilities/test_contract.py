@@ -96,29 +96,29 @@ def test_skill_that_promises_nothing_is_a_tool_that_only_reads_and_answers_once(
 @pytest.mark.parametrize(
     ("field", "code"),
     [
-        ("execution_mode: hybird", "contract_value"),
-        ("autonomy_level: god", "contract_value"),
-        ("state_persistence: everything", "contract_value"),
-        ("timeout_seconds: 0", "contract_value"),
-        ("timeout_seconds: soon", "contract_value"),
-        ("max_fix_iterations: 4", "contract_value"),
-        ("side_effects: [writes_file]", "contract_value"),
-        ("interaction_outcomes: yes", "contract_shape"),
-        ("interaction_outcomes:\n  max_turns: 21", "contract_value"),
-        ("interaction_outcomes:\n  max_turn: 2", "contract_key"),
-        ("interaction_outcomes:\n  allowed_intermediate_states: [waiting]", "contract_value"),
-        ("interaction_outcomes:\n  supports_resume: perhaps", "contract_value"),
-        ("failure_modes: broken", "contract_shape"),
-        ("failure_modes: [{description: x}]", "contract_shape"),
+        ("execution_mode: hybird", "bad_value"),
+        ("autonomy_level: god", "bad_value"),
+        ("state_persistence: everything", "bad_value"),
+        ("timeout_seconds: 0", "bad_value"),
+        ("timeout_seconds: soon", "bad_value"),
+        ("max_fix_iterations: 4", "bad_value"),
+        ("side_effects: [writes_file]", "bad_value"),
+        ("interaction_outcomes: yes", "not_a_mapping"),
+        ("interaction_outcomes:\n  max_turns: 21", "bad_value"),
+        ("interaction_outcomes:\n  max_turn: 2", "unknown_key"),
+        ("interaction_outcomes:\n  allowed_intermediate_states: [waiting]", "bad_value"),
+        ("interaction_outcomes:\n  supports_resume: perhaps", "bad_value"),
+        ("failure_modes: broken", "not_a_list"),
+        ("failure_modes: [{description: x}]", "missing_code"),
         ("required_artifacts: [../out]", "contract_path"),
         ("input_schema: text", "contract_schema"),
         ("input_schema: {type: strnig}", "contract_schema"),
         ("output_schema:\n  $ref: https://example.com/s.json", "contract_schema"),
         ("output_schema:\n  properties: {a: {$ref: other.json}}", "contract_schema"),
         ("output_schema:\n  $schema: http://json-schema.org/draft-04/schema#", "contract_schema"),
-        ("sync_celery: maybe", "contract_value"),
-        ("contract: text", "contract_key"),
-        ("contract: {execution_modes: hybrid}", "contract_key"),
+        ("sync_celery: maybe", "bad_value"),
+        ("contract: text", "unknown_key"),
+        ("contract: {execution_modes: hybrid}", "unknown_key"),
         (
             "interaction_outcomes:\n  allowed_intermediate_states: [paused]\nstate_persistence: none",
             "contract_conflict",
@@ -180,7 +180,10 @@ def test_validate_holds_a_skill_with_code_to_its_contract(workspace: Path, capsy
     assert run(["skills", "validate", "skills/loose"]) == 0
     assert run(["skills", "validate", "skills/bound", "--json"]) == 1
     out = capsys.readouterr().out
-    assert "warning: Field 'execution_mode' cannot be 'magic' [contract_value]" in out
+    assert (
+        "warning: Field 'execution_mode' must be 'deterministic', 'hybrid' or 'advisor_only', not 'magic' [bad_value]"
+        in out
+    )
     assert run(["skills", "validate", "skills/empty"]) == 1
     out = capsys.readouterr().out
     assert "impl_without_execute" in out
@@ -192,7 +195,7 @@ def test_project_check_looks_at_contracts_too(workspace: Path, capsys: pytest.Ca
 
     assert run(["validate"]) == 1
 
-    assert "SKILL.md:4: error: Field 'max_fix_iterations' must be a number from 0 to 3" in capsys.readouterr().out
+    assert "SKILL.md:4: error: Field 'max_fix_iterations' must be a whole number from 0 to 3" in capsys.readouterr().out
 
 
 def test_contracts_lists_what_active_skills_promise(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,30 +38,30 @@ ROWS = (
             "interaction_outcomes:\n  allowed_intermediate_states: [waiting]\n  max_turns: 2.5\n  supports_resume: perhaps\n  input_request_schema:\n    - name: a\n      enum: b\n    - name: a\n    - type: string\nstate_persistence: fact_only\ntimeout_seconds: 0\nmax_fix_iterations: 1.5\n"
         ),
         says=(
-            ".agent/skills/s/SKILL.md:5: error: Field 'allowed_intermediate_states' cannot hold 'waiting' [contract_value] (Known are: input_required, delegating, paused)",
-            ".agent/skills/s/SKILL.md:6: error: Field 'max_turns' must be a whole number from 1 to 20 [contract_value]",
-            ".agent/skills/s/SKILL.md:7: error: Field 'supports_resume' must be true or false [contract_value]",
-            ".agent/skills/s/SKILL.md:11: error: Two items of 'input_request_schema' have the name 'a' [contract_shape]",
-            ".agent/skills/s/SKILL.md:12: error: An item of 'input_request_schema' has no 'name' [contract_shape]",
-            ".agent/skills/s/SKILL.md:10: error: Field 'enum' must be a list [contract_shape]",
-            ".agent/skills/s/SKILL.md:15: error: Field 'max_fix_iterations' must be a whole number from 0 to 3 [contract_value]",
-            ".agent/skills/s/SKILL.md:13: error: Field 'state_persistence' cannot be 'fact_only' [contract_value] (Did you mean 'facts_only'?)",
-            ".agent/skills/s/SKILL.md:14: error: Field 'timeout_seconds' must be a number from 1 to 3600 [contract_value]",
+            ".agent/skills/s/SKILL.md:5: error: Field 'allowed_intermediate_states' can have 'input_required', 'delegating' or 'paused', not 'waiting' [bad_value]",
+            ".agent/skills/s/SKILL.md:6: error: Field 'max_turns' must be a whole number from 1 to 20 [bad_value]",
+            ".agent/skills/s/SKILL.md:7: error: Field 'supports_resume' must be true or false [bad_value]",
+            ".agent/skills/s/SKILL.md:10: error: Field 'enum' must be a list [not_a_list]",
+            ".agent/skills/s/SKILL.md:11: error: An item of 'input_request_schema' repeats the name 'a' [duplicate_name]",
+            ".agent/skills/s/SKILL.md:12: error: An item of 'input_request_schema' has no 'name' [missing_name]",
+            ".agent/skills/s/SKILL.md:13: error: Field 'state_persistence' must be 'none', 'facts_only' or 'full_events', not 'fact_only' [bad_value] (Did you mean 'facts_only'?)",
+            ".agent/skills/s/SKILL.md:14: error: Field 'timeout_seconds' must be a number from 1 to 3600 [bad_value]",
+            ".agent/skills/s/SKILL.md:15: error: Field 'max_fix_iterations' must be a whole number from 0 to 3 [bad_value]",
         ),
     ),
     Row(
         name="contract with an absurd number",
         files=callable_skill(f"max_fix_iterations: {'9' * 5000}\n"),
         says=(
-            ".agent/skills/s/SKILL.md:4: error: Field 'max_fix_iterations' must be a number from 0 to 3 [contract_value]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'max_fix_iterations' must be a whole number from 0 to 3 [bad_value]",
         ),
     ),
     Row(
         name="contract with a path that leads away",
         files=callable_skill("required_artifacts: [/x, ../y]\n"),
         says=(
-            ".agent/skills/s/SKILL.md:4: error: Path '/x' in 'required_artifacts' must be relative and lead nowhere else [contract_path]",
-            ".agent/skills/s/SKILL.md:4: error: Path '../y' in 'required_artifacts' must be relative and lead nowhere else [contract_path]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'required_artifacts' has the path '/x', which is not inside the folder [contract_path]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'required_artifacts' has the path '../y', which is not inside the folder [contract_path]",
         ),
     ),
     Row(
@@ -70,9 +70,9 @@ ROWS = (
             'input_schema: {properties: {n: {$ref: "#/$defs/nope"}}}\noutput_schema: {$ref: "https://example.org/x"}\ninput_request_jsonschema: [a]\n'
         ),
         says=(
-            ".agent/skills/s/SKILL.md:6: error: Field 'input_request_jsonschema' is not a JSON Schema that can be used: it must be a mapping [contract_schema]",
             ".agent/skills/s/SKILL.md:4: error: Field 'input_schema' is not a JSON Schema that can be used: $ref '#/$defs/nope' leads to nothing in it [contract_schema]",
             ".agent/skills/s/SKILL.md:5: error: Field 'output_schema' is not a JSON Schema that can be used: $ref 'https://example.org/x' leads outside the schema; only references inside it are followed [contract_schema]",
+            ".agent/skills/s/SKILL.md:6: error: Field 'input_request_jsonschema' is not a JSON Schema that can be used: it must be a mapping [contract_schema]",
         ),
     ),
     Row(
@@ -100,8 +100,8 @@ ROWS = (
             "failure_modes: [{code: x}, {code: x}]\nside_effects: {kinds: [network], repeat: often}\n"
         ),
         says=(
-            ".agent/skills/s/SKILL.md:5: error: Field 'repeat' cannot be 'often' [contract_value] (Write one of: idempotent, keyed, opaque)",
-            ".agent/skills/s/SKILL.md:4: error: Two items of 'failure_modes' have the code 'x' [contract_shape]",
+            ".agent/skills/s/SKILL.md:4: error: An item of 'failure_modes' repeats the code 'x' [duplicate_code]",
+            ".agent/skills/s/SKILL.md:5: error: Field 'repeat' must be 'idempotent', 'keyed' or 'opaque', not 'often' [bad_value]",
         ),
     ),
     Row(

@@ -178,10 +178,10 @@ ROWS: tuple[Row, ...] = (
             + "execution_mode: soon\ninteraction_outcomes: [maybe]\ninput_schema: {type: thing}\ncontract:\n  tpye: x\n  failure_modes: [x]\n"
         ),
         says=(
-            ".agent/skills/s/SKILL.md:8: warning: A contract has no field 'tpye' [contract_key] (Known are: interaction_outcomes, state_persistence, input_request_jsonschema, input_schema, output_schema, execution_mode, autonomy_level, side_effects, timeout_seconds, max_fix_iterations, required_artifacts, failure_modes, depends_on, sync_celery)",
-            ".agent/skills/s/SKILL.md:5: warning: Field 'interaction_outcomes' must be a mapping [contract_shape] (Write below it: allowed_intermediate_states, max_turns, supports_resume, input_request_schema)",
+            ".agent/skills/s/SKILL.md:4: warning: Field 'execution_mode' must be 'deterministic', 'hybrid' or 'advisor_only', not 'soon' [bad_value]",
+            ".agent/skills/s/SKILL.md:5: warning: Field 'interaction_outcomes' must be a mapping [not_a_mapping]",
             ".agent/skills/s/SKILL.md:6: warning: Field 'input_schema' is not a JSON Schema that can be used: 'thing' is not valid under any of the given schemas (at $.type) [contract_schema]",
-            ".agent/skills/s/SKILL.md:4: warning: Field 'execution_mode' cannot be 'soon' [contract_value] (Write one of: deterministic, hybrid, advisor_only)",
+            ".agent/skills/s/SKILL.md:8: warning: Unknown key 'tpye' [unknown_key] (Known keys: interaction_outcomes, state_persistence, input_request_jsonschema, input_schema, output_schema, execution_mode, autonomy_level, side_effects, timeout_seconds, max_fix_iterations, required_artifacts, failure_modes, depends_on, sync_celery)",
         ),
     ),
     Row(

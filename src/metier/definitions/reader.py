@@ -11,6 +11,7 @@ the line of the key or item that it's about:
     reading = read_model(Group, node, file="hooks.yaml")
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -37,6 +38,7 @@ type KeyPath = tuple[str | int, ...]
 type UnknownKeys = Literal["error", "warning", "ignore"]
 
 BAD_VALUE = "bad_value"
+SWITCH_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _QUOTED = re.compile("'([^']*)'")
 T = TypeVar("T")
 
@@ -47,6 +49,7 @@ class _Finding(Struct, frozen=True):
     code: str
     message: str
     hint: str
+    line: int | None
 
 
 class Context(Struct, kw_only=True):
@@ -57,13 +60,17 @@ class Context(Struct, kw_only=True):
     unknown_keys: UnknownKeys = "error"
     findings: list[_Finding] = field(default_factory=list[_Finding])
 
-    def report(self, severity: Severity, node: Node, code: str, message: str, hint: str = "") -> None:  # noqa: PLR0917
+    def report(  # noqa: PLR0917 - what a problem is made of
+        self, severity: Severity, node: Node, code: str, message: str, hint: str = "", *, line: int | None = None
+    ) -> None:
         """Report a problem of a value. A message that starts in lower case continues `Field 'key' …`."""
-        self.findings.append(_Finding(node, severity, code, message, hint))
+        self.findings.append(_Finding(node, severity, code, message, hint, line))
 
-    def deviate(self, node: Node, code: str, message: str, hint: str = "") -> None:  # noqa: PLR0917
+    def deviate(  # noqa: PLR0917 - what a problem is made of
+        self, node: Node, code: str, message: str, hint: str = "", *, line: int | None = None
+    ) -> None:
         """Report what the format does not allow but a lenient reader can use."""
-        self.report("error" if self.strict else "warning", node, code, message, hint)
+        self.report("error" if self.strict else "warning", node, code, message, hint, line=line)
 
 
 class ModelReading[M](Struct, frozen=True):
@@ -161,9 +168,9 @@ def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
         Problem(
             severity=each.severity,
             code=each.code,
-            message=_complete(each.message, paths[id(each.node)]),
+            message=_complete(each.message, paths.get(id(each.node), ())),
             file=file,
-            line=find_line(root, paths[id(each.node)]),
+            line=each.line or find_line(root, paths.get(id(each.node), ())),
             hint=each.hint,
         )
         for each in context.findings
@@ -282,15 +289,20 @@ def _read_exact(value: object) -> object:
 def _read_texts(value: object, info: ValidationInfo) -> object:
     """A list of texts; one text is a list of one, or of several with commas between them."""
     match value:
-        case Scalar(value=written):
-            return tuple(part.strip() for part in written.split(",") if part.strip())
-        case Sequence():
-            return tuple(flat_texts(value))
+        case Scalar() | Sequence():
+            return list_texts(value)
         case Mapping():
             context_of(info).deviate(value, "not_a_list", "must be a list")
             raise PydanticUseDefault
         case _:
             return value
+
+
+def list_texts(node: Node) -> tuple[str, ...]:
+    """Every text below a node; one text is split at its commas."""
+    if isinstance(node, Scalar):
+        return tuple(part.strip() for part in node.value.split(",") if part.strip())
+    return tuple(flat_texts(node))
 
 
 def _read_items(value: object) -> object:
@@ -313,6 +325,79 @@ def _read_entries(value: object) -> object:
             return value
 
 
+def one_of(*words: str) -> BeforeValidator:
+    """One of some words, in any case. A lenient reader takes the default instead of another word."""
+
+    def read(value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, Scalar | Sequence | Mapping):
+            return value
+        written = value.value.strip() if isinstance(value, Scalar) else ", ".join(flat_texts(value))
+        if written.lower() in words:
+            return written.lower()
+        message = f"must be {_join(words)}, not {written!r}"
+        context_of(info).deviate(value, BAD_VALUE, message, hint_nearest(written.lower(), words))
+        raise PydanticUseDefault
+
+    return BeforeValidator(read)
+
+
+def some_of(*words: str) -> BeforeValidator:
+    """Some of some words, in any case; `none` is none of them. A lenient reader skips other words."""
+
+    def read(value: object, info: ValidationInfo) -> object:
+        texts = _read_texts(value, info)
+        if not isinstance(value, Scalar | Sequence) or not isinstance(texts, tuple):
+            return texts
+        found: list[str] = []
+        for text in cast("tuple[str, ...]", texts):
+            if text.lower() in words:
+                found.append(text.lower())
+            elif text.lower() != "none":
+                message = f"can have {_join(words)}, not {text!r}"
+                context_of(info).deviate(value, BAD_VALUE, message, hint_nearest(text.lower(), words))
+        return tuple(dict.fromkeys(found))
+
+    return BeforeValidator(read)
+
+
+def within(low: float, high: float, *, whole: bool = False) -> BeforeValidator:
+    """A number with bounds. A lenient reader takes the nearest bound instead of a number beyond it."""
+
+    def read(value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, Scalar | Sequence | Mapping):
+            return value
+        try:
+            number = float(value.value) if isinstance(value, Scalar) else math.nan
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high or (whole and not number.is_integer()):
+            kind = "whole number" if whole else "number"
+            context_of(info).deviate(value, BAD_VALUE, f"must be a {kind} from {low:g} to {high:g}")
+        if math.isnan(number):
+            raise PydanticUseDefault
+        number = min(max(number, low), high)
+        return int(number) if whole else number
+
+    return BeforeValidator(read)
+
+
+def _read_flag(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, Scalar | Sequence | Mapping):
+        return value
+    written = value.value.strip().lower() if isinstance(value, Scalar) else ""
+    if written not in SWITCH_WORDS:
+        context_of(info).deviate(value, BAD_VALUE, "must be true or false")
+        raise PydanticUseDefault
+    return SWITCH_WORDS[written]
+
+
+def _join(words: tuple[str, ...]) -> str:
+    """`'a', 'b' or 'c'`, as pydantic writes it."""
+    *first, last = map(repr, words)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+Flag = Annotated[bool, BeforeValidator(_read_flag)]
 Word = Annotated[T, BeforeValidator(_read_text)]
 """A text that becomes something else: one of some words, a number."""
 Text = Annotated[str, BeforeValidator(_read_text)]

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from metier.capabilities.contract import SkillContract
@@ -94,7 +93,7 @@ def _as_json(skill: SkillDefinition, reading: ContractReading) -> dict[str, obje
         "path": str(skill.file),
         "callable": is_capability(skill),
         "effect": contract.effect if contract else None,
-        "contract": to_builtins(contract) if contract else None,
+        "contract": contract.model_dump(mode="json") if contract else None,
         "problems": [problem_as_json(problem) for problem in reading.problems],
     }
 
