@@ -1,4 +1,4 @@
-"""Enumerate every place in the source that starts a process, and render the table of `docs/security.md` from it."""
+"""List every place in the source that starts a process, and render `docs/contributing/programs.md` from it."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from metier.programs import launcher
 from metier.programs.launcher import USES, Use
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "metier"
-PAGE = SOURCE.parent.parent / "docs" / "security.md"
+PAGE = SOURCE.parent.parent / "docs" / "contributing" / "programs.md"
 BEGIN, END = "<!-- programs: written by `./dev docs` -->\n", "<!-- /programs -->"
 
 LAUNCHER = "programs/launcher.py"

@@ -45,7 +45,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/http.md": render_http,
         "reference/python.md": render_python,
         "house.svg": render_house,
-        "security.md": render_page,
+        "contributing/programs.md": render_page,
     }
 
 

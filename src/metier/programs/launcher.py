@@ -1,8 +1,8 @@
 """Start programs. The only module that starts a process; a test enumerates all others and fails.
 
 Metier starts few programs on its own, and each start names its `Use`: how the program is found, and which environment
-and folder it gets. Those rows are the table of `docs/security.md`. A `Program` comes from one of the three functions
-below and from nowhere else, so that nothing a confined program can write is run outside of the sandbox.
+and folder it gets. Those rows are the table of `docs/contributing/programs.md`. A `Program` comes from one of the three
+functions below and from nowhere else, so that nothing a confined program can write is run outside of the sandbox.
 """
 
 import os
@@ -28,7 +28,7 @@ NEUTRAL_FOLDER = Path(os.sep)
 
 
 class Use(NamedTuple):
-    """A program and the way it is started: one row of the table in `docs/security.md`."""
+    """A program and the way it is started: one row of the table in `docs/contributing/programs.md`."""
 
     program: str
     purpose: str
@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 GIT = Use(
     "git",
-    "`agent skill add` and `update`, evals, [undo](how-to/undo.md), worktrees, `agent doctor`",
+    "`agent skill add` and `update`, evals, [undo](../how-to/undo.md), worktrees, `agent doctor`",
     "trusted search",
     "a short list; no settings of yours, no hooks",
     "the repository that it reads",
@@ -74,7 +74,7 @@ TRIAL = Use(
 )
 WORKER = Use(
     "a worker",
-    "[runs in the background](how-to/background.md), if none is there",
+    "[runs in the background](../how-to/terminal.md#run-in-the-background), if none is there",
     "Metier itself, by the absolute path of its Python with `-P`",
     "all of it, without import paths in the workspace: it drives runs as the command would",
     "the workspace",
@@ -95,7 +95,7 @@ EDITOR = Use(
 )
 NOTIFICATION = Use(
     "`notify.command`",
-    "[notifications](how-to/notifications.md)",
+    "[notifications](../how-to/notifications.md)",
     "trusted search, or the path that you wrote; files of the workspace by the hash that you accepted",
     "a short list, with the trusted search as its PATH",
     "your home folder",
@@ -104,7 +104,7 @@ MCP_SERVER = Use(
     "MCP servers",
     "tools of accepted servers",
     "as `.agent/mcp.json` says, by your PATH; "
-    "[files of the workspace](how-to/mcp-servers.md#a-server-whose-code-lies-in-the-workspace) "
+    "[files of the workspace](../how-to/mcp-servers.md#a-server-whose-code-lies-in-the-workspace) "
     "by the hash that you accepted",
     "a short list and the variables of the file; outside the sandbox, PATH without folders of the workspace",
     "as the file says, else the workspace",
