@@ -15,6 +15,7 @@ from services.rabbitmq_server import find_rabbitmq, run_rabbitmq
 from services.redis_server import run_redis
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "deployment.md"
+MONITORING = PAGE.with_name("maintenance.md")
 DATABASE = "postgresql://agent:password@db.example:5432/agent_runs"
 INLINE = re.compile(r"`(agent [^`]+)`")
 QUERY = re.compile(r"`(SELECT [^`]+)`")
@@ -40,7 +41,7 @@ def test_every_command_of_the_page_works_and_shows_what_the_page_says(
     except MetierError as failure:
         pytest.skip(f"no Redis: {failure.sentence}")
     with psycopg.connect(postgres_url) as connection:
-        queries = QUERY.findall(PAGE.read_text("utf-8"))
+        queries = QUERY.findall(MONITORING.read_text("utf-8"))
         for query in queries:
             connection.execute(query)
     assert len(queries) == 2

@@ -47,5 +47,5 @@ def test_every_program_of_the_page_runs_and_prints_what_the_page_says(tmp_path: 
         said = subprocess.run([sys.executable, "greet.py"], cwd=folder, env=anew, capture_output=True, check=False)
 
     assert (said.returncode, said.stdout) == (0, b"completed 1\nGood morning, Ada!\n"), said.stderr
-    assert commands == 10
+    assert commands == 11
     assert len(model.script) == 1, "every reply was asked for"

@@ -24,7 +24,7 @@ def test_every_extra_that_brings_something_has_a_row_in_getting_started() -> Non
     extras: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
         "optional-dependencies"
     ]
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/tutorials/first-run.md").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text("utf-8"), re.MULTILINE)
 
     assert rows == [*sorted(rows[:-1]), "all"]
     assert set(rows) == {name for name, packages in extras.items() if packages}

@@ -27,8 +27,8 @@ def test_every_command_of_the_page_works_and_shows_what_the_page_says(tmp_path: 
     home.mkdir()
     folder.mkdir()
     lines = {
-        "spelling": [LOOK, says("notes.md:1: chese should be cheese")],
-        "facts": [LOOK, says("notes.md:1: the moon is rock")],
+        "spelling checker": [LOOK, says("notes.md:1: chese should be cheese")],
+        "fact checker": [LOOK, says("notes.md:1: the moon is rock")],
         "boss": [calls("delegate", tasks=TASKS), says("Two mistakes: the spelling of cheese, and the moon.")],
     }
 
