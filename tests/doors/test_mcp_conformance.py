@@ -119,7 +119,8 @@ def test_a_client_scenario_of_skills_passes(scenario: str, home: Path, tmp_path:
 
 def test_the_inspector_finds_no_fault_with_tools_and_skills(home: Path, tmp_path: Path) -> None:
     with conforming_workspace(tmp_path / "work"):
-        start = [*find_program(INSPECTOR), "--cli", "--protocol-era", "modern", "--cwd", str(tmp_path / "work")]
+        options = ["--cli", "--protocol-era", "modern", "--connect-timeout", "90000", "--cwd", str(tmp_path / "work")]
+        start = [*find_program(INSPECTOR), *options]
         for method in (["tools/list", "--strict"], ["skills/list", "--verify"]):
             done = subprocess.run(
                 [*start, "--method", *method, str(AGENT), "mcp", "serve"], capture_output=True, text=True, timeout=110

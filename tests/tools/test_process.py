@@ -104,8 +104,8 @@ async def test_nothing_is_left_after_a_cancellation(family: str, mark: str, tmp_
             tasks.start_soon(run_process, python(FAMILIES[family], mark, tmp_path), limits)
             await wait_until_ready(tmp_path)
             tasks.cancel_scope.cancel()
-
-    assert find_processes(mark) == []
+        # On a busy machine a killed process can stay in the process table for a while.
+        await wait_until(lambda: not find_processes(mark))
 
 
 async def test_nothing_is_left_when_the_agent_itself_is_killed(mark: str, tmp_path: Path) -> None:
