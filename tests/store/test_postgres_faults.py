@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import psycopg
 import pytest
 from fault_proxy import FaultProxy, fault_proxy
 
@@ -75,6 +76,45 @@ async def test_a_run_goes_on_through_restarts_of_the_server(own_server: Postgres
 
 
 @pytest.mark.anyio
+async def test_entries_that_a_crashed_server_had_not_flushed_are_written_again(own_server: PostgresServer) -> None:
+    with psycopg.connect(own_server.url(), autocommit=True) as connection:
+        # So that the server flushes nothing by itself before it crashes.
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    own_server.restart()
+    store = await open_postgres_store(read_address("URL", {"URL": own_server.url()}))
+    await store.create_run(build_run("r1"))
+    lease = await store.take_lease("r1", owner="ann", seconds=600)
+
+    await store.append(lease, 1, build_entries(1))
+    await store.append(lease, 2, build_entries(2, 2), durable=False)
+    await store.append(lease, 4, build_entries(4), durable=False)
+    await anyio.to_thread.run_sync(lambda: own_server.restart(is_immediate=True))
+    left = await store.read_journal("r1")
+    await store.append(lease, 5, build_entries(5), durable=False)
+
+    assert left == build_entries(1)
+    assert await store.read_journal("r1") == build_entries(1, 5)
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_durable_append_makes_earlier_entries_survive_a_crash(own_server: PostgresServer) -> None:
+    with psycopg.connect(own_server.url(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    own_server.restart()
+    store = await open_postgres_store(read_address("URL", {"URL": own_server.url()}))
+    await store.create_run(build_run("r1"))
+    lease = await store.take_lease("r1", owner="ann", seconds=600)
+
+    await store.append(lease, 1, build_entries(1), durable=False)
+    await store.append(lease, 2, build_entries(2), durable=True)
+    await anyio.to_thread.run_sync(lambda: own_server.restart(is_immediate=True))
+
+    assert await store.read_journal("r1") == build_entries(1, 2)
+    await store.close()
+
+
+@pytest.mark.anyio
 async def test_an_append_whose_answer_was_lost_counts_once(store: PostgresStore, proxy: FaultProxy) -> None:
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=600)
@@ -126,7 +166,7 @@ async def test_a_turn_that_was_committed_when_the_answer_was_lost_is_there_once(
     )
     proxy.lose_answer_to(b"COMMIT")
     state = await store.contexts.commit("c1", turn)
-    proxy.lose_answer_to(b"WITH changed AS")
+    proxy.lose_answer_to(b"COMMIT")
     again = await store.contexts.commit("c1", ContextChange(state=replace(state, current_turn=3)))
 
     assert proxy.lost == 3

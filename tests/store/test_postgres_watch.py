@@ -9,7 +9,7 @@ import pytest
 
 from metier.store.base import Lease
 from metier.store.postgres.database import Address, PoolOptions, open_database
-from metier.store.postgres.journal import LOOK_SECONDS, Watcher
+from metier.store.postgres.listener import LOOK_SECONDS, Watcher
 from metier.store.postgres.store import PostgresStore, open_postgres_store
 from metier.testing.store_case import build_entries, build_run
 

@@ -13,12 +13,9 @@ import pytest
 from psycopg.rows import TupleRow
 
 from metier.store.base import RunSearch, Store
-from metier.store.postgres import journal as postgres_journal
-from metier.store.postgres import leases as postgres_leases
-from metier.store.postgres import run_index as postgres_retention
-from metier.store.postgres import run_index as postgres_rows
-from metier.store.postgres.database import Address, read_address
+from metier.store.postgres.database import Address, PostgresSession, read_address
 from metier.store.postgres.store import open_postgres_store
+from metier.store.queries import approvals, journal, leases, run_index
 from metier.store.sqlite.store import open_sqlite_store
 from metier.testing.fake_machine import FakeMachine
 from metier.testing.store_case import build_entries, build_run
@@ -45,6 +42,9 @@ READS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "approval by id": lambda store: store.find_approvals("a-77"),
     "claim": lambda store: store.claim_run(queue="agent", owner="w", seconds=5),
 }
+
+
+FUNCTIONS = {"time_from_now": 1, "uptime_from_now": 1, "lease_seconds_left": 2, "lease_is_over": 4}
 
 
 class Recording(sqlite3.Connection):
@@ -75,6 +75,10 @@ def fill_sqlite(path: Path) -> None:
             " SELECT printf('a-%d', number), run_id, 's1', x'7b7d', created_at,"
             " CASE WHEN number % 1000 = 0 THEN 'open' ELSE 'approved' END, '', '' FROM runs"
         )
+        connection.execute(
+            "INSERT INTO leases (run_id, owner, token, since, boot_id, until, process)"
+            " SELECT run_id, '', 0, '', '', 0.0, '' FROM runs"
+        )
     connection.close()
 
 
@@ -85,6 +89,8 @@ async def test_every_read_of_sqlite_uses_an_index(tmp_path: Path, machine: FakeM
     walks: dict[str, list[str]] = {}
 
     with sqlite3.connect(path) as connection:
+        for name, count in FUNCTIONS.items():  # a plan needs them to exist
+            connection.create_function(name, count, lambda *_: None)
         for name, read in READS.items():
             Recording.seen.clear()
             await read(store)
@@ -97,7 +103,7 @@ async def test_every_read_of_sqlite_uses_an_index(tmp_path: Path, machine: FakeM
     await store.close()
 
     # The newest runs first is the order of the table itself: a scan that stops at the limit.
-    assert walks.pop("all") == ["SCAN runs"]
+    assert walks.pop("all") == ["SCAN run"]
     assert {name: steps for name, steps in walks.items() if steps} == {}
 
 
@@ -130,7 +136,7 @@ class RecordingConnection(psycopg.AsyncConnection[TupleRow]):
     plans: list[str]
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> psycopg.AsyncCursor[TupleRow]:
-        cursor = await super().execute(f"EXPLAIN (FORMAT JSON) {query}".encode(), params)
+        cursor = await super().execute(b"EXPLAIN (FORMAT JSON) " + query, params)
         row = await cursor.fetchone()
         assert row is not None
         self.plans.append(json.dumps(row[0]))
@@ -160,31 +166,30 @@ async def test_every_read_of_postgres_uses_an_index(
     connection = await RecordingConnection.connect(postgres_url, autocommit=True)
     connection.plans = []
 
-    filters: tuple[postgres_rows.Conditions, ...] = (
+    db = PostgresSession(connection)
+    filters: tuple[run_index.Conditions, ...] = (
         {},
-        {"number < %s": 5000},
-        {"status = %s": "failed"},
-        {"status = %s": "timeout"},
-        {"status = %s": "completed", "number < %s": 5000},
-        {"context_id = %s": "c77"},
-        {"run_id >= %s": "2026", "run_id < %s": "2026\U0010ffff"},
-        {"queue = %s": "agent", "status = %s": "paused"},
-        {"run_id = %s": "20261101-000077"},
+        {"number < ?": 5000},
+        {"status = ?": "failed"},
+        {"status = ?": "timeout"},
+        {"status = ?": "completed", "number < ?": 5000},
+        {"context_id = ?": "c77"},
+        {"run.run_id >= ?": "2026", "run.run_id < ?": "2026\U0010ffff"},
+        {"queue = ?": "agent", "status = ?": "paused"},
+        {"run.run_id = ?": "20261101-000077"},
     )
     for where in filters:
-        await postgres_rows.find_runs(connection, where, limit=20, machine=machine)
-    await postgres_rows.find_stale(connection, queue="agent", limit=20, machine=machine)
-    await postgres_rows.find_approvals(connection, {"status = %s": "open"}, order="number", limit=20)
-    prefix: postgres_rows.Conditions = {'approval_id COLLATE "C" >= %s': "a-77", 'approval_id COLLATE "C" < %s': "a-78"}
-    await postgres_rows.find_approvals(connection, prefix, order='approval_id COLLATE "C"', limit=2)
-    await postgres_leases.claim(connection, queue="agent", owner="w", seconds=5, machine=machine)
-    wanted = postgres_retention.Wanted(updated_before=LATER, after=None, number_below=0, machine=machine)
-    page = await postgres_retention.find_ended(connection, wanted, limit=20)
-    wanted = postgres_retention.Wanted(
-        updated_before=LATER + timedelta(days=1), after=page[-1], number_below=9000, machine=machine
-    )
-    await postgres_retention.find_ended(connection, wanted, limit=20)
-    await postgres_retention.delete_runs(connection, [row.run_id for row in page], machine=machine)
+        await run_index.list_runs(db, where, limit=20, machine=machine)
+    await run_index.list_stale(db, queue="agent", limit=20, machine=machine)
+    await approvals.list_approvals(db, {"status = ?": "open"}, limit=20)
+    prefix: run_index.Conditions = {'approval_id COLLATE "C" >= ?': "a-77", 'approval_id COLLATE "C" < ?': "a-78"}
+    await approvals.list_approvals(db, prefix, order='approval_id COLLATE "C"', limit=2)
+    await leases.claim(db, queue="agent", owner="w", seconds=5, machine=machine)
+    ended = run_index.EndedRuns(updated_before=LATER, after=None, number_below=0, limit=20)
+    page = await run_index.list_ended(db, ended, machine=machine)
+    ended = run_index.EndedRuns(updated_before=LATER + timedelta(days=1), after=page[-1], number_below=9000, limit=20)
+    await run_index.list_ended(db, ended, machine=machine)
+    await run_index.delete_runs(db, [row.run_id for row in page], machine=machine)
     await connection.close()
 
     assert len(page) == 20
@@ -208,11 +213,12 @@ async def test_a_journal_is_read_and_deleted_by_the_index_of_its_day(
     tables = {run_id: f"agent_journal_{run_id.partition('-')[0]}" for run_id in run_ids[::20]}
     others: list[str] = []
 
+    db = PostgresSession(connection)
     for run_id, table in tables.items():
         connection.plans = []
-        assert len(await postgres_journal.find_entries(connection, run_id, after=0, limit=50)) == 50
-        assert await postgres_journal.find_last(connection, run_id) == 60
-        assert await postgres_retention.delete_runs(connection, [run_id], machine=machine) == [run_id]
+        assert len(await journal.list_entries(db, run_id, after=0, limit=50)) == 50
+        assert await journal.get_last_seq(db, run_id) == 60
+        assert await run_index.delete_runs(db, [run_id], machine=machine) == [run_id]
         read = [plan for plan in connection.plans if table in plan]
         assert len(read) == 3
         others += [plan for plan in read for other in {*tables.values()} - {table} if other in plan]
@@ -236,14 +242,15 @@ async def test_a_word_of_the_run_list_is_looked_up_in_postgres_and_found_without
         RunSearch(words=("2026",)),
     )
 
+    db = PostgresSession(connection)
     found = [
-        [row.run_id for row in await postgres_rows.search_runs(connection, each, before=0, limit=2, machine=machine)]
+        [row.run_id for row in await run_index.search_runs(db, each, before=0, limit=2, machine=machine)]
         for each in searches
     ]
     plans = list(connection.plans)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
         await other.execute("DROP INDEX agent_run_words_by_part")
-    short = await postgres_rows.search_runs(connection, searches[0], before=0, limit=2, machine=machine)
+    short = await run_index.search_runs(db, searches[0], before=0, limit=2, machine=machine)
     await connection.close()
 
     assert found == [["20261101-000077"], [], [], ["20261101-019999", "20261101-019998"]]

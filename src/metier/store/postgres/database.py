@@ -10,9 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, LiteralString, NamedTuple
 
 import anyio
+import anyio.to_thread
 import psycopg
 from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict
@@ -23,6 +25,16 @@ from metier.errors import StoreError
 from metier.store.base import ServerHealth, make_printable
 from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
 from metier.store.postgres.schema import Connection, migrate
+from metier.store.queries.session import (
+    POSTGRES,
+    Dialect,
+    RowExists,
+    Session,
+    SqlRow,
+    SqlValue,
+    Work,
+    translate_for_postgres,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,48 @@ def decode_text(text: str) -> str:
     return _MARKED.sub(lambda found: "\x00" if found[1] == "0" else found[1], text) if _MARK in text else text
 
 
-type Work[T] = Callable[[Connection], Awaitable[T]]
+class PostgresSession:
+    """`store.queries.session.Session` on a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return POSTGRES
+
+    async def execute(self, statement: str, values: Sequence[SqlValue] = ()) -> int:
+        return (await self._run(statement, values)).rowcount
+
+    async def fetch_one(self, query: str, values: Sequence[SqlValue] = ()) -> SqlRow | None:
+        row = await (await self._run(query, values)).fetchone()
+        return None if row is None else _decode(row)
+
+    async def fetch_all(self, query: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
+        return [_decode(row) for row in await (await self._run(query, values)).fetchall()]
+
+    async def _run(self, statement: str, values: Sequence[SqlValue]) -> psycopg.AsyncCursor[TupleRow]:
+        try:
+            return await self.connection.execute(
+                translate_for_postgres(statement), [_encode_value(value) for value in values]
+            )
+        except psycopg.errors.UniqueViolation as error:
+            raise RowExists from error
+
+
+def _encode_value(value: SqlValue) -> SqlValue:
+    match value:
+        case str():
+            return encode_text(value)
+        case int() | float() | bytes() | datetime() | None:
+            return value
+        case _:
+            return [encode_text(each) for each in value]
+
+
+def _decode(row: SqlRow) -> SqlRow:
+    return tuple([decode_text(value) if isinstance(value, str) else value for value in row])
+
 
 _CONNECT_SECONDS = 10
 _FIRST_PAUSE_SECONDS = 0.05
@@ -155,8 +208,8 @@ class PoolOptions(Struct, frozen=True, kw_only=True):
     """How long a server that does not answer is waited for before work fails."""
 
 
-class Database:
-    """Made by `open_database`. Belongs to one event loop."""
+class PostgresDatabase:
+    """`store.queries.session.Database` on a server. Made by `open_database`. Belongs to one event loop."""
 
     def __init__(self, address: Address, pool: AsyncConnectionPool[Connection], options: PoolOptions) -> None:
         self.address = address
@@ -164,35 +217,49 @@ class Database:
         self._options = options
         self._is_open = True
 
-    async def run[T](self, work: Work[T]) -> T:
-        """Do work that may be done twice: one statement, or several that do not depend on each other."""
-        return await self._patiently(lambda: self._with_connection(work))
+    async def read[T](self, work: Work[T]) -> T:
+        return await self._patiently(lambda: self._with_session(work))
 
-    async def transact[T](self, work: Work[T]) -> T:
-        """Do work that may be done twice, in one transaction."""
+    async def run[T](self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run work on the connection itself. It may run twice."""
+        return await self.read(lambda db: _use_connection(db, work))
 
-        async def inside(connection: Connection) -> T:
-            async with connection.transaction():
-                return await work(connection)
-
-        return await self.run(inside)
-
-    async def once[T](self, work: Work[T]) -> T:
-        """Do work in one transaction, once, even when the connection is lost at any moment."""
+    async def write[T](
+        self, work: Work[T], *, durable: bool = False, slow: bool = False, repeatable: bool = False
+    ) -> T:
+        del durable, slow  # every commit of a transaction is durable, and the server does the work
+        if repeatable:
+            return await self._patiently(lambda: self._with_session(work, in_transaction=True))
         commit_id = secrets.token_hex(16)
         found: list[T] = []
 
-        async def inside(connection: Connection) -> None:
-            async with connection.transaction():
-                cursor = await connection.execute(
-                    "INSERT INTO agent_commits (commit_id, at) VALUES (%s, clock_timestamp()) ON CONFLICT DO NOTHING",
-                    (commit_id,),
-                )
-                if cursor.rowcount:  # else the attempt before counts, and what it found is there
-                    found[:] = [await work(connection)]
+        async def once(db: Session) -> None:
+            noted = await db.execute(
+                "INSERT INTO agent_commits (commit_id, at) VALUES (?, clock_timestamp()) ON CONFLICT DO NOTHING",
+                (commit_id,),
+            )
+            if noted:  # otherwise the attempt before counts, and its result is known
+                found[:] = [await work(db)]
 
-        await self.run(inside)
+        await self._patiently(lambda: self._with_session(once, in_transaction=True))
         return found[0]
+
+    async def append(self, work: Work[None], has_landed: Work[bool], *, durable: bool) -> None:
+        """One statement is a transaction by itself: no BEGIN and COMMIT, and no note that it was committed."""
+        del durable  # a part of the statement
+        attempts = 0
+
+        async def attempt(db: Session) -> None:
+            nonlocal attempts
+            attempts += 1
+            # The answer to an earlier attempt was lost, and perhaps it counted.
+            if attempts == 1 or not await has_landed(db):
+                await work(db)
+
+        await self.read(attempt)
+
+    async def in_thread[T](self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work)
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -220,12 +287,20 @@ class Database:
                 pause = min(_LONGEST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
             await anyio.sleep(pause)
 
-    async def _with_connection[T](self, work: Work[T]) -> T:
+    async def _with_session[T](self, work: Work[T], *, in_transaction: bool = False) -> T:
         async with self._pool.connection(timeout=_CONNECT_SECONDS) as connection:
-            return await work(connection)
+            if not in_transaction:
+                return await work(PostgresSession(connection))
+            async with connection.transaction():
+                return await work(PostgresSession(connection))
 
 
-async def open_database(address: Address, options: PoolOptions) -> Database:
+async def _use_connection[T](db: Session, work: Callable[[Connection], Awaitable[T]]) -> T:
+    assert isinstance(db, PostgresSession), "this database makes no other"
+    return await work(db.connection)
+
+
+async def open_database(address: Address, options: PoolOptions) -> PostgresDatabase:
     """Connect, bring the tables up to date, make the pool. Raises `StoreUnavailable`."""
     try:
         async with await connect(address) as connection:
@@ -248,7 +323,7 @@ async def open_database(address: Address, options: PoolOptions) -> Database:
         await pool.open()
     except psycopg.Error as error:
         raise build_failure(error, address.shown) from error
-    return Database(address, pool, options)
+    return PostgresDatabase(address, pool, options)
 
 
 _CONNECTION_OPTIONS: dict[str, Any] = {

@@ -49,7 +49,7 @@ async def add_day(connection: Connection, day: str) -> None:
         return  # another process made it at the same moment
 
 
-async def find_days(connection: Connection, before: datetime) -> list[str]:
+async def list_days(connection: Connection, before: datetime) -> list[str]:
     """Days that have a table and were over by then."""
     rows = await fetch_all(
         connection,

@@ -341,6 +341,11 @@ CREATE INDEX agent_runs_without_usage ON agent_runs (number) WHERE NOT has_usage
 CREATE INDEX agent_runs_by_creation ON agent_runs (created_at, status, run_id);
 """
 
+# A large blob is put in several transactions.
+_WHOLE_BLOBS: LiteralString = """
+ALTER TABLE agent_blobs ADD COLUMN is_whole BOOLEAN NOT NULL DEFAULT TRUE;
+"""
+
 MIGRATIONS: tuple[LiteralString, ...] = (
     _FIRST,
     _SECOND,
@@ -354,6 +359,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     _TOKENS,
     _HASHED,
     _USAGE,
+    _WHOLE_BLOBS,
 )
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 

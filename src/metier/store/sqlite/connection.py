@@ -11,6 +11,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,10 @@ from msgspec import Struct
 
 from metier.definitions.files.whole_file import sync_folder
 from metier.errors import StoreError
+from metier.ids import Clock
 from metier.store.failures import StoreDamaged, StoreFull, StoreUnavailable
+from metier.store.machine import Machine
+from metier.store.queries.session import render_time
 from metier.store.sqlite.schema import migrate
 
 
@@ -198,6 +202,8 @@ class Opening(Struct, frozen=True, kw_only=True):
     path: Path
     lock_timeout_seconds: float
     connection_class: type[sqlite3.Connection]
+    clock: Clock
+    machine: Machine
 
 
 class Connections(NamedTuple):
@@ -229,6 +235,7 @@ def connect(opening: Opening, *, alone: bool = False) -> Connections:
                 connection.execute("PRAGMA wal_autocheckpoint=0")
                 connection.execute(f"PRAGMA journal_size_limit={LOG_SIZE}")
                 connection.execute("PRAGMA secure_delete=FAST")
+                _add_functions(connection, opening.clock, opening.machine)
             log = os.open(opening.path.with_name(opening.path.name + "-wal"), os.O_RDWR)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise build_failure(error, opening.path) from error
@@ -246,6 +253,32 @@ def _connect(opening: Opening, *, timeout: float) -> sqlite3.Connection:
         check_same_thread=False,  # worker threads take turns; `_turn` lets only one at it
         factory=opening.connection_class,
     )
+
+
+def _add_functions(connection: sqlite3.Connection, clock: Clock, machine: Machine) -> None:
+    """Add the clocks and the rules of leases that `store.queries.session.SQLITE` names."""
+
+    def time_from_now(seconds: float | None) -> str | None:
+        return None if seconds is None else render_time(clock.now() + timedelta(seconds=seconds))
+
+    def lease_seconds_left(boot_id: str | None, until: float | None) -> float:
+        # The uptime of another boot says nothing, and no process of it is alive.
+        return 0.0 if until is None or boot_id != machine.boot_id() else until - machine.uptime()
+
+    def unix_time_from_now(seconds: float) -> float:
+        return clock.now().timestamp() + seconds
+
+    def uptime_from_now(seconds: float) -> float:
+        return machine.uptime() + seconds
+
+    def lease_is_over(owner: str, boot_id: str, until: float, process: str) -> bool:  # noqa: PLR0917 (called by SQLite)
+        return not owner or lease_seconds_left(boot_id, until) <= 0 or machine.is_gone(process)
+
+    connection.create_function("time_from_now", 1, time_from_now)
+    connection.create_function("unix_time_from_now", 1, unix_time_from_now)
+    connection.create_function("uptime_from_now", 1, uptime_from_now)
+    connection.create_function("lease_seconds_left", 2, lease_seconds_left)
+    connection.create_function("lease_is_over", 4, lease_is_over)
 
 
 def _create_file(path: Path) -> None:

@@ -1,21 +1,34 @@
 """One SQLite file, reached without blocking the event loop, and the disk space reserved beside it."""
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from metier.errors import StoreError
+from metier.store.base import make_printable
 from metier.store.failures import StoreFull, StoreUnavailable
+from metier.store.queries.session import (
+    SQLITE,
+    Dialect,
+    SqlRow,
+    SqlValue,
+    Work,
+    render_time,
+    translate_for_sqlite,
+)
 from metier.store.sqlite.connection import (
     LOG_SIZE,
     Change,
@@ -81,7 +94,62 @@ _COMMITS_BETWEEN_LOOKS = 16
 """Asking for the length of the log costs as much as half a commit."""
 
 
-class Database:
+class SqliteSession:
+    """`store.queries.session.Session` on a connection. Its methods never suspend: see `_complete`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return SQLITE
+
+    async def execute(self, statement: str, values: Sequence[SqlValue] = ()) -> int:
+        return self._connection.execute(translate_for_sqlite(statement), _encode(values)).rowcount
+
+    async def fetch_one(self, query: str, values: Sequence[SqlValue] = ()) -> SqlRow | None:
+        # Not `fetchone`: a statement that returns changed rows has changed them all only when all were fetched.
+        rows = await self.fetch_all(query, values)
+        return rows[0] if rows else None
+
+    async def fetch_all(self, query: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
+        return self._connection.execute(translate_for_sqlite(query), _encode(values)).fetchall()
+
+
+def _encode(values: Sequence[SqlValue]) -> list[str | int | float | bytes | None]:
+    return [_encode_value(value) for value in values]
+
+
+def _encode_value(value: SqlValue) -> str | int | float | bytes | None:
+    match value:
+        case str():
+            return value if value.isascii() else make_printable(value)
+        case int() | float() | bytes() | None:
+            return value
+        case datetime():
+            return render_time(value)
+        case _:
+            return json.dumps([make_printable(each) for each in value])
+
+
+def _complete[T](work: Work[T], connection: sqlite3.Connection) -> T:
+    """Run queries to their end, here: on the event loop or in a worker thread, inside of a transaction or not.
+
+    They are coroutines because PostgreSQL needs that. With a session that never suspends, the first step is the last.
+    """
+    running = work(SqliteSession(connection))
+    try:
+        running.send(None)
+    except StopIteration as finished:
+        # `StopIteration.value` has no type parameter; it is what `work` returned.
+        return cast(T, finished.value)
+    running.close()
+    raise RuntimeError("A query waited for something other than its session")
+
+
+class SqliteDatabase:
+    """`store.queries.session.Database` on one file."""
+
     def __init__(self, path: Path, connections: Connections) -> None:
         self.path = path
         self.ballast = Ballast(path)
@@ -100,25 +168,26 @@ class Database:
         self._threads = anyio.CapacityLimiter(4)
         """Our own: a run must be able to write while every shared worker thread waits for a tool."""
 
-    async def read[T](self, query: Change[T]) -> T:
-        """Run a short query on the spot. Only a database that is being recovered makes it wait, in a thread."""
+    async def read[T](self, work: Work[T]) -> T:
+        """Run short queries at once. Only a database that is being recovered makes them wait, in a thread."""
         self._check_open()
         try:
-            return query(self._quick)
+            return _complete(work, self._quick)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if not is_busy(error):
                 raise self._failure(error) from error
         async with self._turn:
-            return await self._in_thread(lambda: query(self._patient))
+            return await self._in_thread(lambda: _complete(work, self._patient))
 
     async def write[T](
-        self, change: Change[T], *, durable: bool = False, slow: bool = False, landed: Change[bool] | None = None
+        self, work: Work[T], *, durable: bool = False, slow: bool = False, repeatable: bool = False
     ) -> T:
-        """Run a change in one transaction. `landed` finds out, after a commit that failed midway, whether it counts.
+        """Run a change in one transaction. A task can be canceled before the commit; after it, the call returns."""
+        del repeatable  # a commit is never repeated: its outcome is known, or the disk has failed
+        return await self._write(partial(_transact, work, None), durable=durable, slow=slow)
 
-        A task that is canceled is so before the commit; once it is committed, the call returns.
-        """
-        return await self._write(partial(transact, change=change, landed=landed), durable=durable, slow=slow)
+    async def append(self, work: Work[None], has_landed: Work[bool], *, durable: bool) -> None:
+        await self._write(partial(_transact, work, has_landed), durable=durable)
 
     async def _write[T](self, work: Change[T], *, durable: bool, slow: bool = False) -> T:
         if time.perf_counter() - self._yielded_at > _YIELD_SECONDS:
@@ -237,10 +306,15 @@ class Database:
         return failure
 
 
-async def open_database(opening: Opening) -> Database:
+def _transact[T](work: Work[T], has_landed: Work[bool] | None, connection: sqlite3.Connection) -> T:
+    landed = None if has_landed is None else partial(_complete, has_landed)
+    return transact(connection, partial(_complete, work), landed)
+
+
+async def open_database(opening: Opening) -> SqliteDatabase:
     """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged` when it cannot serve as a store."""
     connections = await anyio.to_thread.run_sync(partial(_connect_with_reserve, opening))
-    database = Database(opening.path, connections)
+    database = SqliteDatabase(opening.path, connections)
     await database.in_thread(database.ballast.restore)
     return database
 

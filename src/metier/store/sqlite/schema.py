@@ -266,8 +266,14 @@ CREATE INDEX runs_without_usage ON runs (number) WHERE has_usage = 0;
 CREATE INDEX runs_by_creation ON runs (created_at, status, run_id);
 """
 
+# Every run has a lease from its creation. Runs that no process had driven yet had none.
+_LEASES = """
+INSERT INTO leases (run_id, owner, token, since, boot_id, until, process)
+    SELECT run_id, '', 0, '', '', 0.0, '' FROM runs WHERE run_id NOT IN (SELECT run_id FROM leases);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS, _TOKENS, _USAGE
+    _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS, _TOKENS, _USAGE, _LEASES
 )  # fmt: skip
 """Step N leads from version N to N + 1. A step that was released is never changed."""
 

@@ -1,0 +1,101 @@
+"""Approvals and the decisions on them. Everything runs inside the caller's transaction."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from metier.store.base import ApprovalAttempt, ApprovalRow
+from metier.store.failures import ApprovalUnknown, StoreDamaged
+from metier.store.queries.run_index import Conditions, build_where
+from metier.store.queries.session import NO_LIMIT, Session, SqlRow, parse_optional_time, parse_time
+
+_COLUMNS = "approval_id, run_id, step_id, payload, created_at, expires_at, status, decided_by, reason, edited_payload"
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    status: Literal["approved", "denied", "expired"]
+    decided_by: str
+    reason: str
+    edited_payload: bytes | None
+
+
+async def insert_approval(db: Session, row: ApprovalRow) -> None:
+    """Asking the same question again changes nothing, so that it can be repeated after a crash."""
+    await db.execute(
+        f"INSERT INTO approvals ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (approval_id) DO NOTHING",
+        (
+            *(row.approval_id, row.run_id, row.step_id, row.payload, row.created_at, row.expires_at),
+            *(row.status, row.decided_by, row.reason, row.edited_payload),
+        ),
+    )
+    known = await db.fetch_one(
+        "SELECT run_id, step_id, payload FROM approvals WHERE approval_id = ?", (row.approval_id,)
+    )
+    if known != (row.run_id, row.step_id, row.payload):
+        raise StoreDamaged(
+            f"Approval {row.approval_id!r} already asks about another call", hint="Deny it, then start the run again"
+        )
+
+
+async def decide(db: Session, approval_id: str, decision: Decision) -> bool:
+    """Compare and set: only an open approval changes. Late decisions are recorded too. Raises `ApprovalUnknown`."""
+    counted = await db.execute(
+        "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, edited_payload = ?"
+        " WHERE approval_id = ? AND status = 'open'",
+        (decision.status, decision.decided_by, decision.reason, decision.edited_payload, approval_id),
+    )
+    known = await db.fetch_one("SELECT run_id FROM approvals WHERE approval_id = ?", (approval_id,))
+    if known is None:
+        raise ApprovalUnknown(
+            f"There is no approval {approval_id!r}", hint="List what is open with `agent approvals list`"
+        )
+    await db.execute(
+        "INSERT INTO approval_attempts (run_id, approval_id, status, decided_by, reason, at, counted)"
+        f" VALUES (?, ?, ?, ?, ?, {db.dialect.seconds_from_now}, ?)",
+        (known[0], approval_id, decision.status, decision.decided_by, decision.reason, 0, counted == 1),
+    )
+    return counted == 1
+
+
+async def list_attempts(db: Session, approval_id: str) -> list[ApprovalAttempt]:
+    """Oldest first."""
+    rows = await db.fetch_all(
+        "SELECT status, decided_by, reason, at, counted FROM approval_attempts WHERE approval_id = ? ORDER BY number",
+        (approval_id,),
+    )
+    return [
+        ApprovalAttempt(
+            approval_id=approval_id,
+            status=status,
+            decided_by=decided_by,
+            reason=reason,
+            at=parse_time(at),
+            counted=bool(counted),
+        )
+        for status, decided_by, reason, at, counted in rows
+    ]
+
+
+async def list_approvals(
+    db: Session, where: Conditions, *, order: str = "number", limit: int | None = None
+) -> list[ApprovalRow]:
+    conditions, values = build_where(where)
+    query = f"SELECT {_COLUMNS}, number FROM approvals WHERE {conditions} ORDER BY {order} LIMIT ?"
+    return [_build_approval(row) for row in await db.fetch_all(query, (*values, NO_LIMIT if limit is None else limit))]
+
+
+def _build_approval(row: SqlRow) -> ApprovalRow:
+    return ApprovalRow(
+        approval_id=row[0],
+        run_id=row[1],
+        step_id=row[2],
+        payload=row[3],
+        created_at=parse_time(row[4]),
+        expires_at=parse_optional_time(row[5]),
+        status=row[6],
+        decided_by=row[7],
+        reason=row[8],
+        edited_payload=row[9],
+        number=row[10],
+    )
