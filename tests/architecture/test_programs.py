@@ -44,6 +44,16 @@ def test_only_the_launcher_starts_programs(modules: list[Module]) -> None:
         "import multiprocessing as m\nm.get_context('spawn')",
         "import webbrowser\nwebbrowser.open('x')",
         "from asyncio import create_subprocess_shell",
+        "import anyio\nimport anyio.to_thread\nasync def f(): await anyio.open_process('x')",
+        "import os\nimport os.path\nos.system('x')",
+        "import concurrent.futures\nconcurrent.futures.ProcessPoolExecutor()",
+        "from mcp.client.stdio import stdio_client",
+        "async def f(loop): await loop.subprocess_exec(None, 'x')",
+        "def f(buffer): buffer.open_in_editor()",
+        "import os\ngetattr(os, 'system')('x')",
+        "import os\ndef f(name): getattr(os, name)('x')",
+        "import importlib\nimportlib.import_module('subprocess').run('x')",
+        "__import__('os').system('x')",
     ],
 )
 def test_start_that_bypasses_the_launcher_is_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
