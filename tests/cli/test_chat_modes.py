@@ -97,3 +97,33 @@ def test_a_strict_host_leaves_no_mode_that_skips_questions(workspace: Workspace,
         terminal.wait_for("lan")
         terminal.type(CTRL_D)
         assert terminal.wait_for_end() == 0
+
+
+def test_plan_mode_denies_changes_that_a_rule_allows_and_lets_commands_look(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    make_guarded(workspace, model)
+    rules = "{tool: Write, allow: true}, {tool: Bash, allow: true, when: {command: {in: [touch made, ls]}}}"
+    workspace.write(".agent/policy.yaml", f"tool_approvals:\n  rules: [{rules}]\n")
+    model.follow(
+        calls("Write", path="a.txt", content="x\n"),
+        calls("Bash", command="touch made"),
+        calls("Bash", command="ls"),
+        says("1. Write a.txt"),
+    )
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("/permissions plan" + ENTER)
+        terminal.wait_for("Permission mode plan")
+        terminal.type("Make the file" + ENTER)
+        terminal.wait_for("Carry out this plan?")
+        terminal.type("n")
+        terminal.wait_for(PROMPT)
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert not (workspace.folder / "a.txt").exists()
+    assert not (workspace.folder / "made").exists()
+    write, touch, look = [str(message) for message in model.received[-1]["messages"] if message["role"] == "tool"]
+    assert "Plan mode" in write
+    assert "Plan mode" in touch
+    assert "agent.yaml" in look

@@ -1,7 +1,9 @@
-"""The policy of a run that works beside others in one workspace: it reads, and changes nothing. Pure."""
+"""The policy of a run that may only read, because it shares a workspace or because its chat is in plan mode. Pure."""
 
 from metier.approval.chain import ChainPolicy
 from metier.approval.judge import DELEGATE, RUN_TASK, RulePolicy, name_call
+from metier.approval.rules import SHELL
+from metier.approval.shell import build_call, read_shell_call
 from metier.approval.verdict import Verdict
 from metier.decisions import ActionStep
 from metier.tools.effects import Effect
@@ -33,8 +35,22 @@ class ReadingPolicy:
         return self._narrowed.effect(action)
 
     def _refuse(self, action: ActionStep) -> Verdict | None:
-        # What is handed on is done by a run that may not do more than this one.
-        name, _ = name_call(action)
-        if name in (DELEGATE, RUN_TASK) or name in PAGES or self.effect(action) == "read":
+        if is_reading(action, self.effect(action)):
             return None
         return Verdict(decision="deny", reason=REASON, rule=RULE)
+
+
+def is_reading(action: ActionStep, effect: Effect) -> bool:
+    """Return True for a call that changes nothing in the workspace."""
+    # A child run may not do more than the run that starts it.
+    name, _ = name_call(action)
+    return name in (DELEGATE, RUN_TASK) or name in PAGES or effect == "read"
+
+
+def is_reading_command(action: ActionStep, root: str) -> bool:
+    """Return True for a shell line whose commands are all known to read only."""
+    name, arguments = name_call(action)
+    if name != SHELL:
+        return False
+    line = read_shell_call(build_call(SHELL, frozenset({SHELL}), arguments, root=root), root)
+    return all(unit.is_vouched for unit in line.units)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -186,6 +186,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """Whom to ask when files of skills changed since the run began; without it the run parks."""
     code: Mapping[str, str] = field(default_factory=dict[str, str])
     """The code that the run above continues with."""
+    deny_changes: Callable[[], str] = lambda: ""
+    """Asked before each step: why only reading is allowed now, whatever rules say; empty if more is allowed."""
     accepts_loss: bool = False
     """Continue with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
     known: Sequence[e.Entry] = ()
@@ -429,7 +431,7 @@ class Runtime:
     async def _begin(self, run: PreparedRun, request: RunRequest, watch: Watch, *, queue: str = "") -> RunState:
         """Put together everything that the run is started with, then make it exist with that, then drive it."""
         shift, owner = watch.shift, self.place.owner
-        async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
+        async with self._open_services(run, watch) as services:
             started = await build_start(request, run, services, pins=await pin(services, run))
             started = seal(started, self.place, run.folder.name)
             row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
@@ -456,13 +458,17 @@ class Runtime:
                 if code is None:
                     return await self._come_to_rest(log, watch)
                 watch = replace(watch, code=code)
-                async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
+                async with self._open_services(run, watch) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
                     if await self._take_answer(log, answer, services, is_told=is_told) or can_ask(log.state, watch.ask):
                         await log.update_index()
                         await self._go_on(log, services, watch, answer=answer)
             return await self._come_to_rest(log, watch)
+
+    def _open_services(self, run: PreparedRun, watch: Watch) -> AbstractAsyncContextManager[Services]:
+        place, deny = run.agent.place, watch.deny_changes
+        return build_services(place, self.store, run=run, observe=watch.observe, deny_changes=deny)
 
     async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
         """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""

@@ -1,7 +1,7 @@
 """The permission mode of a chat: which questions of the profile are answered without the user.
 
-A mode never allows more than the host: a call that a rule denies stays denied, and a rule that asks still asks. Each
-decision is in the journal with the mode as its reason.
+A mode never allows more than the host: a call that a rule denies stays denied, and a rule that asks still asks. Plan
+mode also denies changes that a rule allows. Each decision is in the journal with the mode as its reason.
 """
 
 from collections.abc import Sequence
@@ -44,6 +44,10 @@ class PermissionModes:
         if is_default and (self.mode == "auto" or (self.mode == "accept edits" and question.tool in EDITS)):
             return Reply(decision="approved", by=find_user(), reason=f"Permission mode: {self.mode}")
         return await self._ask(question)
+
+    def deny_changes(self) -> str:
+        """Return why only reading is allowed in this mode; empty if more is."""
+        return _DENIED if self.mode == "plan" else ""
 
     def cycle(self, profile: Profile) -> None:
         modes = list_modes(profile)

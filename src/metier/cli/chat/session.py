@@ -340,6 +340,8 @@ class Session:
                 stopper=stopper,
                 report=warn_line,
                 ask=self._modes if self._screen.is_terminal else None,
+                # A command that the user types is the user's own action.
+                deny_changes=self._modes.deny_changes if not is_typed else lambda: "",
             )
             self._stopper = stopper
             try:
