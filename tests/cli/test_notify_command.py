@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from chat_pty import agent_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, run_approved, use_model
 
@@ -121,6 +122,19 @@ def test_script_that_changed_since_it_was_accepted_does_not_run(
     assert row["state"] == "open"
     assert "changed since you accepted them: scripts" in row["reason"]
     assert strict.agent("run", "Do it again", "-q") == 2
+
+
+def test_script_that_changes_while_the_user_is_asked_is_not_accepted(strict: Workspace, model: ModelServer) -> None:
+    configure(strict, model, "sh", "scripts/notify.sh")
+    with agent_terminal(strict.folder, "notify", "accept") as terminal:
+        terminal.wait_for("Accept these files as they are?")
+        strict.write("scripts/notify.sh", "another program\n")
+        terminal.type("y\r")
+        terminal.wait_for("The files changed while you were asked")
+        assert terminal.wait_for_end() == 2
+
+    assert strict.agent("run", "Do it", "-q") == 2
+    assert model.received == []
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,13 @@ def accept(
     if not code.roots:
         warn_line("notify.command runs no file of the workspace: nothing to accept")
         return 0
+    digest = code.digest()
     write_line(f"notify.command runs {' '.join(place.settings.notify.command)}")
     for path in code.roots:
         write_line(f"  {path}")
     if not yes and not decide_interactively("Accept these files as they are?", flag="--yes"):
         return 1
-    accept_notify_command(place, now=place.clock.now())
+    accept_notify_command(place, code=digest, now=place.clock.now())
     warn_line("Accepted")
     return 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from metier.definitions.files.whole_file import replace_file
-from metier.errors import ConfigError
+from metier.errors import ConfigError, UsageError
 from metier.messages import Value
 from metier.programs.code import CommandLine, ProgramCode, find_program_code
 from metier.programs.launcher import NEUTRAL_FOLDER, NOTIFICATION, Program, use_accepted_program
@@ -79,13 +79,19 @@ def check_notify_command(place: Host) -> None:
         )
 
 
-def accept_notify_command(place: Host, *, now: datetime) -> None:
-    """Accept the command with the files of the workspace that it runs now. Raises `OSError`."""
+def accept_notify_command(place: Host, *, code: str, now: datetime) -> None:
+    """Accept the command with the files of the workspace that it runs.
+
+    `code` is their digest from before the user was asked: a program that runs meanwhile could change them until the
+    answer. Raises `UsageError` if they differ now, and `OSError`.
+    """
+    if find_notify_code(place).digest() != code:
+        raise UsageError("The files changed while you were asked", hint="Review them and accept them again")
     accepted = NotifyAcceptance(
         workspace=str(place.workspace),
         command=place.settings.notify.command,
         accepted_at=now,
-        code=find_notify_code(place).digest(),
+        code=code,
     )
     path = _locate_acceptance(place)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
