@@ -1,5 +1,6 @@
 """Permission modes of a chat at a real terminal: Shift-Tab, `/permissions`, plan mode."""
 
+import pytest
 from chat_pty import CTRL_D, ENTER, chat_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace, use_model
@@ -127,3 +128,63 @@ def test_plan_mode_denies_changes_that_a_rule_allows_and_lets_commands_look(
     assert "Plan mode" in write
     assert "Plan mode" in touch
     assert "agent.yaml" in look
+
+
+@pytest.mark.parametrize("mode", ["accept edits", "auto"])
+def test_no_mode_writes_files_that_run_by_themselves_also_not_through_a_link(
+    workspace: Workspace, model: ModelServer, mode: str
+) -> None:
+    make_guarded(workspace, model)
+    workspace.write("conftest.py", "")
+    (workspace.folder / "notes.py").symlink_to("conftest.py")
+    model.follow(
+        calls("Write", path="site/x.pth", content="import os\n"),
+        calls("Write", path="notes.py", content="import os\n"),
+        says("Done."),
+    )
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type(f"/permissions {mode}" + ENTER)
+        terminal.wait_for(f"Permission mode {mode}")
+        terminal.type("Work" + ENTER)
+        for _ in range(2):
+            terminal.wait_for("[?]:")
+            terminal.type("n")
+            terminal.wait_for("Why not?")
+            terminal.type(ENTER)
+        terminal.wait_for("Done.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert not (workspace.folder / "site").exists()
+    assert (workspace.folder / "conftest.py").read_text() == ""
+
+
+def test_always_in_a_conversation_does_not_reach_a_link_to_a_file_that_runs_by_itself(
+    workspace: Workspace, model: ModelServer
+) -> None:
+    make_guarded(workspace, model)
+    workspace.write("conftest.py", "")
+    (workspace.folder / "notes.py").symlink_to("conftest.py")
+    model.follow(
+        calls("Write", path="a.txt", content="x\n"),
+        says("First."),
+        calls("Write", path="notes.py", content="import os\n"),
+        says("Second."),
+    )
+    with chat_terminal(workspace.folder) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Work" + ENTER)
+        terminal.wait_for("[?]:")
+        terminal.type("a")
+        terminal.wait_for("in this conversation")
+        terminal.type("c")
+        terminal.wait_for("First.")
+        terminal.type("More" + ENTER)
+        terminal.wait_for("[?]:")
+        terminal.type("n")
+        terminal.wait_for("Why not?")
+        terminal.type(ENTER)
+        terminal.wait_for("Second.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert (workspace.folder / "conftest.py").read_text() == ""

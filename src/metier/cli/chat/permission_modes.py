@@ -1,7 +1,8 @@
 """The permission mode of a chat: which questions of the profile are answered without the user.
 
 A mode never allows more than the host: a call that a rule denies stays denied, and a rule that asks still asks. Plan
-mode also denies changes that a rule allows. Each decision is in the journal with the mode as its reason.
+mode also denies changes that a rule allows, and no mode approves writing a file that runs by itself. Each
+decision is in the journal with the mode as its reason.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,12 @@ class PermissionModes:
     async def __call__(self, question: ApprovalQuestion) -> Reply | None:
         if self.mode == "plan":
             return Reply(decision="denied", by=find_user(), reason=_DENIED)
-        is_default = question.asked is not None and is_profile_reason(question.asked.reason)
+        # The profile asks about a file that runs by itself like about any other; the answer is always the user's.
+        is_default = (
+            question.asked is not None
+            and is_profile_reason(question.asked.reason)
+            and not (question.tool in EDITS and question.writes_running_file)
+        )
         if is_default and (self.mode == "auto" or (self.mode == "accept edits" and question.tool in EDITS)):
             return Reply(decision="approved", by=find_user(), reason=f"Permission mode: {self.mode}")
         return await self._ask(question)

@@ -474,7 +474,7 @@ async def list_always(chat: Chat) -> list[str]:
 
 async def is_always(chat: Chat, question: ApprovalQuestion) -> bool:
     """The person said "always" to a call like this one."""
-    return _build_key(question) in await list_always(chat)
+    return not question.leads_to_running_file and _build_key(question) in await list_always(chat)
 
 
 async def keep_always(chat: Chat, question: ApprovalQuestion) -> None:

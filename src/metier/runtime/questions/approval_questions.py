@@ -9,6 +9,7 @@ from typing import Literal, cast
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.approval.running_files import find_running_file
 from metier.engine import entries as e
 from metier.engine.execution.approvals import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries_of
@@ -18,6 +19,7 @@ from metier.errors import ApprovalClosed, UsageError
 from metier.ids import Clock
 from metier.store.base import ApprovalAttempt, ApprovalRow, Store
 from metier.store.failures import ApprovalUnknown
+from metier.tools.protected import runs_by_itself
 from metier.tools.schemas import SchemaCheck
 
 EXPIRY = "expiry"
@@ -51,6 +53,16 @@ class ApprovalQuestion:
     async def preview(self, arguments: dict[str, JsonValue]) -> str:
         """What the call would change with other arguments, where its tool can show that."""
         return (await self.look(self.tool, arguments)).preview
+
+    @property
+    def leads_to_running_file(self) -> bool:
+        """A link in its arguments leads to a file that programs run or obey by themselves."""
+        return self.asked is not None and any(runs_by_itself(path) for path in self.asked.leads_to)
+
+    @property
+    def writes_running_file(self) -> bool:
+        """It is about a file that programs run or obey by themselves, by its name or through a link."""
+        return find_running_file(self.arguments) is not None or self.leads_to_running_file
 
     @property
     def hash(self) -> str:
