@@ -1,6 +1,9 @@
 """Terminal control sequences from the model, a tool and a file name never reach a chat's terminal."""
 
-from chat_pty import CTRL_D, ENTER, chat_terminal
+import json
+
+import pytest
+from chat_pty import CTRL_D, ENTER, agent_terminal, chat_terminal
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace, use_model
 
@@ -59,3 +62,23 @@ def test_no_control_sequence_of_a_call_reaches_the_terminal_at_the_approval(
         terminal.hang_up()
 
     assert find_forbidden(raw) == []
+
+
+def test_a_question_about_a_command_shows_what_terminal_sequences_would_hide(
+    workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace.configure(model=use_model(model), runtime={"profile": "guarded"})
+    model.follow(calls("Bash", command="echo \x1b]0; touch made #\x07 done"), says("Done."))
+    with agent_terminal(workspace.folder, "run", "Work") as terminal:
+        card = terminal.wait_for("[?]:")
+        terminal.type("q")
+        terminal.wait_for_end()
+    capsys.readouterr()
+    assert workspace.agent("approvals", "list", "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert workspace.agent("approvals", "show", listed["approval_id"]) == 0
+
+    assert "$ echo \\x1b]0; touch made #\\x07 done" in card
+    assert "command: echo \\x1b]0; touch made #\\x07 done" in capsys.readouterr().out
+    (asked,) = [event for event in workspace.events() if event["event_type"] == "approval_requested"]
+    assert asked["payload"]["arguments"]["command"] == "echo \\x1b]0; touch made #\\x07 done"

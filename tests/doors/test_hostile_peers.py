@@ -166,6 +166,27 @@ def test_a_dialog_that_was_cancelled_approves_nothing_whatever_else_it_says(
     assert not (workspace.folder / "a.txt").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("echo \x1b]0; touch a #\x07", "echo \\x1b]0; touch a #\\x07"),
+        ("touch a\u202eb", "touch a\\u202eb"),
+        (f"TOKEN=ghp_{'0aA' * 12};touch a", "TOKEN=***REDACTED***;touch a"),
+    ],
+)
+def test_a_dialog_of_the_editor_hides_nothing_that_would_run(
+    workspace: Workspace, model: ModelServer, command: str, shown: str
+) -> None:
+    model.follow(calls("Bash", command=command), says("Done."))
+    cancelled = {"outcome": {"outcome": "cancelled"}}
+
+    with Editor(workspace.folder, answer=lambda _: cancelled) as editor:
+        editor.prompt(editor.begin(), "Run it")
+
+    (asked,) = editor.asked
+    assert asked["params"]["toolCall"]["rawInput"]["command"] == shown
+
+
 def test_an_editor_gets_no_control_or_bidi_characters_in_messages(workspace: Workspace, model: ModelServer) -> None:
     family = "\U0001f468\u200d\U0001f469"
     model.follow(says(f"hi \x1b]0;title\x07\x1b[2J\u202e {family} end"))

@@ -35,22 +35,22 @@ class ReadingPolicy:
         return self._narrowed.effect(action)
 
     def _refuse(self, action: ActionStep) -> Verdict | None:
-        if is_reading(action, self.effect(action)):
+        if changes_nothing(action, self.effect(action)):
             return None
         return Verdict(decision="deny", reason=REASON, rule=RULE)
 
 
-def is_reading(action: ActionStep, effect: Effect) -> bool:
-    """Return True for a call that changes nothing in the workspace."""
+def changes_nothing(action: ActionStep, effect: Effect) -> bool:
+    """Return True for a call of a tool that changes nothing in the workspace."""
     # A child run may not do more than the run that starts it.
     name, _ = name_call(action)
     return name in (DELEGATE, RUN_TASK) or name in PAGES or effect == "read"
 
 
-def is_reading_command(action: ActionStep, root: str) -> bool:
-    """Return True for a shell line whose commands are all known to read only."""
+def is_reading(action: ActionStep, effect: Effect, *, root: str) -> bool:
+    """Return True for a call that changes nothing, also for a shell line whose commands are all known to read only."""
     name, arguments = name_call(action)
     if name != SHELL:
-        return False
+        return changes_nothing(action, effect)
     line = read_shell_call(build_call(SHELL, frozenset({SHELL}), arguments, root=root), root)
     return all(unit.is_vouched for unit in line.units)

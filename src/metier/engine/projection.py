@@ -20,6 +20,7 @@ from metier.hook_events import HooksRan
 from metier.messages import ToolCallPart
 from metier.providers.known_cost import find_cost
 from metier.task_events import ModelChanged, RunAdopted, SkillCodeAccepted, StepOutcomeUnknown
+from metier.telemetry.call_text import reveal_value
 from metier.undo_events import UndoFinished, UndoStarted
 
 SUMMARY_CHARACTERS = 400
@@ -262,7 +263,7 @@ def _project_step(
                     step_id=entry.step_id,
                     action=entry.action.type,
                     tool=tool_of(entry.action.params, entry.action.type),
-                    arguments=entry.action.params,
+                    arguments=reveal_value(entry.action.params),
                     effect=entry.effect,
                     idempotency_key=entry.idempotency_key,
                     verdict=entry.verdict,
@@ -288,7 +289,7 @@ def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -
             step_id="",
             action="call_tool",
             tool=each.tool,
-            arguments=given.get(each.call_id),
+            arguments=reveal_value(given.get(each.call_id)),
             status="failed",
             error_type=each.code,
             verdict="deny",
@@ -310,7 +311,7 @@ def _project_refused(entry: e.StepFinished, state: RunState) -> list[ev.Payload]
             step_id=entry.step_id,
             action=step.action.type,
             tool=tool_of(step.action.params, step.action.type),
-            arguments=step.action.params,
+            arguments=reveal_value(step.action.params),
             status=entry.status,
             error_type=entry.error_type,
             verdict=entry.verdict,
@@ -383,7 +384,7 @@ def _project_answer(
                 step_id=entry.step_id,
                 tool=tool_of(step.action.params, step.action.type) if step else "",
                 arguments_hash=entry.arguments_hash,
-                arguments=step.action.params if step else None,
+                arguments=reveal_value(step.action.params) if step else None,
                 justification=entry.justification,
                 rule=entry.reason,
                 expires_at=datetime.fromisoformat(entry.expires_at) if entry.expires_at else None,

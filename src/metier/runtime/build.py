@@ -1,7 +1,7 @@
 """Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -77,17 +77,9 @@ from metier.tools.web.url import WebAccess
 
 @asynccontextmanager
 async def build_services(
-    place: Host,
-    store: Store,
-    *,
-    run: PreparedRun,
-    observe: Observer | None = None,
-    deny_changes: Callable[[], str] = lambda: "",
+    place: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it.
-
-    `deny_changes` returns why only reading is allowed at the moment, or an empty text.
-    """
+    """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it."""
     settings, agent, facts = place.settings, run.agent, load_facts(find_facts_file(place))
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
@@ -113,9 +105,7 @@ async def build_services(
             holds_to_schema=holds_to_schema(choose_provider(settings.model), place.environ),
             facts=facts,
             policy=rules,
-            find_new_denial=NewDenials(
-                place.workspace, policy.text, tools=tools, root=place.root, deny_changes=deny_changes
-            ).find,
+            find_new_denial=NewDenials(place.workspace, policy.text, tools=tools, root=place.root).find,
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from metier.approval.reading import is_reading
+from metier.decisions import ActionStep
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
@@ -466,9 +468,17 @@ class Runtime:
                         await self._go_on(log, services, watch, answer=answer)
             return await self._come_to_rest(log, watch)
 
-    def _open_services(self, run: PreparedRun, watch: Watch) -> AbstractAsyncContextManager[Services]:
-        place, deny = run.agent.place, watch.deny_changes
-        return build_services(place, self.store, run=run, observe=watch.observe, deny_changes=deny)
+    @asynccontextmanager
+    async def _open_services(self, run: PreparedRun, watch: Watch) -> AsyncGenerator[Services]:
+        async with build_services(run.agent.place, self.store, run=run, observe=watch.observe) as services:
+
+            def find_denial(action: ActionStep) -> str:
+                if denial := services.find_new_denial(action):
+                    return denial
+                reads = is_reading(action, services.policy.effect(action), root=str(services.workspace))
+                return "" if reads else watch.deny_changes()
+
+            yield replace(services, find_new_denial=find_denial)
 
     async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
         """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""

@@ -8,7 +8,7 @@ from jinja2 import Environment
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
 from metier.runtime.notify.links import PATH, DecisionLinks, DecisionRight
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.server.console.inbox_cards import build_approval_card
@@ -77,7 +77,13 @@ async def _render(request: Request, state: ServerState, question: ApprovalQuesti
     runtime = state.runtime
     run = await runtime.store.find_run(question.row.run_id)
     is_stale = await runtime.approvals.is_stale(question)
-    card = build_approval_card(question, run, is_stale=is_stale, clean=build_place_cleaner(state.host).value)
+    card = build_approval_card(
+        question,
+        run,
+        is_stale=is_stale,
+        clean=build_place_cleaner(state.host).value,
+        redactor=build_place_redactor(state.host),
+    )
     environment = cast("Environment", request.app.state.console)  # put there by `console.pages.mount`
     return environment.get_template("decision.html").render(card=card, decider=right.decider)
 

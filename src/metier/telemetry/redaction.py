@@ -66,6 +66,11 @@ class Redactor:
         spans = self.spans(text)
         return _replace(text, spans) if spans else text
 
+    def redact_known(self, text: str) -> str:
+        """The text without the exact values alone."""
+        spans = _merge(list(self._find_known(text)))
+        return _replace(text, spans) if spans else text
+
     def find(self, text: str) -> tuple[Finding, ...]:
         """What `redact` would take out, in order, without overlaps."""
         return tuple(Finding(span.kind, span.start, span.end) for span in self.spans(text))

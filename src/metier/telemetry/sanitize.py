@@ -51,6 +51,14 @@ def sanitize(text: str) -> str:
     return _PARTS.sub(_show, text) if _is_suspect(text) else text
 
 
+def reveal(text: str) -> str:
+    """Text that will be executed or written: as `sanitize`, but terminal sequences become visible, not removed.
+
+    A shell takes the characters of a sequence for a part of the line: `\\x1b]0; rm x #\\x07` runs `rm`.
+    """
+    return _PARTS.sub(_show_all, text) if _is_suspect(text) else text
+
+
 def sanitize_line(text: str) -> str:
     """Text for one line: line feeds and tabs become visible too, so that it cannot fake another line."""
     return sanitize(text).replace("\n", "\\n").replace("\t", "\\t")
@@ -90,11 +98,21 @@ def _show(match: re.Match[str]) -> str:
             return _escape(match[0])
 
 
+def _show_all(match: re.Match[str]) -> str:
+    match match.lastgroup:
+        case "keep":
+            return match[0]
+        case "newline":
+            return "\n"
+        case _:
+            return "".join(map(_escape, match[0]))
+
+
 def _escape(character: str) -> str:
     code = ord(character)
     if character == "\r":
         return "\\r"
-    if 0x20 <= code < 0x7F:
+    if character in "\n\t" or 0x20 <= code < 0x7F or SUSPECT.fullmatch(character) is None:
         return character
     if code <= 0xFF:
         return f"\\x{code:02x}"

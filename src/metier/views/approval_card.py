@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from pydantic import JsonValue
 from rich.text import Text
 
-from metier.telemetry.sanitize import sanitize, sanitize_line
+from metier.telemetry.sanitize import reveal, sanitize_line
 from metier.views.argument_line import build_line
 from metier.views.diff import is_diff, render_diff
 
@@ -83,7 +83,7 @@ def describe_call(card: ApprovalCard) -> str:
     given = card.arguments
 
     def name(key: str) -> str:
-        return sanitize_line(str(given.get(key, "")))
+        return sanitize_line(reveal(str(given.get(key, ""))))
 
     match card.tool:
         case "Bash":
@@ -133,7 +133,7 @@ def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[
 
 def _list_lines(label: str, text: str, *, style: str, most: int | None) -> Iterator[Text]:
     """A user decides about the text: a line is broken over lines of the screen, and cut only where it is endless."""
-    lines = sanitize(text).splitlines() or [""]
+    lines = reveal(text).splitlines() or [""]
     shown = lines if most is None else lines[:most]
     for number, line in enumerate(shown):
         lead = label if number == 0 else " " * len(label)

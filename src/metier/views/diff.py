@@ -9,7 +9,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 from rich.text import Text
 
-from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sanitize import reveal
 from metier.views.run_view import StepView
 
 MAX_LINES = 80
@@ -89,7 +89,7 @@ def render_diff(
 def parse_diff(unified: str) -> Iterator[DiffLine]:
     """The lines of a unified diff with their numbers, safe to show. What is no diff is context."""
     old = new = 0
-    for line in sanitize(unified).splitlines():
+    for line in reveal(unified).splitlines():
         if hunk := _HUNK.match(line):
             old, new = int(hunk[1]), int(hunk[2])
             yield DiffLine("hunk", 0, line)

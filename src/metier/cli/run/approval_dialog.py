@@ -32,7 +32,9 @@ from metier.runtime.questions.answers import ChangedCode
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.questions.resumption import FLAGS, Limit, RaisedLimits, build_raise, check_raise, find_limit
 from metier.runtime.workspace.policy import add_rule, build_rule
+from metier.telemetry.call_text import show_call, show_call_text
 from metier.telemetry.excerpt import one_line
+from metier.telemetry.sanitize import reveal
 from metier.views.approval_card import ApprovalCard, name_call, render_background, render_card
 from metier.views.painter import Painter, build_painter
 
@@ -281,13 +283,13 @@ def build_card(
 ) -> ApprovalCard:
     """What a person sees of a question, or of the call that they made of it. Known secrets are masked."""
     asked, redactor = question.asked, build_output_redactor()
-    shown = {name: redactor.redact_value(value) for name, value in (arguments or question.arguments).items()}
+    shown = {name: show_call(value, redactor) for name, value in (arguments or question.arguments).items()}
     told = (asked.preview if asked else "") if arguments is None else preview
     return ApprovalCard(
         approval_id=question.row.approval_id,
         tool=question.tool,
         arguments=shown,
-        preview=redactor.redact(told),
+        preview=show_call_text(told, redactor),
         reason=redactor.redact(asked.reason) if asked else "",
         risk=asked.risk if asked else "",
         justification=redactor.redact(asked.justification) if asked else "",
@@ -367,7 +369,7 @@ def describe(question: ApprovalQuestion) -> list[str]:
     lines = ["", f"approval {question.row.approval_id}: {question.tool}{risk} wants to run with"]
     lines += [f"  {name}: {_shown(value)}" for name, value in question.arguments.items()] or ["  no arguments"]
     if asked is not None and asked.preview:
-        lines += ["", *asked.preview.splitlines(), ""]
+        lines += ["", *reveal(asked.preview).splitlines(), ""]
     return lines
 
 
@@ -399,7 +401,7 @@ def parse_arguments(text: str) -> JsonValue:
 
 
 def _shown(value: JsonValue) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = reveal(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     return text.replace("\n", "\n    ")
 
 

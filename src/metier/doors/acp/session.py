@@ -26,6 +26,7 @@ from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import BUILT_IN
 from metier.runtime.workspace.listed import list_definitions
+from metier.telemetry.call_text import show_call, show_call_text
 from metier.telemetry.jsonl import FILE_NAME, read_events
 
 ANSWER_SECONDS = 10.0
@@ -221,7 +222,7 @@ class Session:
             "title": f"{question.tool}: {asked.reason}" if asked is not None and asked.reason else question.tool,
             "kind": get_kind(question.tool),
             "status": "pending",
-            "rawInput": self._redactor.redact_value(question.arguments),
+            "rawInput": show_call(dict(question.arguments), self._redactor),
             "content": await self._preview(question),
         }
         try:
@@ -247,7 +248,7 @@ class Session:
             before = await self._buffers.read(path)
             return [build_diff(path, read_text(path) if before is None else before, content, redactor=self._redactor)]
         preview = question.asked.preview if question.asked is not None else ""
-        text = self._redactor.redact(preview)
+        text = show_call_text(preview, self._redactor)
         return [{"type": "content", "content": {"type": "text", "text": f"```diff\n{text}\n```"}}] if text else []
 
     async def _elicit(self, state: RunState, stopper: Stopper) -> Answer | None:

@@ -14,7 +14,6 @@ from pydantic import JsonValue
 from metier.approval.denied_programs import find_denied_programs
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
-from metier.approval.reading import is_reading, is_reading_command
 from metier.approval.rules import OutsideScripts, Scope
 from metier.approval.scopes import ScopeReader
 from metier.approval.verdict import ALLOW
@@ -151,25 +150,14 @@ def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
 
 
 class NewDenials:
-    """Denials that came after a run was pinned to its rules: deny rules in the workspace's policy file, and plan mode.
+    """Deny rules that were added to the workspace's policy file after a run was pinned to it.
 
     They count at once, so that a rule can stop a run that waits or works. What they refuse is the result of a step: the
     journal has it, and a replay does not read the file.
     """
 
-    def __init__(
-        self,
-        workspace: Path,
-        pinned: bytes,
-        *,
-        tools: Toolbox,
-        root: Path,
-        deny_changes: Callable[[], str] = lambda: "",
-    ) -> None:
-        """`deny_changes` returns why only reading is allowed at the moment, or an empty text."""
+    def __init__(self, workspace: Path, pinned: bytes, *, tools: Toolbox, root: Path) -> None:
         self._workspace = workspace
-        self._profile = ProfilePolicy("permissive", tools)
-        self._deny_changes = deny_changes
         self._root = root
         self._tools = tools
         self._text = pinned
@@ -182,25 +170,14 @@ class NewDenials:
         except ConfigError as error:
             return str(error)
         verdict = policy.judge_tool(action, skill="") if policy is not None else ALLOW
-        return verdict.reason if verdict.decision == "deny" else self._find_change(action)
-
-    def _find_change(self, action: ActionStep) -> str:
-        reason = self._deny_changes()
-        if (
-            not reason
-            or is_reading(action, self._profile.effect(action))
-            or is_reading_command(action, str(self._root))
-        ):
-            return ""
-        return reason
+        return verdict.reason if verdict.decision == "deny" else ""
 
     def _read(self) -> RulePolicy | None:
         text = read_policy_file(self._workspace)
         if text != self._text:
             scope = read_host(ScopeReader(root=str(self._root)), text, workspace=self._workspace)
-            self._policy = RulePolicy(
-                self._profile, self._tools, root=str(self._root), scopes=(scope,), is_partial=True
-            )
+            permissive = ProfilePolicy("permissive", self._tools)
+            self._policy = RulePolicy(permissive, self._tools, root=str(self._root), scopes=(scope,), is_partial=True)
             self._text = text
         return self._policy
 

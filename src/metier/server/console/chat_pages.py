@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, OpenTurn, list_chats, open_chat
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
@@ -127,6 +127,7 @@ async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
             await runtime.store.find_run(question.row.run_id),
             is_stale=await runtime.approvals.is_stale(question),
             clean=clean,
+            redactor=build_place_redactor(runtime.place),
         )
         for question in await chat.find_approvals()
     ]

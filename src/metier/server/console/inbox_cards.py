@@ -11,6 +11,9 @@ from metier.runtime.inbox import WaitingRun, WaitKind
 from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.runtime.questions.resumption import Limit
 from metier.store.base import RunRow
+from metier.telemetry.call_text import show_call
+from metier.telemetry.redaction import Redactor
+from metier.telemetry.sanitize import reveal
 from metier.views.call_words import describe_call
 from metier.views.form_fields import FormField, build_fields
 
@@ -74,10 +77,11 @@ class WaitingCard(Struct, frozen=True, kw_only=True):
 
 
 def build_approval_card(
-    question: ApprovalQuestion, run: RunRow | None, *, is_stale: bool, clean: Clean
+    question: ApprovalQuestion, run: RunRow | None, *, is_stale: bool, clean: Clean, redactor: Redactor
 ) -> ApprovalCard:
     row, asked = question.row, question.asked
-    given = cast("dict[str, JsonValue]", clean(dict(question.arguments)))  # a cleaned object is an object
+    # Not by `clean`: it removes terminal sequences, and a shell would run what is inside of them.
+    given = cast("dict[str, JsonValue]", show_call({**question.arguments}, redactor))  # an object stays one
     is_open = row.status == "open"
     return ApprovalCard(
         approval_id=row.approval_id,
@@ -88,7 +92,7 @@ def build_approval_card(
         sentence=describe_call(question.tool, given),
         arguments=given,
         hash=question.hash,
-        preview=asked.preview if asked is not None else "",
+        preview=reveal(asked.preview) if asked is not None else "",
         base=asked.base if asked is not None else "",
         leads=asked.leads_to if asked is not None else (),
         reason=asked.reason if asked is not None else "",

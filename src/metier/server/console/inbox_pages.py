@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
 from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -51,7 +51,13 @@ async def _build_card(page: Page, question: ApprovalQuestion) -> ApprovalCard:
     runtime = page.state.runtime
     run = await runtime.store.find_run(question.row.run_id)
     is_stale = await runtime.approvals.is_stale(question)
-    return build_approval_card(question, run, is_stale=is_stale, clean=build_place_cleaner(runtime.place).value)
+    return build_approval_card(
+        question,
+        run,
+        is_stale=is_stale,
+        clean=build_place_cleaner(runtime.place).value,
+        redactor=build_place_redactor(runtime.place),
+    )
 
 
 @router.get("/approvals/{name}")

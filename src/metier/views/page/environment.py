@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.telemetry.excerpt import cut_middle, one_line
-from metier.telemetry.sanitize import sanitize
+from metier.telemetry.sanitize import reveal, sanitize
 from metier.views.closing import find_seconds, format_cost, format_seconds, format_tokens
 from metier.views.diff import build_step_diff, parse_diff
 from metier.views.page.markdown_html import render_markdown_html
@@ -130,7 +130,7 @@ class _OutsideTexts(Struct, frozen=True):
 
     def list_diff_lines(self, unified: str) -> list[tuple[str, str, str]]:
         """Kind, number and text of each line; the rest is counted."""
-        lines = list(parse_diff(self.sanitize(unified)))
+        lines = list(parse_diff(self.clean(reveal(unified))))
         shown = [(line.kind, str(line.number or ""), line.text) for line in lines[:_MOST_LINES]]
         left = len(lines) - len(shown)
         return [*shown, ("note", "", f"… {left:,} more lines")] if left else shown
