@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from bench.table import Row
-from metier.events import Payload, SkillStepExecuted
+from metier.events.payload import Payload
+from metier.events.step import SkillStepExecuted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink
 from metier.telemetry.options import LoggingOptions

@@ -14,7 +14,7 @@ from typing import override
 import anyio
 
 from bench.table import Row
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import Delta, ModelRequest, Observer
 from metier.runtime.host import Host

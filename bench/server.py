@@ -14,8 +14,8 @@ import anyio
 import psycopg
 
 from bench.table import Row
-from metier.event_record import EventRecord
-from metier.events import PromptLayerCut
+from metier.events.model import PromptLayerCut
+from metier.events.record import EventRecord
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.server.feed import Feed, Watcher

@@ -1,5 +1,6 @@
 """Write the generated docs: the reference, a drawing, the table of programs. `--check` fails when stale."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic.fields import FieldInfo
 from metier import errors
 from metier.cli.help.help_texts import dress, load_texts
 from metier.cli.root import ALIASES, COMMANDS, load_command
-from metier.event_record import SCHEMA_VERSION, EventRecord, payload_types
+from metier.events.record import SCHEMA_VERSION, EventRecord, payload_types
 from metier.settings.template import setting_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -126,8 +127,9 @@ def _type_name(field: FieldInfo) -> str:
         if isinstance(annotation, type) and not getattr(annotation, "__args__", ())
         else str(annotation)
     )
-    for noise in ("typing.", "metier.events.", "metier.decisions.", "metier.messages.", "NoneType", "pydantic.types."):
-        name = name.replace(noise, "None" if noise == "NoneType" else "")
+    name = re.sub(r"\bmetier\.(events\.\w+|decisions|messages)\.", "", name).replace("NoneType", "None")
+    for noise in ("typing.", "pydantic.types."):
+        name = name.replace(noise, "")
     return name.replace("|", "\\|")
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from metier.errors import SkillNotFound as SkillNotFound
     from metier.errors import ToolFailed as ToolFailed
     from metier.errors import UsageError as UsageError
-    from metier.event_record import EventRecord as Event
+    from metier.events.record import EventRecord as Event
     from metier.runtime.skill_router import create_run_router as create_run_router
     from metier.store.failures import DuplicateMessageError as DuplicateMessageError
     from metier.store.failures import ResumeTokenRefused as ResumeTokenRefused
@@ -61,7 +61,7 @@ _HOMES = {
     "ConfigError": "errors",
     "Decision": "api.results",
     "DuplicateMessageError": "store.failures",
-    "Event": "event_record:EventRecord",
+    "Event": "events.record:EventRecord",
     "ExecutionStatus": "capabilities.protocol",
     "MetierError": "errors",
     "Question": "api.results",

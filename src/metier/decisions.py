@@ -1,7 +1,7 @@
 """What a model's reply means (which skill, what to disclose, what to do next), and what came of it. Pure values."""
 
 import json
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, JsonValue
 
@@ -139,3 +139,10 @@ class StepExecutionResult(Value):
     stdout_summary: str = ""
     stderr_summary: str = ""
     retry_count: int = 0
+
+
+type TaskState = Literal[
+    "pending", "in_progress", "completed", "failed", "timeout", "blocked", "escalated", "input_required", "delegating",
+    "paused", "canceled"
+]  # fmt: skip
+TASK_STATES: tuple[str, ...] = get_args(TaskState.__value__)

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 import metier
-from metier import events
+from metier.events.run import RunFinished, RunStarted
+from metier.events.step import SkillStepExecuted
 from metier.messages import ModelReply
 from metier.providers.base import Delta, ModelRequest, Observer
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
@@ -50,9 +51,9 @@ async def test_events_come_in_order_with_typed_payloads_and_the_result_follows(f
         result = stream.result
 
     assert [each.seq for each in seen] == sorted(each.seq for each in seen)
-    assert isinstance(seen[0].payload, events.RunStarted)
-    assert isinstance(seen[-1].payload, events.RunFinished)
-    [step] = [each.payload for each in seen if isinstance(each.payload, events.SkillStepExecuted)]
+    assert isinstance(seen[0].payload, RunStarted)
+    assert isinstance(seen[-1].payload, RunFinished)
+    [step] = [each.payload for each in seen if isinstance(each.payload, SkillStepExecuted)]
     assert (step.tool, step.status) == ("look", "succeeded")
     assert text == "I look.I saw trees."
     assert result.text == "I saw trees."

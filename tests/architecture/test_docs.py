@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from metier.cli.root import ALIASES, COMMANDS, load_command
-from metier.event_record import payload_types
+from metier.events.record import payload_types
 from metier.settings.template import setting_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,6 +13,8 @@ ANSWERS = (
     Answer("Where does a run choose what to do next?", "engine/decide.py", "def decide("),
     Answer("Where does a journal become the state of a run?", "engine/state.py", "def fold("),
     Answer("Which entries can a journal hold?", "engine/entries.py", "class RunStarted("),
+    Answer("Which events of a step does the log hold?", "events/step.py", "class StepStarted("),
+    Answer("Where is the envelope of an event?", "events/record.py", "class EventRecord("),
     Answer("Where is the one loop that drives every run?", "engine/loop.py", "async def drive("),
     Answer("Where is a request sent to the model and its reply recorded?", "engine/model/call.py", "async def "),
     Answer("What happens to a step that a crash left in doubt?", "engine/execution/recovery.py", "async def "),

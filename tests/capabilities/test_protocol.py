@@ -1,10 +1,7 @@
 """States, their two mappings, and the forms that are asked with."""
 
-from typing import get_args
-
 import pytest
 
-from metier import events
 from metier.capabilities.protocol import (
     RESUMABLE,
     TERMINAL,
@@ -15,11 +12,12 @@ from metier.capabilities.protocol import (
     execution_status_to_task_state,
     task_state_to_execution_status_value,
 )
+from metier.decisions import TASK_STATES
 from metier.errors import UsageError
 
 
 def test_states_are_the_words_of_runs() -> None:
-    assert {state.value for state in TaskState} == set(get_args(events.TaskState.__value__))
+    assert {state.value for state in TaskState} == set(TASK_STATES)
 
 
 def test_a_state_is_terminal_resumable_or_under_way() -> None:

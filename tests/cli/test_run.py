@@ -13,7 +13,7 @@ from run_workspace import QUICK, Workspace
 
 from agent_command import AGENT, run_agent
 from metier.cli.shared.options import join_words
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 
 pytestmark = pytest.mark.slow
 

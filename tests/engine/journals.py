@@ -4,7 +4,7 @@ from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, ModelDecision
 from metier.engine import entries as e
 from metier.engine.state import RunState, fold
-from metier.events import Candidate
+from metier.events.skill import Candidate
 from metier.messages import ModelReply, Part, TextPart, ToolCallPart, Usage
 from metier.tools.effects import Effect
 

@@ -19,7 +19,7 @@ from reference_scenario import Call, Narrator
 from metier.engine.journal import read_entries
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
-from metier.events import LogRepaired, PinnedDefinitionUsed
+from metier.events.run import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host

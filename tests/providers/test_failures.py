@@ -9,7 +9,7 @@ from vendors import KEY, VENDORS, Vendor, ask
 from wire_server import Answer, WireServer, whole
 
 from metier.errors import ProviderError
-from metier.events import Payload
+from metier.events.payload import Payload
 from metier.providers.connection import Server
 from metier.providers.facts import load_facts
 from metier.providers.failures import AuthFailed, BadRequest, CallFailed, RateLimited, ToolsUnsupported

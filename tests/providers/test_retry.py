@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from metier.events import LlmRequestFailed, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled, Payload
+from metier.events.model import LlmRequestFailed, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
+from metier.events.payload import Payload
 from metier.messages import ModelReply, TextPart, user
 from metier.providers.base import Delta, ModelRequest
 from metier.providers.facts import load_facts

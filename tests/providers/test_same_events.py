@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from vendors import VENDORS, Vendor
 from wire_server import WireServer
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime

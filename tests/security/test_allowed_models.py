@@ -6,7 +6,7 @@ import pytest
 from workspaces import Drill
 
 from metier.errors import MetierError
-from metier.events import Payload
+from metier.events.payload import Payload
 from metier.messages import user
 from metier.providers.allowed import AllowedProvider
 from metier.providers.base import ModelRequest

@@ -11,6 +11,7 @@ from console_client import ConsoleClient
 from model_server import ModelServer, Reply, calls, says
 from run_workspace import GREET, QUICK, Workspace
 
+from metier.decisions import TaskState
 from metier.evals.history import keep_result
 from metier.evals.results import EvalResult, GradeRow
 from metier.evals.results import RunRow as EvalRow
@@ -18,7 +19,6 @@ from metier.ids import format_run_id
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
-from metier.task_state import TaskState
 
 ANSWER = """# Notes of this week
 

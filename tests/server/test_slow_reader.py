@@ -14,8 +14,8 @@ from run_workspace import Workspace
 from running_server import RunningServer, serving
 from test_api_runs import WRITE, start, streaming, wait_until
 
-from metier.event_record import EventRecord
-from metier.events import PromptLayerCut
+from metier.events.model import PromptLayerCut
+from metier.events.record import EventRecord
 from metier.server.feed import QUEUE
 from metier.telemetry.jsonl import FILE_NAME
 

@@ -11,7 +11,7 @@ from teams import Call, Cast, Deed, Line, find_told, open_team, write_agents
 
 from metier.engine import entries as e
 from metier.engine.journal import read_entries
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.ids import CHILD
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer

@@ -10,12 +10,12 @@ from teams import Call, Cast, Deed, find_told, open_team, write, write_agents
 from metier.engine.projection_work import list_task_steps
 from metier.engine.state import RunState
 from metier.errors import ConfigError, UsageError
+from metier.events.task import TaskStepChanged
 from metier.runtime.child_runs import request_task
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
-from metier.task_events import TaskStepChanged
 from metier.telemetry.jsonl import read_events
 from metier.tools.base import ToolContext, ToolResult
 

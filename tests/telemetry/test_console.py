@@ -9,10 +9,13 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from metier.event_record import EventRecord, payload_types
-from metier.events import LlmDecisionDecoded, LlmRequestMeta, Payload, RunFailed, RunStarted, SkillStepExecuted
+from metier.events.model import LlmDecisionDecoded, LlmRequestMeta
+from metier.events.payload import Payload
+from metier.events.record import EventRecord, payload_types
+from metier.events.run import RunFailed, RunStarted
+from metier.events.step import SkillStepExecuted
+from metier.events.task import ChildRunFinished, TaskPlanned
 from metier.ids import SystemClock
-from metier.task_events import ChildRunFinished, TaskPlanned
 from metier.telemetry.console import WORDINGS, ConsoleSink
 
 

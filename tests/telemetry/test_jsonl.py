@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from metier.errors import LogDamaged, LogError, LogLocked
-from metier.event_record import EventRecord
-from metier.events import LogRepaired, RunFailed
+from metier.events.record import EventRecord
+from metier.events.run import LogRepaired, RunFailed
 from metier.ids import SystemClock
 from metier.telemetry.jsonl import FILE_NAME, JsonlSink, LogPool, read_events
 
@@ -270,8 +270,8 @@ _ENDLESS = """
 import sys
 from pathlib import Path
 from datetime import UTC, datetime
-from metier.event_record import EventRecord
-from metier.events import RunFailed
+from metier.events.record import EventRecord
+from metier.events.run import RunFailed
 from metier.ids import SystemClock
 from metier.telemetry.jsonl import JsonlSink
 sink = JsonlSink.open(Path(sys.argv[1]), clock=SystemClock())

@@ -8,7 +8,8 @@ import pytest
 
 from metier.cli.shared.failure import report
 from metier.errors import MetierError
-from metier.events import RunFailed, StepStarted
+from metier.events.run import RunFailed
+from metier.events.step import StepStarted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink
 from metier.telemetry.redaction import build_redactor

@@ -7,8 +7,11 @@ import pytest
 
 from metier.decisions import ActionStep
 from metier.errors import LogError
-from metier.event_record import EventRecord
-from metier.events import LlmDecisionDecoded, Payload, PromptBudgetComputed, RunFailed, StepStarted
+from metier.events.model import LlmDecisionDecoded, PromptBudgetComputed
+from metier.events.payload import Payload
+from metier.events.record import EventRecord
+from metier.events.run import RunFailed
+from metier.events.step import StepStarted
 from metier.ids import SystemClock, SystemIds
 from metier.telemetry.jsonl import JsonlSink, read_events
 from metier.telemetry.options import LoggingOptions

@@ -12,7 +12,8 @@ import pytest
 from pydantic import JsonValue
 
 from metier.context.tokens import TokenCounter
-from metier.events import Payload, SkillStepExecuted
+from metier.events.payload import Payload
+from metier.events.step import SkillStepExecuted
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.builtin import build_builtin_tools, build_shell_tools
 from metier.tools.files.scope import Scope

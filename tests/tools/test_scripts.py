@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.definitions.skills.skill import load_skill
-from metier.events import Payload, SkillStepExecuted
+from metier.events.payload import Payload
+from metier.events.step import SkillStepExecuted
 from metier.skills.package import PackageSource, SkillPackage
 from metier.skills.trust.judgement import digest_tree
 from metier.tools.base import ToolContext, ToolResult

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from metier.event_record import EventRecord
-from metier.events import Payload
+from metier.events.payload import Payload
+from metier.events.record import EventRecord
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

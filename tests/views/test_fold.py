@@ -5,40 +5,42 @@ from collections.abc import Iterator
 import pytest
 from records import record, records
 
-from metier import events as ev
-from metier import task_events as tv
-from metier.event_record import EventRecord, payload_types
+from metier.events.model import LlmRequestFailed, LlmRequestMeta, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
+from metier.events.payload import Payload
+from metier.events.record import EventRecord, payload_types
+from metier.events.run import RunFailed, RunFinished, RunPaused, RunStarted
+from metier.events.skill import Handoff, SkillInvocationStarted
+from metier.events.step import ApprovalDecided, ApprovalRequested, CallRefused, SkillStepExecuted, StepStarted
+from metier.events.task import ChildRunStarted
 from metier.telemetry.console import WORDINGS
 from metier.views import fold as folding
 from metier.views.fold import add_text, fold, fold_all, with_answer
 from metier.views.fold_notes import NOTES, UNSEEN
 from metier.views.run_view import NoteView, RunView, StepView, TextView
 
-META = ev.LlmRequestMeta(provider="anthropic", model="m", latency_ms=900)
+META = LlmRequestMeta(provider="anthropic", model="m", latency_ms=900)
 PAID = META.model_copy(update={"input_tokens": 1200, "cached_tokens": 900, "output_tokens": 40, "cost_usd": 0.02})
 
 
-class _Newer(ev.Payload):
+class _Newer(Payload):
     """An event of which this version has no words."""
 
     event_type = "newer"
     message: str
 
 
-def run_with_a_step() -> Iterator[ev.Payload]:
-    yield ev.RunStarted(task="look", agent="writer", provider="anthropic", model="m", profile="guarded")
-    yield ev.LlmRequestSent(turn=1, meta=META)
-    yield ev.LlmResponseReceived(
-        turn=1, meta=PAID, stop_reason="tool_calls", text_summary="I look.", tool_calls=("Bash",)
-    )
-    yield ev.StepStarted(step_id="1.1", action="run_command", tool="Bash", arguments={"command": "git log -5"})
-    yield ev.SkillStepExecuted(
+def run_with_a_step() -> Iterator[Payload]:
+    yield RunStarted(task="look", agent="writer", provider="anthropic", model="m", profile="guarded")
+    yield LlmRequestSent(turn=1, meta=META)
+    yield LlmResponseReceived(turn=1, meta=PAID, stop_reason="tool_calls", text_summary="I look.", tool_calls=("Bash",))
+    yield StepStarted(step_id="1.1", action="run_command", tool="Bash", arguments={"command": "git log -5"})
+    yield SkillStepExecuted(
         step_id="1.1", action="run_command", status="succeeded", tool="Bash", exit_code=0, duration_ms=210,
         excerpt="a\nb", output_lines=2,
     )  # fmt: skip
-    yield ev.LlmRequestSent(turn=2, meta=META)
-    yield ev.LlmResponseReceived(turn=2, meta=PAID, stop_reason="end", text_summary="Done.")
-    yield ev.RunFinished(result_summary="Done.", turns=2, input_tokens=2400, output_tokens=80, duration_ms=4000)
+    yield LlmRequestSent(turn=2, meta=META)
+    yield LlmResponseReceived(turn=2, meta=PAID, stop_reason="end", text_summary="Done.")
+    yield RunFinished(result_summary="Done.", turns=2, input_tokens=2400, output_tokens=80, duration_ms=4000)
 
 
 def test_run_with_one_step_is_text_step_answer_and_usage() -> None:
@@ -66,7 +68,7 @@ def test_view_of_the_log_is_the_view_that_was_live() -> None:
 
 
 @pytest.mark.parametrize("payload_type", payload_types().values(), ids=payload_types().keys())
-def test_every_event_type_is_folded_or_noted_or_worded(payload_type: type[ev.Payload]) -> None:
+def test_every_event_type_is_folded_or_noted_or_worded(payload_type: type[Payload]) -> None:
     places = [payload_type in folding.FOLDS, payload_type in NOTES, payload_type.event_type in WORDINGS]
 
     assert any(places)
@@ -74,23 +76,23 @@ def test_every_event_type_is_folded_or_noted_or_worded(payload_type: type[ev.Pay
 
 
 def test_event_without_a_note_of_its_own_is_noted_as_the_event_lines_word_it() -> None:
-    view = fold_all(records([ev.Handoff(from_skill="a", to_skill="b", rationale="r"), _Newer(message="m")]))
+    view = fold_all(records([Handoff(from_skill="a", to_skill="b", rationale="r"), _Newer(message="m")]))
 
     assert [note.level for note in view.items if isinstance(note, NoteView)] == ["detail"]
 
 
 def test_call_that_is_asked_about_is_one_step_from_question_to_end() -> None:
-    asked = ev.ApprovalRequested(
+    asked = ApprovalRequested(
         approval_id="a1", step_id="1.1", tool="Write", arguments_hash="h", arguments={"path": "x"}, rule="ask"
     )
-    view = fold(fold(RunView(), record(ev.RunStarted(task="t"))), record(asked, seq=2))
+    view = fold(fold(RunView(), record(RunStarted(task="t"))), record(asked, seq=2))
     assert [(step.state, step.approval_id) for step in view.steps] == [("waiting", "a1")]
     assert view.waiting is not None
     assert (view.waiting.kind, view.waiting.id) == ("approval", "a1")
 
-    view = fold(view, record(ev.ApprovalDecided(approval_id="a1", decision="approved"), seq=3))
-    view = fold(view, record(ev.StepStarted(step_id="1.1", action="call_tool", tool="Write"), seq=4))
-    ended = ev.SkillStepExecuted(step_id="1.1", action="call_tool", status="succeeded", tool="Write")
+    view = fold(view, record(ApprovalDecided(approval_id="a1", decision="approved"), seq=3))
+    view = fold(view, record(StepStarted(step_id="1.1", action="call_tool", tool="Write"), seq=4))
+    ended = SkillStepExecuted(step_id="1.1", action="call_tool", status="succeeded", tool="Write")
     view = fold(view, record(ended, seq=5))
 
     assert [(step.state, step.approval_id) for step in view.steps] == [("succeeded", "a1")]
@@ -99,9 +101,9 @@ def test_call_that_is_asked_about_is_one_step_from_question_to_end() -> None:
 
 def test_question_of_an_older_log_without_step_id_becomes_the_step_that_followed() -> None:
     payloads = [
-        ev.ApprovalRequested(approval_id="a1", tool="Write", arguments_hash="h", arguments={"path": "x"}),
-        ev.ApprovalDecided(approval_id="a1", decision="approved"),
-        ev.StepStarted(step_id="1.1", action="call_tool", tool="Write", arguments={"path": "x"}),
+        ApprovalRequested(approval_id="a1", tool="Write", arguments_hash="h", arguments={"path": "x"}),
+        ApprovalDecided(approval_id="a1", decision="approved"),
+        StepStarted(step_id="1.1", action="call_tool", tool="Write", arguments={"path": "x"}),
     ]
 
     view = fold_all(records(payloads))
@@ -111,8 +113,8 @@ def test_question_of_an_older_log_without_step_id_becomes_the_step_that_followed
 
 def test_denied_call_says_who_denied_it_and_why() -> None:
     payloads = [
-        ev.ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h"),
-        ev.ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
+        ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h"),
+        ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
     ]
 
     view = fold_all(records(payloads))
@@ -121,12 +123,12 @@ def test_denied_call_says_who_denied_it_and_why() -> None:
 
 
 def test_call_that_a_person_denied_is_one_step_though_the_run_refuses_it_too() -> None:
-    asked = ev.ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h")
+    asked = ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h")
     view = fold_all(
         records([
             asked,
-            ev.ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
-            ev.CallRefused(step_id="1.1", action="call_tool", tool="Bash", arguments={"command": "ls"},
+            ApprovalDecided(approval_id="a1", decision="denied", decided_by="ada", reason="not now"),
+            CallRefused(step_id="1.1", action="call_tool", tool="Bash", arguments={"command": "ls"},
                            status="denied", reason="not now", verdict="ask"),
         ])
     )  # fmt: skip
@@ -137,14 +139,14 @@ def test_call_that_a_person_denied_is_one_step_though_the_run_refuses_it_too() -
 
 def test_child_run_is_below_the_run_that_began_it_and_its_usage_counts() -> None:
     parent = [
-        ev.RunStarted(task="t"),
-        tv.ChildRunStarted(step_id="1.1", child_run_id="c1", agent="writer", task="draft"),
+        RunStarted(task="t"),
+        ChildRunStarted(step_id="1.1", child_run_id="c1", agent="writer", task="draft"),
     ]
     child = [
-        ev.RunStarted(task="draft", parent_run_id="r1"),
-        ev.LlmRequestSent(turn=1, meta=META),
-        ev.LlmResponseReceived(turn=1, meta=PAID, stop_reason="end"),
-        ev.RunStarted(task="deep", parent_run_id="c1"),
+        RunStarted(task="draft", parent_run_id="r1"),
+        LlmRequestSent(turn=1, meta=META),
+        LlmResponseReceived(turn=1, meta=PAID, stop_reason="end"),
+        RunStarted(task="deep", parent_run_id="c1"),
     ]
     view = fold_all(records(parent))
     for number, payload in enumerate(child[:3], start=1):
@@ -161,30 +163,30 @@ def test_child_run_is_below_the_run_that_began_it_and_its_usage_counts() -> None
 def test_call_without_a_price_makes_the_cost_unknown_and_not_free() -> None:
     unknown = PAID.model_copy(update={"cost_usd": None})
 
-    view = fold_all(records([ev.LlmResponseReceived(turn=1, meta=unknown, stop_reason="end")]))
+    view = fold_all(records([LlmResponseReceived(turn=1, meta=unknown, stop_reason="end")]))
 
     assert view.usage.known_cost_usd is None
 
 
 def test_retry_is_the_same_call_and_names_the_wait() -> None:
     payloads = [
-        ev.LlmRequestSent(turn=1, meta=META),
-        ev.LlmRetryScheduled(turn=1, meta=META, reason="rate_limited", delay_seconds=4),
+        LlmRequestSent(turn=1, meta=META),
+        LlmRetryScheduled(turn=1, meta=META, reason="rate_limited", delay_seconds=4),
     ]
     view = fold_all(records(payloads))
     assert view.waiting is not None
     assert (view.waiting.kind, view.waiting.delay_seconds) == ("retry", 4)
 
-    view = fold(view, record(ev.LlmRequestSent(turn=1, meta=META.model_copy(update={"attempt": 2})), seq=3))
+    view = fold(view, record(LlmRequestSent(turn=1, meta=META.model_copy(update={"attempt": 2})), seq=3))
 
     assert [(call.state, call.attempt) for call in view.calls] == [("running", 2)]
 
 
 def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_beginning() -> None:
-    view = fold_all(records([ev.LlmRequestSent(turn=1, meta=META)]))
+    view = fold_all(records([LlmRequestSent(turn=1, meta=META)]))
     view = add_text(view, "First line.\n\nSecond line.")
 
-    reply = ev.LlmResponseReceived(turn=1, meta=PAID, stop_reason="x", text_summary="First…", tool_calls=("Bash",))
+    reply = LlmResponseReceived(turn=1, meta=PAID, stop_reason="x", text_summary="First…", tool_calls=("Bash",))
     view = fold(view, record(reply, seq=2))
 
     assert [item.text for item in view.items if isinstance(item, TextView)] == ["First line.\n\nSecond line."]
@@ -192,16 +194,16 @@ def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_beginning() -> 
 
 
 def test_interrupted_reply_keeps_what_had_arrived() -> None:
-    failed = ev.LlmRequestFailed(turn=1, meta=META, reason="interrupted", message="m", partial_text="Once upon")
+    failed = LlmRequestFailed(turn=1, meta=META, reason="interrupted", message="m", partial_text="Once upon")
 
-    view = fold_all(records([ev.LlmRequestSent(turn=1, meta=META), failed]))
+    view = fold_all(records([LlmRequestSent(turn=1, meta=META), failed]))
 
     assert [item.text for item in view.items if isinstance(item, TextView)] == ["Once upon"]
 
 
 def test_failed_and_paused_runs_say_why() -> None:
-    failed = fold_all(records([ev.RunFailed(reason="prompt_too_large", message="Too large", turns=3)]))
-    paused = fold_all(records([ev.RunPaused(kind="signal", reason="Stopped", resume_with="agent resume r1")]))
+    failed = fold_all(records([RunFailed(reason="prompt_too_large", message="Too large", turns=3)]))
+    paused = fold_all(records([RunPaused(kind="signal", reason="Stopped", resume_with="agent resume r1")]))
 
     assert (failed.status, failed.reason, failed.message, failed.turn) == ("failed", "prompt_too_large", "Too large", 3)
     assert paused.waiting is not None
@@ -209,13 +211,13 @@ def test_failed_and_paused_runs_say_why() -> None:
 
 
 def test_skill_that_takes_charge_is_a_heading() -> None:
-    view = fold_all(records([ev.SkillInvocationStarted(skill_name="notes", rationale="tidy\nup")]))
+    view = fold_all(records([SkillInvocationStarted(skill_name="notes", rationale="tidy\nup")]))
 
     assert view.items == (NoteView(turn=0, level="heading", text="notes tidy up"),)
 
 
 def test_exact_result_takes_the_place_of_its_summary() -> None:
-    view = fold_all(records([ev.RunFinished(result_summary="x" * 400)]))
+    view = fold_all(records([RunFinished(result_summary="x" * 400)]))
     assert view.answer_is_cut
 
     view = with_answer(view, "x" * 1000)
@@ -224,6 +226,6 @@ def test_exact_result_takes_the_place_of_its_summary() -> None:
 
 
 def test_resumed_run_whose_beginning_was_not_seen_has_the_totals_of_its_end() -> None:
-    view = fold_all(records([ev.RunFinished(turns=7, input_tokens=900, output_tokens=90, cost_usd=0.5)]))
+    view = fold_all(records([RunFinished(turns=7, input_tokens=900, output_tokens=90, cost_usd=0.5)]))
 
     assert (view.turn, view.usage.input_tokens, view.usage.cost_usd) == (7, 900, 0.5)

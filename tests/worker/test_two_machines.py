@@ -11,7 +11,7 @@ import pytest
 from anyio.streams.text import TextReceiveStream
 from worker_fleet import is_all, leave_runs, wait_for_rows
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
 from services.worker_load import Crew, Load, build_place, count_sent

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from metier.decisions import TaskState
 from metier.errors import RunFailed
-from metier.task_state import TaskState
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import anyio
 from metier.api.results import RunResult
 from metier.engine.stopping import Stopper
 from metier.errors import UsageError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.redaction import Redactor
 

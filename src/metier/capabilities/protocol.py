@@ -12,7 +12,7 @@ from metier.messages import Value
 
 
 class TaskState(StrEnum):
-    """How a piece of work stands; the words are those of `metier.events.TaskState`."""
+    """How a piece of work stands; the words are those of `metier.decisions.TaskState`."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"

@@ -18,7 +18,7 @@ from metier.context.tokens import estimate_tokens
 from metier.definitions.nearest import list_nearest
 from metier.definitions.text.headings import Section, find_section, first_paragraph, parse_sections, walk_sections
 from metier.errors import SkillError
-from metier.events import DisclosedFile
+from metier.events.skill import DisclosedFile
 
 SKILL_FILE = "SKILL.md"
 CODE_FOLDERS = ("scripts/", "toolsets/")

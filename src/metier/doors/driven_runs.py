@@ -14,7 +14,7 @@ from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.engine.stopping import Stopper
 from metier.errors import MetierError, UsageError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.providers.base import Observer
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer

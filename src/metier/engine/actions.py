@@ -6,8 +6,8 @@ from typing import Literal
 from msgspec import Struct
 
 from metier.approval.verdict import Verdict
+from metier.decisions import TaskState
 from metier.engine.entry_types.limits import Limit
-from metier.task_state import TaskState
 from metier.tools.hooks.definition import HookEvent
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, assert_never, runtime_checkable
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.context.control import is_same_call, is_single
-from metier.decisions import ActionStep, describe_failure, find_owner
+from metier.decisions import ActionStep, TaskState, describe_failure, find_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
 from metier.engine.calls import build_identity, build_memory_key
@@ -17,7 +17,6 @@ from metier.engine.hooks.due import find_before, find_due, find_ending, find_per
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.providers.options import OFFLINE
-from metier.task_state import TaskState
 from metier.tools.effects import Effect
 
 _MESSAGE_CHARACTERS = 300

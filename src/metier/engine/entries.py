@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from metier.context.trimming import Trim
-from metier.decisions import ActionStep, ModelDecision, SkillCall
+from metier.decisions import ActionStep, ModelDecision, SkillCall, TaskState
 from metier.definitions.acceptance import Criterion
 from metier.engine.entry_types.hooks import HooksRan
 from metier.engine.entry_types.limits import (
@@ -29,9 +29,8 @@ from metier.engine.entry_types.steps import (
 )
 from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.entry_types.undo import UndoFinished, UndoStarted
-from metier.events import Candidate, DisclosedFile
+from metier.events.skill import Candidate, DisclosedFile
 from metier.messages import WHEN_USED, MediaPart, ModelReply, Spent, Value
-from metier.task_state import TaskState
 from metier.tools.hooks.definition import HookCommand
 
 

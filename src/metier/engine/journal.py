@@ -13,7 +13,7 @@ from metier.engine.entries import Entry, RunFailed, RunFinished, parse_entry, re
 from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
-from metier.events import Payload
+from metier.events.payload import Payload
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.failures import StoreDamaged, StoreFull
 from metier.store.machine import read_uptime

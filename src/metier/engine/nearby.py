@@ -13,8 +13,8 @@ from metier.definitions.project_files import ProjectFile
 from metier.engine import entries as e
 from metier.engine.state import RunState
 from metier.engine.steps import Step
-from metier.events import Payload
-from metier.project_events import InstructionFile, ProjectInstructionsLoaded
+from metier.events.model import InstructionFile, ProjectInstructionsLoaded
+from metier.events.payload import Payload
 
 PATH_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep"})
 """Tools whose argument `path` says where the model works."""

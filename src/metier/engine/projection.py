@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TypedDict
 
-from metier import events as ev
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep, ModelDecision, describe_failure, describe_success, find_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
@@ -16,12 +15,47 @@ from metier.engine import entries as e
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
-from metier.hook_events import HooksRan
+from metier.events.model import LlmDecisionDecoded, LlmDecisionRejected
+from metier.events.payload import Payload
+from metier.events.run import (
+    LimitsRaised,
+    ModelChanged,
+    RunAdopted,
+    RunFailed,
+    RunFinished,
+    RunPaused,
+    RunReopened,
+    RunResumed,
+    RunStarted,
+)
+from metier.events.skill import (
+    Handoff,
+    SkillCatalogLoaded,
+    SkillCodeAccepted,
+    SkillDisclosureLoaded,
+    SkillInvocationFinished,
+    SkillInvocationStarted,
+    SkillPrefilterCompleted,
+)
+from metier.events.step import (
+    ApprovalDecided,
+    ApprovalRequested,
+    ArtifactWritten,
+    CallRefused,
+    HooksRan,
+    InputReceived,
+    InputRequested,
+    PlanUpdated,
+    SkillStepExecuted,
+    StepOutcomeUnknown,
+    StepRetryScheduled,
+    StepStarted,
+    UndoFinished,
+    UndoStarted,
+)
 from metier.messages import ToolCallPart
 from metier.providers.known_cost import find_cost
-from metier.task_events import ModelChanged, RunAdopted, SkillCodeAccepted, StepOutcomeUnknown
 from metier.telemetry.call_text import reveal_value
-from metier.undo_events import UndoFinished, UndoStarted
 
 SUMMARY_CHARACTERS = 400
 EXPECTATION_CHARACTERS = 200
@@ -38,12 +72,12 @@ class _Excerpt(TypedDict):
     diff_lines: int
 
 
-def project(entry: e.Entry, state: RunState) -> tuple[ev.Payload, ...]:
+def project(entry: e.Entry, state: RunState) -> tuple[Payload, ...]:
     """The events that tell of an entry; `state` is the state after it."""
     return tuple(_project(entry, state))
 
 
-def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
+def _project(entry: e.Entry, state: RunState) -> Iterable[Payload]:
     match entry:
         case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
@@ -76,7 +110,7 @@ def _project(entry: e.Entry, state: RunState) -> Iterable[ev.Payload]:
             return []
 
 
-def _project_hooks(entry: e.HooksRan) -> ev.Payload:
+def _project_hooks(entry: e.HooksRan) -> Payload:
     failed = [each for each in entry.outcomes if each.status != "ok"]
     return HooksRan(
         hook_event=entry.event,
@@ -100,7 +134,7 @@ def _project_change(
     | e.UndoStarted
     | e.UndoFinished
     | e.HooksRan,
-) -> ev.Payload:
+) -> Payload:
     match entry:
         case e.UndoStarted() | e.UndoFinished():
             return _project_undo(entry)
@@ -109,9 +143,9 @@ def _project_change(
         case e.RunAdopted():
             return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
         case e.LimitsRaised():
-            return ev.LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
+            return LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
         case e.RunReopened():
-            return ev.RunReopened.model_validate(entry.model_dump(exclude={"kind", "recorded_at"}))
+            return RunReopened.model_validate(entry.model_dump(exclude={"kind", "recorded_at"}))
         case e.ModelChanged():
             return ModelChanged(
                 provider=entry.provider, model=entry.model, settings=entry.settings, changed_by=entry.changed_by
@@ -121,7 +155,7 @@ def _project_change(
             return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
 
 
-def _project_undo(entry: e.UndoStarted | e.UndoFinished) -> ev.Payload:
+def _project_undo(entry: e.UndoStarted | e.UndoFinished) -> Payload:
     if isinstance(entry, e.UndoFinished):
         return UndoFinished(undo_id=entry.undo_id, files=entry.files, left_alone=entry.left_alone)
     paths = tuple(change.path for change in entry.changes)
@@ -130,17 +164,17 @@ def _project_undo(entry: e.UndoStarted | e.UndoFinished) -> ev.Payload:
 
 def _project_run(
     entry: e.RunStarted | e.RunPaused | e.RunResumed | e.RunFinished | e.RunFailed, state: RunState
-) -> ev.Payload:
+) -> Payload:
     match entry:
         case e.RunStarted():
             shared = {"task", "mode", "agent", "provider", "model", "profile", "sandbox", "context_id", "parent_run_id"}
-            return ev.RunStarted(**entry.model_dump(include=shared), pins=entry.pins)
+            return RunStarted(**entry.model_dump(include=shared), pins=entry.pins)
         case e.RunPaused():
-            return ev.RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
+            return RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
         case e.RunResumed():
-            return ev.RunResumed(reason=entry.reason, driver=entry.driver, at_seq=state.seq)
+            return RunResumed(reason=entry.reason, driver=entry.driver, at_seq=state.seq)
         case e.RunFinished():
-            return ev.RunFinished(
+            return RunFinished(
                 status=state.status,
                 mode=state.started.mode if state.started else "live",
                 result_summary=entry.result[:SUMMARY_CHARACTERS],
@@ -152,22 +186,22 @@ def _project_run(
             )
         case e.RunFailed():
             shared = {"reason", "message", "status", "duration_ms"}
-            return ev.RunFailed(**entry.model_dump(include=shared), turns=state.turn)
+            return RunFailed(**entry.model_dump(include=shared), turns=state.turn)
 
 
-def _project_last_skill(entry: e.Entry, state: RunState) -> list[ev.Payload]:
+def _project_last_skill(entry: e.Entry, state: RunState) -> list[Payload]:
     """The skill that is in charge at the end hands control back with it."""
     if not state.skill or not isinstance(entry, e.RunFinished | e.RunFailed):
         return []
     status = "succeeded" if isinstance(entry, e.RunFinished) else "failed"
-    return [ev.SkillInvocationFinished(skill_name=state.skill, status=status)]
+    return [SkillInvocationFinished(skill_name=state.skill, status=status)]
 
 
-def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, state: RunState) -> list[ev.Payload]:
+def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, state: RunState) -> list[Payload]:
     match entry:
         case e.CatalogLoaded():
             return [
-                ev.SkillCatalogLoaded(
+                SkillCatalogLoaded(
                     skills=len(entry.skills),
                     problems=entry.problems,
                     shadowed=entry.shadowed,
@@ -177,7 +211,7 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
         case e.SkillsRanked():
             task = state.started.task if state.started else ""
             return [
-                ev.SkillPrefilterCompleted(
+                SkillPrefilterCompleted(
                     query=task[:SUMMARY_CHARACTERS],
                     candidates=entry.candidates,
                     considered=entry.considered,
@@ -186,21 +220,21 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
             ]
         case e.HandedOff():
             has_failed = entry.fallback or entry.from_skill in state.failed_skills
-            finished = ev.SkillInvocationFinished(
+            finished = SkillInvocationFinished(
                 skill_name=entry.from_skill, status="failed" if has_failed else "succeeded"
             )
-            handoff = ev.Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
+            handoff = Handoff(from_skill=entry.from_skill, to_skill=entry.to_skill, rationale=entry.rationale)
             begun = _begin_skill(entry.rationale, state)
             return [*([finished] if entry.from_skill else []), handoff, begun]
 
 
-def _project_disclosure(entry: e.ContextDisclosed) -> list[ev.Payload]:
-    told: list[ev.Payload] = []
+def _project_disclosure(entry: e.ContextDisclosed) -> list[Payload]:
+    told: list[Payload] = []
     first_of_group = {(piece.skill, piece.stage): piece for piece in reversed(entry.pieces)}
     for first in reversed(first_of_group.values()):
         files = tuple(p.file for p in entry.pieces if (p.skill, p.stage) == (first.skill, first.stage))
         told.append(
-            ev.SkillDisclosureLoaded(
+            SkillDisclosureLoaded(
                 skill_name=first.skill,
                 stage=first.stage,
                 files=files,
@@ -212,11 +246,11 @@ def _project_disclosure(entry: e.ContextDisclosed) -> list[ev.Payload]:
     return told
 
 
-def _project_decision(entry: e.DecisionMade | e.DecodeFailed) -> ev.Payload:
+def _project_decision(entry: e.DecisionMade | e.DecodeFailed) -> Payload:
     if isinstance(entry, e.DecodeFailed):
-        return ev.LlmDecisionRejected(turn=entry.turn, reason=entry.reason, message=entry.message, repair=entry.repair)
+        return LlmDecisionRejected(turn=entry.turn, reason=entry.reason, message=entry.message, repair=entry.repair)
     decision = entry.decision
-    return ev.LlmDecisionDecoded(
+    return LlmDecisionDecoded(
         turn=entry.turn,
         selected_skill=decision.selected_skill,
         reasoning_summary=decision.reasoning_summary[:SUMMARY_CHARACTERS],
@@ -235,23 +269,23 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
     return step.model_copy(update={"expected_output": expected})
 
 
-def _project_selected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[ev.Payload]:
+def _project_selected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[Payload]:
     """A decision in JSON names its skill beside its actions: the first one takes charge without a step."""
     if isinstance(entry, e.DecodeFailed) or not state.is_selected:
         return []
     return [_begin_skill(entry.decision.reasoning_summary[:SUMMARY_CHARACTERS], state)]
 
 
-def _begin_skill(rationale: str, state: RunState) -> ev.SkillInvocationStarted:
+def _begin_skill(rationale: str, state: RunState) -> SkillInvocationStarted:
     pins = state.started.pins if state.started else {}
     pin = canonical_name(f"{SKILL_PIN}{state.skill}")
     digest = next((digest for name, digest in pins.items() if canonical_name(name) == pin), "")
-    return ev.SkillInvocationStarted(skill_name=state.skill, rationale=rationale, digest=digest)
+    return SkillInvocationStarted(skill_name=state.skill, rationale=rationale, digest=digest)
 
 
 def _project_step(
     entry: e.StepStarted | e.StepFinished | e.StepRetried | e.StepInDoubt | e.DoubtResolved, state: RunState
-) -> list[ev.Payload]:
+) -> list[Payload]:
     match entry:
         case e.StepInDoubt():
             return [StepOutcomeUnknown(step_id=entry.step_id, known=entry.known)]
@@ -259,7 +293,7 @@ def _project_step(
             return [*project_work(entry, state), *_project_answered(entry, state)]
         case e.StepStarted():
             return [
-                ev.StepStarted(
+                StepStarted(
                     step_id=entry.step_id,
                     action=entry.action.type,
                     tool=tool_of(entry.action.params, entry.action.type),
@@ -272,20 +306,20 @@ def _project_step(
                 )
             ]
         case e.StepRetried():
-            return [ev.StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
+            return [StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
         case e.StepFinished():
             refused = _project_refused(entry, state)
             return [*refused, *_project_finished(entry, state), *project_task_step(entry, state)]
 
 
-def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[ev.Payload]:
+def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[Payload]:
     """Calls of a reply that became no steps."""
     if isinstance(entry, e.DecodeFailed) or not entry.rejected:
         return []
     parts = state.reply.parts if state.reply is not None else ()
     given = {part.id: part.raw_arguments or part.arguments for part in parts if isinstance(part, ToolCallPart)}
     return [
-        ev.CallRefused(
+        CallRefused(
             step_id="",
             action="call_tool",
             tool=each.tool,
@@ -301,13 +335,13 @@ def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -
     ]
 
 
-def _project_refused(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:
+def _project_refused(entry: e.StepFinished, state: RunState) -> list[Payload]:
     """A call that ended before it began. One that began has its arguments and its verdict in `step_started`."""
     step = _find_step(state, entry.step_id)
     if step is None or step.started is not None or not entry.is_error or not entry.verdict:
         return []
     return [
-        ev.CallRefused(
+        CallRefused(
             step_id=entry.step_id,
             action=step.action.type,
             tool=tool_of(step.action.params, step.action.type),
@@ -322,11 +356,11 @@ def _project_refused(entry: e.StepFinished, state: RunState) -> list[ev.Payload]
     ]
 
 
-def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload]:
+def _project_finished(entry: e.StepFinished, state: RunState) -> list[Payload]:
     step = _find_step(state, entry.step_id)
     action = step.action.type if step else ""
-    told: list[ev.Payload] = [
-        ev.SkillStepExecuted(
+    told: list[Payload] = [
+        SkillStepExecuted(
             step_id=entry.step_id,
             action=action,
             status=entry.status,
@@ -346,17 +380,15 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[ev.Payload
         )
     ]
     if step and entry.status == "succeeded" and (noted := read_plan(step.action)):
-        told.append(ev.PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
+        told.append(PlanUpdated(step_id=entry.step_id, steps=noted, summary=describe_plan(noted)))
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
         told.append(_begin_skill(reason, state))
-    told.extend(
-        ev.ArtifactWritten.model_validate({**artifact, "step_id": entry.step_id}) for artifact in entry.artifacts
-    )
+    told.extend(ArtifactWritten.model_validate({**artifact, "step_id": entry.step_id}) for artifact in entry.artifacts)
     return told
 
 
-def _project_answered(entry: e.DoubtResolved, state: RunState) -> list[ev.Payload]:
+def _project_answered(entry: e.DoubtResolved, state: RunState) -> list[Payload]:
     """The answer is the result of the step where it says how that ended."""
     step = _find_step(state, entry.step_id)
     is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
@@ -375,11 +407,11 @@ def _excerpt(entry: e.StepFinished) -> _Excerpt:
 
 def _project_answer(
     entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven, state: RunState
-) -> ev.Payload:
+) -> Payload:
     match entry:
         case e.ApprovalAsked():
             step = _find_step(state, entry.step_id)
-            return ev.ApprovalRequested(
+            return ApprovalRequested(
                 approval_id=entry.approval_id,
                 step_id=entry.step_id,
                 tool=tool_of(step.action.params, step.action.type) if step else "",
@@ -390,7 +422,7 @@ def _project_answer(
                 expires_at=datetime.fromisoformat(entry.expires_at) if entry.expires_at else None,
             )
         case e.ApprovalDecided():
-            return ev.ApprovalDecided(
+            return ApprovalDecided(
                 approval_id=entry.approval_id,
                 decision=entry.decision,
                 decided_by=entry.decided_by,
@@ -398,11 +430,9 @@ def _project_answer(
                 edited=entry.edited_arguments is not None,
             )
         case e.InputAsked():
-            return ev.InputRequested(request_id=entry.request_id, question=entry.question, fields=entry.fields)
+            return InputRequested(request_id=entry.request_id, question=entry.question, fields=entry.fields)
         case e.InputGiven():
-            return ev.InputReceived(
-                request_id=entry.request_id, answered_by=entry.answered_by, fields=tuple(entry.values)
-            )
+            return InputReceived(request_id=entry.request_id, answered_by=entry.answered_by, fields=tuple(entry.values))
 
 
 def tool_of(params: dict[str, e.JsonValue], action: str) -> str:

@@ -1,10 +1,12 @@
 """What is told of work that is handed on, and of the steps of a task. Pure, like the rest of the projection."""
 
-from metier import task_events as ev
 from metier.decisions import describe_failure
 from metier.engine import entries as e
 from metier.engine.state import RunState
-from metier.events import Payload
+from metier.events.payload import Payload
+from metier.events.run import ResultChecked
+from metier.events.step import StepOutcomeAnswered
+from metier.events.task import ChildRunFinished, ChildRunStarted, TaskPlanned, TaskStepChanged, TaskStepState
 from metier.providers.known_cost import find_cost
 
 SUMMARY_CHARACTERS = 400
@@ -17,12 +19,12 @@ def project_work(
     match entry:
         case e.TaskPlanned():
             order = state.started.order if state.started else None
-            return [ev.TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
+            return [TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
         case e.CallPlanned():
             return []  # the step that follows says it
         case e.ChildRequested():
             order = entry.order
-            started = ev.ChildRunStarted(
+            started = ChildRunStarted(
                 step_id=entry.step_id,
                 child_run_id=entry.child_run_id,
                 agent=order.agent,
@@ -34,11 +36,11 @@ def project_work(
         case e.ChildEnded():
             shared = {"step_id", "child_run_id", "status", "turns"}
             cost = find_cost(entry.cost_usd, tokens=entry.input_tokens + entry.output_tokens)
-            return [ev.ChildRunFinished(**entry.model_dump(include=shared), cost_usd=cost)]
+            return [ChildRunFinished(**entry.model_dump(include=shared), cost_usd=cost)]
         case e.ResultChecked():
-            return [ev.ResultChecked(accepted=not entry.failures, failures=entry.failures)]
+            return [ResultChecked(accepted=not entry.failures, failures=entry.failures)]
         case e.DoubtResolved():
-            told = ev.StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
+            told = StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
             if entry.answer == "skip":
                 return [told, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
             return [told, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
@@ -51,12 +53,12 @@ def project_task_step(entry: e.StepFinished, state: RunState) -> list[Payload]:
     return _change(entry.step_id, state, "failed", message=describe_failure(entry.text)[:SUMMARY_CHARACTERS])
 
 
-def list_task_steps(state: RunState) -> list[ev.TaskStepChanged]:
+def list_task_steps(state: RunState) -> list[TaskStepChanged]:
     """How every step of a task stands, in order; nothing where no task plans the run."""
     if not state.plan:
         return []
     return [
-        ev.TaskStepChanged(
+        TaskStepChanged(
             step_id=step.step_id,
             file=planned.file,
             name=planned.name,
@@ -71,7 +73,7 @@ def _describe(finished: e.StepFinished | None) -> str:
     return describe_failure(finished.text)[:SUMMARY_CHARACTERS] if finished is not None and finished.is_error else ""
 
 
-def _find_state(phase: str, finished: e.StepFinished | None) -> ev.TaskStepState:
+def _find_state(phase: str, finished: e.StepFinished | None) -> TaskStepState:
     if finished is None:
         return "running" if phase == "running" else "pending"
     if finished.status == "succeeded":
@@ -79,10 +81,10 @@ def _find_state(phase: str, finished: e.StepFinished | None) -> ev.TaskStepState
     return "skipped" if finished.status == "skipped" else "failed"
 
 
-def _change(step_id: str, state: RunState, now: ev.TaskStepState, *, message: str = "") -> list[Payload]:
+def _change(step_id: str, state: RunState, now: TaskStepState, *, message: str = "") -> list[Payload]:
     number = next((i for i, step in enumerate(state.steps) if step.step_id == step_id), None)
     if not state.plan or number is None:
         return []
     planned = state.plan[number]
-    changed = ev.TaskStepChanged(step_id=step_id, file=planned.file, name=planned.name, state=now, message=message)
+    changed = TaskStepChanged(step_id=step_id, file=planned.file, name=planned.name, state=now, message=message)
     return [changed]

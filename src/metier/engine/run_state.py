@@ -3,18 +3,18 @@
 from dataclasses import dataclass, field
 
 from metier.context.layers import Exchange
-from metier.decisions import ModelDecision, StepExecutionResult
+from metier.decisions import ModelDecision, StepExecutionResult, TaskState
 from metier.engine import entries as e
 from metier.engine.authority import KEPT_PAUSES, change_model, put_back, take_authority
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.state_parts.child import Child
 from metier.engine.state_parts.hook_memory import HookMemory
 from metier.engine.steps import Step
-from metier.events import Candidate, PlanStep
+from metier.events.skill import Candidate
+from metier.events.step import PlanStep
 from metier.messages import ModelReply
 from metier.providers.tool_names import wire_name
 from metier.store.usage import Amounts
-from metier.task_state import TaskState
 
 
 def write_tool_name(name: str, *, call_rules: int, is_json: bool) -> str:

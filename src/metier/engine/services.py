@@ -26,7 +26,7 @@ from metier.engine.request_parts.offer import Offer, OfferKey
 from metier.engine.request_parts.same_messages import SameMessages
 from metier.engine.request_parts.skill_index import SkillIndex
 from metier.engine.snapshotting import Snapshotting, Worktrees
-from metier.events import Payload
+from metier.events.payload import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
 from metier.providers.abilities import Abilities, KnownLacks

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
-from metier.decisions import ActionStep, find_invocation, find_owner
+from metier.decisions import ActionStep, TaskState, find_invocation, find_owner
 from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.hooks.due import apply_hooks
@@ -21,7 +21,6 @@ from metier.engine.state_parts.child import Child
 from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
 from metier.messages import Spent
 from metier.store.usage import Amounts, parse_hour
-from metier.task_state import TaskState
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 

@@ -15,7 +15,7 @@ from metier.context.trimming import READING_TOOL
 from metier.decisions import ActionStep, StepExecutionResult, read_failure
 from metier.engine import entries as e
 from metier.engine.calls import build_identity
-from metier.events import PlanStep
+from metier.events.step import PlanStep
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
 NOT_RUN = "Not run: the turn ended before it"

@@ -10,7 +10,8 @@ from typing import Protocol
 import anyio
 
 from metier.engine.entries import RunFailed, RunPaused
-from metier.events import GracefulShutdownStarted, Payload, SignalReceived
+from metier.events.payload import Payload
+from metier.events.run import GracefulShutdownStarted, SignalReceived
 
 SUSPENDED_SECONDS = 3600.0
 """How long a process that was stopped keeps its runs; then another one may continue with them."""

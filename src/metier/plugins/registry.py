@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import typer
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.providers.base import Provider
 from metier.providers.connection import Connection
 from metier.store.base import Store

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.plugins.registry import Subscriber
 
 WAITING = 10_000

@@ -10,14 +10,8 @@ from typing import NamedTuple
 import anyio
 from msgspec import Struct, field
 
-from metier.events import (
-    LlmRequestFailed,
-    LlmRequestMeta,
-    LlmRequestSent,
-    LlmResponseReceived,
-    LlmRetryScheduled,
-    Payload,
-)
+from metier.events.model import LlmRequestFailed, LlmRequestMeta, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
+from metier.events.payload import Payload
 from metier.messages import ModelReply, TextPart, ToolCallPart
 from metier.providers.base import Delta, ModelRequest, Observer, Provider
 from metier.providers.cost import cost_usd

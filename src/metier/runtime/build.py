@@ -24,8 +24,8 @@ from metier.engine.nearby import describe_files
 from metier.engine.request_parts.skill_index import SkillIndex
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError, UsageError
+from metier.events.model import ProjectInstructionsLoaded
 from metier.ids import measure_ms
-from metier.project_events import ProjectInstructionsLoaded
 from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts

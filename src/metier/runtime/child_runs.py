@@ -33,7 +33,7 @@ from metier.engine.stopping import Stopper
 from metier.engine.tracing.span_fold import find_context
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ConfigError, MetierError, UsageError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.messages import Value
 from metier.runtime.checks.validation import check_task
 from metier.runtime.delegation.authority import hand_down

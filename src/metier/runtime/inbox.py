@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from metier.decisions import TaskState
 from metier.engine.state import RunState
 from metier.ids import CHILD
 from metier.runtime.child_runs import get_cause
@@ -14,7 +15,6 @@ from metier.runtime.questions.resumption import Limit, can_reopen, find_limit, s
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged
-from metier.task_state import TaskState
 
 LOOK_BACK = timedelta(days=7)
 """How long a run that reached a limit is shown as waiting: it has ended, and may never continue."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ConfigError, ToolFailed, UsageError
-from metier.events import McpServerReported
+from metier.events.run import McpServerReported
 from metier.programs.code import ProgramCode
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
 from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox

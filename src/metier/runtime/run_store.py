@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+from metier.decisions import TaskState
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
 from metier.runtime.host import Host
@@ -18,7 +19,6 @@ from metier.skills.trust.workspace_trust import knows_file, note_file
 from metier.store.backend import DATABASE, open_store
 from metier.store.base import RUNNABLE, RunRow, Store
 from metier.store.failures import StoreUnavailable
-from metier.task_state import TaskState
 
 
 async def open_place_store(place: Host) -> Store:

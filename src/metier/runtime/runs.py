@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from metier.approval.reading import is_reading
-from metier.decisions import ActionStep
+from metier.decisions import ActionStep, TaskState
 from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
@@ -28,7 +28,7 @@ from metier.engine.state import RunState, fold
 from metier.engine.stopping import Stopper
 from metier.engine.unwrapping import unwrapped
 from metier.errors import ConfigError, StoreError, UsageError
-from metier.events import PinnedDefinitionUsed
+from metier.events.run import PinnedDefinitionUsed
 from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
@@ -90,7 +90,6 @@ from metier.runtime.workspace.agents import BUILT_IN, AgentInForce, resolve_agen
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
 from metier.store.base import Lease, RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
-from metier.task_state import TaskState
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
 

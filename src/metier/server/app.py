@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from metier.engine.unwrapping import unwrapped
 from metier.errors import MetierError, StoreError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.history.spending import record_old_runs
 from metier.runtime.host import Host

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from sse_starlette import ServerSentEvent
 
 from metier.errors import MetierError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.runtime.history.follower import POLL_SECONDS, Follower
 from metier.runtime.runs import Runtime
 from metier.server.problems import HttpProblem

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metier.event_record import EventRecord
-from metier.events import RunFailed, RunFinished
+from metier.events.record import EventRecord
+from metier.events.run import RunFailed, RunFinished
 
 HTTP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 RUN_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)

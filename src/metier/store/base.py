@@ -11,13 +11,13 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from metier.decisions import TaskState
 from metier.errors import StoreError
 from metier.store.contexts import ContextStore
 from metier.store.failures import SeqTaken, StoreDamaged
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.usage import UsageStore
-from metier.task_state import TaskState
 
 
 class RunSearch(Struct, frozen=True, kw_only=True):

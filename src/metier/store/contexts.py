@@ -16,9 +16,9 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from metier.decisions import TASK_STATES, TaskState
 from metier.errors import UsageError
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError
-from metier.task_state import TASK_STATES, TaskState
 
 # Dataclasses, not Structs: programs of users call `dataclasses.replace` with them before `put_state` and `commit`.
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from anyio.lowlevel import checkpoint
 
+from metier.decisions import TaskState
 from metier.store.base import (
     ApprovalAttempt,
     ApprovalRow,
@@ -25,7 +26,6 @@ from metier.store.queries.outbox import SqlOutbox
 from metier.store.queries.schedules import SqlSchedules
 from metier.store.queries.session import Database, Session
 from metier.store.queries.usage import SqlUsage
-from metier.task_state import TaskState
 
 _PAGE = 256
 """Journal entries per query; other tasks run in between."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Literal, NamedTuple, Protocol
 
-from metier.task_state import TaskState
+from metier.decisions import TaskState
 
 type Dimension = Literal["model", "agent", "skill", "task"]
 type Grain = Literal["day", "hour"]

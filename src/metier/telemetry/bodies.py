@@ -12,7 +12,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from metier.decisions import ActionStep
-from metier.events import Payload
+from metier.events.payload import Payload
 
 _LONGEST_TEXT = 1_000
 """Characters of a string up to which it stays whole."""

@@ -12,8 +12,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from metier.event_record import EventRecord
-from metier.events import Payload, SkillInvocationStarted
+from metier.events.payload import Payload
+from metier.events.record import EventRecord
+from metier.events.skill import SkillInvocationStarted
 from metier.telemetry.options import LogLevel
 from metier.telemetry.sanitize import sanitize_line
 

@@ -16,8 +16,8 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
 from metier.errors import LogDamaged, LogError, LogLocked
-from metier.event_record import EventRecord
-from metier.events import LogRepaired
+from metier.events.record import EventRecord
+from metier.events.run import LogRepaired
 from metier.ids import Clock
 
 FILE_NAME = "events.jsonl"

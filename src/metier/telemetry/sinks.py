@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
 from metier.errors import LogError
-from metier.event_record import SCHEMA_VERSION, EventRecord, RedactionMode
-from metier.events import Payload
+from metier.events.payload import Payload
+from metier.events.record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.ids import Clock, Ids
 from metier.messages import MadeHere, Value
 from metier.telemetry.bodies import summarize_bodies

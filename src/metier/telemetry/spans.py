@@ -8,7 +8,8 @@ import hashlib
 from functools import lru_cache
 from typing import NamedTuple
 
-from metier.events import LlmRequestMeta, Payload
+from metier.events.model import LlmRequestMeta
+from metier.events.payload import Payload
 
 _MODEL_CALLS = frozenset({"llm_request_sent", "llm_response_received", "llm_retry_scheduled", "llm_request_failed"})
 _SKILLS = frozenset({"skill_invocation_started", "skill_invocation_finished"})

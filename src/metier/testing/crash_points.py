@@ -21,7 +21,7 @@ from typing import Literal
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.ids import Ids
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider

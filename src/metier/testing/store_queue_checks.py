@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import anyio
 
+from metier.decisions import TaskState
 from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, LeaseLost, RunUnknown
-from metier.task_state import TaskState
 from metier.testing.store_case import Case, Check, build_entries, build_run, refused
 
 

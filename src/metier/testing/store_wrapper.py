@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from metier.decisions import TaskState
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSearch, Store, StoredEntry
 from metier.store.contexts import ContextStore
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.usage import UsageStore
-from metier.task_state import TaskState
 
 
 class StoreWrapper:

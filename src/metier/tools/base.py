@@ -10,7 +10,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.decisions import CalledRun
-from metier.events import Payload
+from metier.events.payload import Payload
 from metier.messages import Spent
 from metier.tools.buffers import Buffers, NoBuffers
 from metier.tools.effects import Effect, Risk

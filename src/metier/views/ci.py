@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TextIO
 from xml.etree import ElementTree as ET
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.providers.base import Delta
 from metier.views.fold import fold
 from metier.views.run_view import NoteView, RunView, StepView, TextView

@@ -5,9 +5,28 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from metier import events as ev
-from metier import task_events as tv
-from metier.event_record import EventRecord
+from metier.events.model import (
+    LlmRequestFailed,
+    LlmRequestSent,
+    LlmResponseReceived,
+    LlmRetryScheduled,
+    PromptBudgetComputed,
+)
+from metier.events.payload import Payload
+from metier.events.record import EventRecord
+from metier.events.run import (
+    LimitsRaised,
+    ModelChanged,
+    RunAdopted,
+    RunFailed,
+    RunFinished,
+    RunPaused,
+    RunReopened,
+    RunResumed,
+    RunStarted,
+)
+from metier.events.step import ArtifactWritten, InputReceived, InputRequested, PlanUpdated
+from metier.events.task import TaskPlanned, TaskStepChanged
 from metier.telemetry.sanitize import sanitize
 from metier.views.fold_notes import NOTES, build_note
 from metier.views.fold_steps import STEP_FOLDS
@@ -96,7 +115,7 @@ def _add(view: RunView, item: TextView | NoteView) -> RunView:
     return replace(view, items=(*view.items, item))
 
 
-def _start(view: RunView, payload: ev.RunStarted, record: EventRecord) -> RunView:
+def _start(view: RunView, payload: RunStarted, record: EventRecord) -> RunView:
     return replace(
         view,
         parent_run_id=payload.parent_run_id or view.parent_run_id,
@@ -113,7 +132,7 @@ def _start(view: RunView, payload: ev.RunStarted, record: EventRecord) -> RunVie
     )
 
 
-def _budget(view: RunView, payload: ev.PromptBudgetComputed, _record: EventRecord) -> RunView:
+def _budget(view: RunView, payload: PromptBudgetComputed, _record: EventRecord) -> RunView:
     use = ContextUse(
         tokens=payload.allocated_prompt_tokens,
         limit=payload.max_context_tokens,
@@ -123,7 +142,7 @@ def _budget(view: RunView, payload: ev.PromptBudgetComputed, _record: EventRecor
     return replace(view, context=use)
 
 
-def _send(view: RunView, payload: ev.LlmRequestSent, record: EventRecord) -> RunView:
+def _send(view: RunView, payload: LlmRequestSent, record: EventRecord) -> RunView:
     meta = payload.meta
     call = CallView(
         turn=payload.turn,
@@ -138,7 +157,7 @@ def _send(view: RunView, payload: ev.LlmRequestSent, record: EventRecord) -> Run
     return replace(view, calls=calls, waiting=waiting, draft="", status="in_progress", message="", reason="")
 
 
-def _receive(view: RunView, payload: ev.LlmResponseReceived, _record: EventRecord) -> RunView:
+def _receive(view: RunView, payload: LlmResponseReceived, _record: EventRecord) -> RunView:
     meta = payload.meta
     is_priced = meta.cost_usd is not None or not (meta.input_tokens or meta.output_tokens)
     usage = Usage(
@@ -159,14 +178,14 @@ def _receive(view: RunView, payload: ev.LlmResponseReceived, _record: EventRecor
     return _add(view, TextView(turn=payload.turn, text=sanitize(said).strip(), is_cut=is_cut and said.endswith("…")))
 
 
-def _fail_call(view: RunView, payload: ev.LlmRequestFailed, _record: EventRecord) -> RunView:
+def _fail_call(view: RunView, payload: LlmRequestFailed, _record: EventRecord) -> RunView:
     view = _end_call(view, state="failed", latency_ms=payload.meta.latency_ms or 0)
     said = view.draft if view.draft.strip() else payload.partial_text
     view = replace(view, waiting=None, draft="")
     return _add(view, TextView(turn=payload.turn, text=sanitize(said).strip())) if said.strip() else view
 
 
-def _retry_call(view: RunView, payload: ev.LlmRetryScheduled, record: EventRecord) -> RunView:
+def _retry_call(view: RunView, payload: LlmRetryScheduled, record: EventRecord) -> RunView:
     view = _end_call(view, state="retrying", latency_ms=payload.meta.latency_ms or 0)
     waiting = Waiting(kind="retry", text=payload.reason, since=record.timestamp, delay_seconds=payload.delay_seconds)
     return replace(view, waiting=waiting, draft="")
@@ -179,14 +198,14 @@ def _end_call(view: RunView, *, state: CallState, latency_ms: float, usage: Usag
     return replace(view, calls=(*view.calls[:-1], call))
 
 
-def _ask(view: RunView, payload: ev.InputRequested, record: EventRecord) -> RunView:
+def _ask(view: RunView, payload: InputRequested, record: EventRecord) -> RunView:
     waiting = Waiting(
         kind="input", id=payload.request_id, text=payload.question, fields=payload.fields, since=record.timestamp
     )
     return replace(view, waiting=waiting)
 
 
-def _pause(view: RunView, payload: ev.RunPaused, record: EventRecord) -> RunView:
+def _pause(view: RunView, payload: RunPaused, record: EventRecord) -> RunView:
     waiting = view.waiting if view.waiting is not None and view.waiting.kind in ("approval", "input") else None
     waiting = waiting or Waiting(kind="pause", text=payload.reason, since=record.timestamp)
     status = "input_required" if payload.kind == "input" else "paused"
@@ -194,11 +213,11 @@ def _pause(view: RunView, payload: ev.RunPaused, record: EventRecord) -> RunView
     return replace(view, waiting=waiting, status=status, reason=payload.kind, message=payload.reason, draft="")
 
 
-def _go_on(view: RunView, _payload: ev.Payload, _record: EventRecord) -> RunView:
+def _go_on(view: RunView, _payload: Payload, _record: EventRecord) -> RunView:
     return replace(view, waiting=None, status="in_progress", reason="", message="", draft="")
 
 
-def _finish(view: RunView, payload: ev.RunFinished, _record: EventRecord) -> RunView:
+def _finish(view: RunView, payload: RunFinished, _record: EventRecord) -> RunView:
     return replace(
         view,
         status=payload.status,
@@ -215,7 +234,7 @@ def _finish(view: RunView, payload: ev.RunFinished, _record: EventRecord) -> Run
 _SUMMARY_CHARACTERS = 400
 
 
-def _complete(view: RunView, payload: ev.RunFinished) -> Usage:
+def _complete(view: RunView, payload: RunFinished) -> Usage:
     """A view that began in the middle of a run knows less than the run itself, whose totals include its children."""
     usage, total = view.usage, view.total_usage
     return replace(
@@ -226,7 +245,7 @@ def _complete(view: RunView, payload: ev.RunFinished) -> Usage:
     )
 
 
-def _fail(view: RunView, payload: ev.RunFailed, _record: EventRecord) -> RunView:
+def _fail(view: RunView, payload: RunFailed, _record: EventRecord) -> RunView:
     return replace(
         view,
         status=payload.status,
@@ -239,7 +258,7 @@ def _fail(view: RunView, payload: ev.RunFailed, _record: EventRecord) -> RunView
     )
 
 
-def _raise_limits(view: RunView, payload: ev.LimitsRaised, _record: EventRecord) -> RunView:
+def _raise_limits(view: RunView, payload: LimitsRaised, _record: EventRecord) -> RunView:
     old = view.limits
     limits = RunLimits(
         max_turns=payload.max_turns or old.max_turns,
@@ -249,51 +268,51 @@ def _raise_limits(view: RunView, payload: ev.LimitsRaised, _record: EventRecord)
     return replace(view, limits=limits)
 
 
-def _plan(view: RunView, payload: ev.PlanUpdated, _record: EventRecord) -> RunView:
+def _plan(view: RunView, payload: PlanUpdated, _record: EventRecord) -> RunView:
     return replace(view, plan=payload.steps)
 
 
-def _write_artifact(view: RunView, payload: ev.ArtifactWritten, _record: EventRecord) -> RunView:
+def _write_artifact(view: RunView, payload: ArtifactWritten, _record: EventRecord) -> RunView:
     return replace(view, artifacts=(*view.artifacts, payload.path)) if payload.path not in view.artifacts else view
 
 
-def _adopt(view: RunView, payload: tv.RunAdopted, _record: EventRecord) -> RunView:
+def _adopt(view: RunView, payload: RunAdopted, _record: EventRecord) -> RunView:
     return replace(view, provider=payload.provider, model=payload.model, profile=payload.profile)
 
 
-def _change_model(view: RunView, payload: tv.ModelChanged, _record: EventRecord) -> RunView:
+def _change_model(view: RunView, payload: ModelChanged, _record: EventRecord) -> RunView:
     return replace(view, provider=payload.provider, model=payload.model)
 
 
-def _plan_task(view: RunView, payload: tv.TaskPlanned, _record: EventRecord) -> RunView:
+def _plan_task(view: RunView, payload: TaskPlanned, _record: EventRecord) -> RunView:
     return replace(view, task_steps=tuple(TaskStepView(file=file) for file in payload.steps))
 
 
-def _change_step(view: RunView, payload: tv.TaskStepChanged, _record: EventRecord) -> RunView:
+def _change_step(view: RunView, payload: TaskStepChanged, _record: EventRecord) -> RunView:
     new = TaskStepView(file=payload.file, name=payload.name, state=payload.state, message=payload.message)
     return replace(view, task_steps=tuple(new if step.file == new.file else step for step in view.task_steps))
 
 
-FOLDS: dict[type[ev.Payload], Fold] = {
-    ev.RunStarted: _start,
-    ev.PromptBudgetComputed: _budget,
-    ev.LlmRequestSent: _send,
-    ev.LlmResponseReceived: _receive,
-    ev.LlmRequestFailed: _fail_call,
-    ev.LlmRetryScheduled: _retry_call,
-    ev.InputRequested: _ask,
-    ev.InputReceived: _go_on,
-    ev.RunPaused: _pause,
-    ev.RunResumed: _go_on,
-    ev.RunReopened: _go_on,
-    ev.RunFinished: _finish,
-    ev.RunFailed: _fail,
-    ev.LimitsRaised: _raise_limits,
-    ev.PlanUpdated: _plan,
-    ev.ArtifactWritten: _write_artifact,
-    tv.RunAdopted: _adopt,
-    tv.ModelChanged: _change_model,
-    tv.TaskPlanned: _plan_task,
-    tv.TaskStepChanged: _change_step,
-    **cast("dict[type[ev.Payload], Fold]", STEP_FOLDS),
+FOLDS: dict[type[Payload], Fold] = {
+    RunStarted: _start,
+    PromptBudgetComputed: _budget,
+    LlmRequestSent: _send,
+    LlmResponseReceived: _receive,
+    LlmRequestFailed: _fail_call,
+    LlmRetryScheduled: _retry_call,
+    InputRequested: _ask,
+    InputReceived: _go_on,
+    RunPaused: _pause,
+    RunResumed: _go_on,
+    RunReopened: _go_on,
+    RunFinished: _finish,
+    RunFailed: _fail,
+    LimitsRaised: _raise_limits,
+    PlanUpdated: _plan,
+    ArtifactWritten: _write_artifact,
+    RunAdopted: _adopt,
+    ModelChanged: _change_model,
+    TaskPlanned: _plan_task,
+    TaskStepChanged: _change_step,
+    **cast("dict[type[Payload], Fold]", STEP_FOLDS),
 }

@@ -3,10 +3,18 @@
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier import events as ev
-from metier import task_events as tv
 from metier.decisions import describe_failure
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
+from metier.events.step import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CallRefused,
+    SkillStepExecuted,
+    StepOutcomeUnknown,
+    StepRetryScheduled,
+    StepStarted,
+)
+from metier.events.task import ChildRunFinished, ChildRunStarted
 from metier.telemetry.sanitize import sanitize
 from metier.views.argument_line import build_line, get_own_arguments
 from metier.views.run_view import RunLimits, RunView, StepKind, StepView, Waiting
@@ -28,7 +36,7 @@ def find_kind(action: str, tool: str) -> StepKind:
     return "skill" if action == "call_skill" else "tool"
 
 
-def _start(view: RunView, payload: ev.StepStarted, record: EventRecord) -> RunView:
+def _start(view: RunView, payload: StepStarted, record: EventRecord) -> RunView:
     asked = _find_asked(view, payload.step_id, tool=payload.tool, arguments=payload.arguments)
     step = StepView(
         step_id=payload.step_id,
@@ -51,7 +59,7 @@ def _start(view: RunView, payload: ev.StepStarted, record: EventRecord) -> RunVi
     return replace(_put(view, step, old=asked), waiting=waiting)
 
 
-def _refuse(view: RunView, payload: ev.CallRefused, record: EventRecord) -> RunView:
+def _refuse(view: RunView, payload: CallRefused, record: EventRecord) -> RunView:
     known = view.find_step(payload.step_id) if payload.step_id else None
     if known is not None and known.state == "denied" and known.approval_id:
         return view  # a user said no to it, and that is shown with their reason
@@ -73,7 +81,7 @@ def _refuse(view: RunView, payload: ev.CallRefused, record: EventRecord) -> RunV
     return _put(view, step, old=asked)
 
 
-def _execute(view: RunView, payload: ev.SkillStepExecuted, record: EventRecord) -> RunView:
+def _execute(view: RunView, payload: SkillStepExecuted, record: EventRecord) -> RunView:
     old = view.find_step(payload.step_id)
     step = old or StepView(
         step_id=payload.step_id,
@@ -104,17 +112,17 @@ def _execute(view: RunView, payload: ev.SkillStepExecuted, record: EventRecord) 
     return replace(_put(view, ended, old=old), waiting=waiting)
 
 
-def _retry(view: RunView, payload: ev.StepRetryScheduled, _record: EventRecord) -> RunView:
+def _retry(view: RunView, payload: StepRetryScheduled, _record: EventRecord) -> RunView:
     old = view.find_step(payload.step_id)
     return _put(view, replace(old, state="running", attempts=old.attempts + 1), old=old) if old else view
 
 
-def _lose(view: RunView, payload: tv.StepOutcomeUnknown, _record: EventRecord) -> RunView:
+def _lose(view: RunView, payload: StepOutcomeUnknown, _record: EventRecord) -> RunView:
     old = view.find_step(payload.step_id)
     return _put(view, replace(old, state="in_doubt", error=sanitize(payload.known)), old=old) if old else view
 
 
-def _ask(view: RunView, payload: ev.ApprovalRequested, record: EventRecord) -> RunView:
+def _ask(view: RunView, payload: ApprovalRequested, record: EventRecord) -> RunView:
     old = view.find_step(payload.step_id) if payload.step_id else None
     step = StepView(
         step_id=payload.step_id or payload.approval_id,
@@ -142,7 +150,7 @@ def _ask(view: RunView, payload: ev.ApprovalRequested, record: EventRecord) -> R
     return replace(_put(view, step, old=old), waiting=waiting)
 
 
-def _decide(view: RunView, payload: ev.ApprovalDecided, _record: EventRecord) -> RunView:
+def _decide(view: RunView, payload: ApprovalDecided, _record: EventRecord) -> RunView:
     asked = next((step for step in view.walk_back() if step.approval_id == payload.approval_id), None)
     waiting = None if view.waiting is not None and view.waiting.id == payload.approval_id else view.waiting
     view = replace(view, waiting=waiting)
@@ -153,7 +161,7 @@ def _decide(view: RunView, payload: ev.ApprovalDecided, _record: EventRecord) ->
     return _put(view, replace(asked, state="denied", error=sanitize(reason)), old=asked)
 
 
-def _begin_child(view: RunView, payload: tv.ChildRunStarted, record: EventRecord) -> RunView:
+def _begin_child(view: RunView, payload: ChildRunStarted, record: EventRecord) -> RunView:
     old = view.find_step(payload.step_id)
     step = old or StepView(step_id=payload.step_id, turn=view.turn, kind="child", started_at=record.timestamp)
     line = build_line("delegate", {"agent": payload.agent, "task": payload.task})
@@ -171,7 +179,7 @@ def _begin_child(view: RunView, payload: tv.ChildRunStarted, record: EventRecord
     return replace(_put(view, begun, old=old), children=(*others, child))
 
 
-def _end_child(view: RunView, payload: tv.ChildRunFinished, _record: EventRecord) -> RunView:
+def _end_child(view: RunView, payload: ChildRunFinished, _record: EventRecord) -> RunView:
     """A child that another process drives has no events here: its end says what it came to."""
     children = tuple(
         replace(run, status=payload.status, turn=payload.turns or run.turn)
@@ -207,13 +215,13 @@ def _put(view: RunView, step: StepView, *, old: StepView | None) -> RunView:
 
 
 STEP_FOLDS = {
-    ev.StepStarted: _start,
-    ev.CallRefused: _refuse,
-    ev.SkillStepExecuted: _execute,
-    ev.StepRetryScheduled: _retry,
-    tv.StepOutcomeUnknown: _lose,
-    ev.ApprovalRequested: _ask,
-    ev.ApprovalDecided: _decide,
-    tv.ChildRunStarted: _begin_child,
-    tv.ChildRunFinished: _end_child,
+    StepStarted: _start,
+    CallRefused: _refuse,
+    SkillStepExecuted: _execute,
+    StepRetryScheduled: _retry,
+    StepOutcomeUnknown: _lose,
+    ApprovalRequested: _ask,
+    ApprovalDecided: _decide,
+    ChildRunStarted: _begin_child,
+    ChildRunFinished: _end_child,
 }

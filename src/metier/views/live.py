@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize

@@ -10,8 +10,8 @@ from typing import Literal
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.events import PlanStep
-from metier.task_events import TaskStepState
+from metier.events.step import PlanStep
+from metier.events.task import TaskStepState
 
 type StepState = Literal["running", "waiting", "succeeded", "failed", "denied", "timeout", "skipped", "in_doubt"]
 type StepKind = Literal["tool", "command", "skill", "question", "child", "control"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
-from metier.event_record import EventRecord
+from metier import Event
 from metier.plugins.registry import Command, PromptLayer, Registry
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier_changelog.changelog import read_release
@@ -51,7 +51,7 @@ class Tally:
     def __init__(self) -> None:
         self._ends: Counter[str] = Counter()
 
-    def see(self, record: EventRecord) -> None:
+    def see(self, record: Event) -> None:
         if record.event_type in ("run_finished", "run_failed"):
             self._ends[record.event_type] += 1
 

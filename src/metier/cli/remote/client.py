@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from metier.cli.shared.context import home_folder
 from metier.errors import MetierError, UsageError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.settings.running_server import find_token
 from metier.store.base import ENDED
 from metier.tls import choose_context

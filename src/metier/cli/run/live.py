@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.options import LogLevel

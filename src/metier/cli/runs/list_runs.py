@@ -9,12 +9,12 @@ import typer
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import JsonList, write_line
 from metier.cli.shared.place import open_place
+from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.ids import CHILD
 from metier.runtime.records.index_rows import find_row_cost, find_shown_status, render_cost, row_as_json
 from metier.runtime.run_store import count_progress, open_runs
 from metier.store.base import RunRow
-from metier.task_state import TaskState
 from metier.telemetry.excerpt import one_line
 
 MOST_RUNS = 1_000_000_000

@@ -19,7 +19,7 @@ from metier.engine.entries import Entry
 from metier.engine.replaying.recording import Difference, Divergence
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run
 from metier.runtime.history.replays import ReplayReport, replay_run
 from metier.runtime.history.run_views import read_history

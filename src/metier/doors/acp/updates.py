@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from metier.event_record import EventRecord
-from metier.events import StepStarted
+from metier.events.record import EventRecord
+from metier.events.step import StepStarted
 from metier.providers.base import Delta
 from metier.telemetry.redaction import RedactionStream, Redactor
 from metier.telemetry.sanitize import SUSPECT, sanitize

@@ -4,11 +4,10 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from metier.decisions import ActionStep, StepStatus
+from metier.decisions import ActionStep, StepStatus, TaskState
 from metier.engine.entry_types.timed import TimedEntry
 from metier.engine.entry_types.undo import FileChange
 from metier.messages import MediaPart, Spent, Value
-from metier.task_state import TaskState
 from metier.tools.effects import Effect
 
 

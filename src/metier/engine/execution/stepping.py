@@ -18,7 +18,7 @@ from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
-from metier.decisions import StepStatus, answers_in_json, describe_failure, find_owner, write_failure
+from metier.decisions import StepStatus, TaskState, answers_in_json, describe_failure, find_owner, write_failure
 from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
 from metier.engine import entries as e
@@ -37,12 +37,13 @@ from metier.engine.nearby import add_nearby
 from metier.engine.services import Services
 from metier.engine.steps import Step, read_plan
 from metier.engine.unwrapping import unwrapped
-from metier.events import Payload, SkillDisclosureLoaded, SkillStepExecuted
+from metier.events.payload import Payload
+from metier.events.skill import SkillDisclosureLoaded
+from metier.events.step import SkillStepExecuted
 from metier.messages import Spent
 from metier.routing.prefilter import rank_skills
 from metier.skills.package import SkillPackage
 from metier.store.failures import StoreFull
-from metier.task_state import TaskState
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import Question, ToolContext, ToolResult
 from metier.tools.effects import REPEATABLE

@@ -40,7 +40,7 @@ from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.engine.tracing.span_fold import MODEL
 from metier.errors import ConfigError, PromptTooLarge, ProviderError
-from metier.events import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
+from metier.events.model import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart
 from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest

@@ -24,9 +24,10 @@ from metier.engine.projection import SUMMARY_CHARACTERS
 from metier.engine.services import Services
 from metier.engine.state import RunState
 from metier.errors import NoSkillMatches
-from metier.events import (
+from metier.events.skill import (
     Candidate,
     DisclosedFile,
+    EmbeddingsUnavailable,
     SkillDisclosureLoaded,
     SkillLoadFailed,
     SkillPrefilterCompleted,
@@ -36,7 +37,6 @@ from metier.routing.prefilter import prefilter
 from metier.routing.prefilter import rank_skills as rank_index
 from metier.routing.similar import Similar
 from metier.routing.skill import SkillCandidate
-from metier.routing_events import EmbeddingsUnavailable
 
 _LOADED_CODES = frozenset(
     {

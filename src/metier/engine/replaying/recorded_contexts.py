@@ -1,5 +1,6 @@
 """The conversations of a replay: what is read comes from the real store, what is written is forgotten."""
 
+from metier.decisions import TaskState
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,
     Claim,
@@ -11,7 +12,6 @@ from metier.store.contexts import (
     Redemption,
     StoredMessage,
 )
-from metier.task_state import TaskState
 
 
 class RecordedContexts:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from metier.decisions import TaskState
 from metier.engine.entries import parse_entry
 from metier.engine.replaying.recorded_contexts import RecordedContexts
 from metier.engine.replaying.recording import Recording
@@ -12,7 +13,6 @@ from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSe
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
 from metier.store.usage import UsageStore
-from metier.task_state import TaskState
 
 
 class RecordedStore:

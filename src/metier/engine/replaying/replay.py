@@ -30,7 +30,7 @@ from metier.engine.state import RunState, apply
 from metier.engine.steps import Step
 from metier.engine.stopping import Stopper
 from metier.errors import PromptTooLarge
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.messages import ModelReply
 from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest, Observer

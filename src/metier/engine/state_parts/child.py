@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
+from metier.decisions import TaskState
 from metier.engine.entries import ChildEnded, ChildRequested
-from metier.task_state import TaskState
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from metier.context.conversation import LONGEST_FACT, LONGEST_KEY, KnownFact, PastTurn, find_facts, name_fact
 from metier.context.decoder import build_step
+from metier.decisions import TaskState
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.engine.calls import build_memory_key
 from metier.engine.loop import hold_lease
@@ -59,7 +60,6 @@ from metier.store.contexts import (
     check_names,
 )
 from metier.store.failures import LeaseHeld, VersionConflictError
-from metier.task_state import TaskState
 
 CHAT = "chat"
 """The detail in the state of a context that is a chat."""

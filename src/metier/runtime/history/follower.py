@@ -11,7 +11,7 @@ from typing import NamedTuple
 import anyio
 from pydantic import ValidationError
 
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.runtime.history.run_views import read_history
 from metier.runtime.records.run_log import Teller
 from metier.runtime.runs import Runtime

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from metier.engine.journal import read_entries
 from metier.errors import LogError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.ids import SystemClock
 from metier.runtime.delegation.worktrees import remove_deleted
 from metier.runtime.history.replays import get_start

@@ -13,7 +13,7 @@ from metier.engine.entries import Entry, StepFinished
 from metier.engine.journal import read_entries, read_entries_of
 from metier.engine.state import RunState, fold
 from metier.errors import ConfigError, LogError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.extras import hint_extra
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.undo import read_changes

@@ -21,7 +21,7 @@ from metier.engine.replaying.recording import Recording
 from metier.engine.replaying.replay import replay
 from metier.engine.state import RunState
 from metier.errors import UsageError
-from metier.events import Payload
+from metier.events.payload import Payload
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.delegation.authority import ABOVE, ORIGIN, START
 from metier.runtime.history.archive import Archive, find_digests

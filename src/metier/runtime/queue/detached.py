@@ -9,6 +9,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metier.decisions import TaskState
 from metier.engine.loop import LEASE_SECONDS
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
@@ -29,7 +30,6 @@ from metier.store.failures import (
     StoreFull,
     StoreUnavailable,
 )
-from metier.task_state import TaskState
 
 DAMAGE = (StoreDamaged, LogDamaged)
 """What another try cannot fix."""

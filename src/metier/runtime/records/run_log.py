@@ -16,8 +16,9 @@ from metier.engine.loop import Driver, Told, open_log
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state import RunState, apply
-from metier.event_record import EventRecord
-from metier.events import PromptLayerCut, StepStarted
+from metier.events.model import PromptLayerCut
+from metier.events.record import EventRecord
+from metier.events.step import StepStarted
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import Shard, find_folder, is_run_id, iterate_folders

@@ -11,8 +11,8 @@ from metier.definitions.permits import Permits
 from metier.definitions.problems import Problem
 from metier.definitions.references import Reference, find_limit
 from metier.definitions.skills.skill import SkillDefinition
+from metier.events.skill import SkillWithoutTools
 from metier.skills.package import SkillPackage
-from metier.task_events import SkillWithoutTools
 from metier.tools.toolbox import Toolbox
 
 _NOT_LISTED = frozenset({*CONTROL_NAMES, "delegate", "run_task"})

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
-from metier.event_record import EventRecord
+from metier.events.record import EventRecord
 from metier.plugins.lifecycle import Plugins, ask_for_layer, load_plugins, running
 from metier.plugins.registry import Registry
 from metier.plugins.subscription import Subscription

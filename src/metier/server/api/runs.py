@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
+from metier.decisions import TaskState
 from metier.definitions.files.contained_path import read_contained
 from metier.engine.phases import FINAL
 from metier.errors import UsageError
@@ -36,7 +37,6 @@ from metier.server.problems import HttpProblem
 from metier.server.security.users import User
 from metier.server.state import CurrentUser, ServerState, State
 from metier.store.base import ENDED, RunRow, RunSearch
-from metier.task_state import TaskState
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 
 from msgspec import Struct, field
 
+from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.runtime.history.spending import parse_since
 from metier.runtime.records.index_rows import find_shown_status
 from metier.store.base import RUNNABLE, RunRow, RunSearch
-from metier.task_state import TaskState
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
 _NAMED = ("status", "agent", "model", "skill", "task", "cost", "since", "until")

@@ -1,5 +1,6 @@
 """Conversations: state, events, facts, messages. See `store.contexts.ContextStore`; each method is one transaction."""
 
+from metier.decisions import TaskState
 from metier.store.contexts import (
     ENDED,
     MAX_EVENTS_PER_CONTEXT,
@@ -26,7 +27,6 @@ from metier.store.contexts import (
 from metier.store.machine import Machine
 from metier.store.queries.leases import Holding, next_token
 from metier.store.queries.session import Database, Session, SqlRow, SqlValue, parse_optional_time, parse_time
-from metier.task_state import TaskState
 
 # JSON columns are read as text: PostgreSQL's driver would parse them.
 _SELECT_STATE = (

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from metier.decisions import TaskState
 from metier.store.queries.session import Database, Session, SqlRow, SqlValue
 from metier.store.usage import (
     ALL_TIME,
@@ -19,7 +20,6 @@ from metier.store.usage import (
     compute_changes,
     spread,
 )
-from metier.task_state import TaskState
 from metier.telemetry.excerpt import one_line
 
 _NAMES = ("calls", "input_tokens", "cached_tokens", "output_tokens", "cost_usd", "unpriced_calls")

@@ -22,7 +22,8 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed, UsageError
-from metier.events import McpServerReported, Payload
+from metier.events.payload import Payload
+from metier.events.run import McpServerReported
 from metier.extras import hint_extra
 from metier.tools.base import Media, ToolContext, ToolInfo
 from metier.tools.mcp.offered_tools import Clean, Listing, OfferedTool, build_listing, compare_listings

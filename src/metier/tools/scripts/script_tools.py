@@ -16,13 +16,14 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier.decisions import StepStatus
 from metier.definitions.skills.scripts import Script
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.text.yaml_text import Mapping as YamlMapping
 from metier.definitions.text.yaml_text import Node
 from metier.definitions.text.yaml_text import Sequence as YamlSequence
 from metier.errors import ToolFailed
-from metier.events import SkillStepExecuted, StepStatus
+from metier.events.step import SkillStepExecuted
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_files

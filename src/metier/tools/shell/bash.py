@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.events import SkillStepExecuted
+from metier.events.step import SkillStepExecuted
 from metier.programs.code import SEPARATORS, is_code, list_scripts, locate_word
 from metier.prompts.tool_texts import describe_parameters, load_tool_text
 from metier.telemetry.excerpt import cut_middle

@@ -1,11 +1,11 @@
-"""The record that carries one event, and every kind of event there is. Pure values; what they say is `events`'s."""
+"""The envelope of an event in the log, and the registry of all event types. Pure values."""
 
 from typing import Literal, Self, cast
 
 from pydantic import AwareDatetime, SerializeAsAny, model_validator
 
-from metier import events, hook_events, project_events, routing_events, task_events, undo_events
-from metier.events import Payload
+from metier.events import model, run, skill, step, task
+from metier.events.payload import Payload
 from metier.messages import Value
 
 SCHEMA_VERSION = 1
@@ -13,20 +13,14 @@ SCHEMA_VERSION = 1
 type RedactionMode = Literal["redacted", "full"]
 """`full` is written only where `logging.redact_secrets` is off."""
 
-VOCABULARY = (
-    events.__name__,
-    task_events.__name__,
-    project_events.__name__,
-    undo_events.__name__,
-    hook_events.__name__,
-    routing_events.__name__,
-)
-"""The modules that declare payloads."""
+SUBJECTS = (run, model, skill, step, task)
+"""The modules that declare payloads. Classes of plugins and tests are no event types."""
 
 
 def payload_types() -> dict[str, type[Payload]]:
-    """Every event type with its payload class, in the order in which they are declared."""
-    return {cls.event_type: cls for cls in Payload.__subclasses__() if cls.__module__ in VOCABULARY}
+    """Return every event type with its payload class, by subject and in the order of their definitions."""
+    declared = Payload.__subclasses__()
+    return {cls.event_type: cls for subject in SUBJECTS for cls in declared if cls.__module__ == subject.__name__}
 
 
 _PAYLOADS = payload_types()

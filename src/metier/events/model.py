@@ -1,0 +1,160 @@
+"""Events of a turn with the model: its prompt, request, reply and decision."""
+
+from typing import Literal
+
+from metier.decisions import ActionStep
+from metier.events.payload import Payload
+from metier.messages import OwnText, Value
+
+
+class PromptBudgetComputed(Payload):
+    """How the tokens of this turn's request are divided, and what had to go."""
+
+    event_type = "prompt_budget_computed"
+    turn: int
+    max_context_tokens: int
+    response_headroom_tokens: int
+    allocated_prompt_tokens: int
+    allocated_disclosure_tokens: int
+    layers: dict[str, int]
+    tool_schema_tokens: int = 0
+    counted_by: Literal["estimate", "provider"] = "estimate"
+    trimmed: tuple[str, ...] = ()
+
+
+class PromptComposed(Payload):
+    """The request is ready: its size, and the hash of the part that stays the same from turn to turn."""
+
+    event_type = "prompt_composed"
+    turn: int
+    messages: int
+    tools: int
+    bytes: int
+    prefix_hash: OwnText
+    request_hash: OwnText = ""
+
+
+class LlmRequestMeta(Value):
+    """What is known of one request to a model."""
+
+    provider: str
+    model: str
+    attempt: int = 1
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class LlmRequestSent(Payload):
+    """A request went out."""
+
+    event_type = "llm_request_sent"
+    turn: int
+    meta: LlmRequestMeta
+
+
+class LlmRetryScheduled(Payload):
+    """The attempt failed in a way that may pass; the next one starts after the delay."""
+
+    event_type = "llm_retry_scheduled"
+    turn: int
+    meta: LlmRequestMeta
+    reason: str
+    delay_seconds: float
+    retry_after_seconds: float | None = None
+
+
+class LlmResponseReceived(Payload):
+    """A complete reply came back."""
+
+    event_type = "llm_response_received"
+    turn: int
+    meta: LlmRequestMeta
+    stop_reason: str
+    text_summary: str = ""
+    tool_calls: tuple[str, ...] = ()
+
+
+class LlmRequestFailed(Payload):
+    """No reply: the error is final, or the retries are used up."""
+
+    event_type = "llm_request_failed"
+    turn: int
+    meta: LlmRequestMeta
+    reason: str
+    message: str
+    retryable: bool = False
+    partial_text: str = ""
+    """What had come of a reply that was interrupted."""
+
+
+class StructuredOutputFallback(Payload):
+    """The endpoint does not support a way of asking for decisions; JSON in plain text takes its place."""
+
+    event_type = "structured_output_fallback"
+    turn: int
+    provider: str
+    model: str
+    lacks: Literal["tools", "response_schema"]
+    message: str = ""
+    """What the server said; empty where it is known from an earlier run."""
+    remembered: bool = False
+
+
+class LlmDecisionDecoded(Payload):
+    """What the reply means."""
+
+    event_type = "llm_decision_decoded"
+    turn: int
+    selected_skill: str | None
+    reasoning_summary: str
+    required_disclosure_paths: tuple[str, ...] = ()
+    planned_actions: tuple[ActionStep, ...] = ()
+    path: Literal["native", "json", "repaired", "text", "offline"] = "native"
+
+
+class LlmDecisionRejected(Payload):
+    """The reply is no decision; the model is told once what is wrong with it (`repair`), then the run ends."""
+
+    event_type = "llm_decision_rejected"
+    turn: int
+    reason: str
+    message: str
+    repair: bool = False
+
+
+class PromptLayerCut(Payload):
+    """The file of a layer is larger than its cap; its beginning is used."""
+
+    event_type = "prompt_layer_cut"
+    layer: str
+    source: str
+    left_out_characters: int
+
+
+class InstructionFile(Value):
+    path: str
+    sha256: str
+    """Of its bytes and of those of its imports."""
+    imports: tuple[str, ...] = ()
+    left_out_characters: int = 0
+    trusted: bool = True
+    """False for the text of a folder that the user has not trusted: the model reads it fenced."""
+
+
+class ProjectInstructionsLoaded(Payload):
+    """Files such as `AGENTS.md` were put in front of the model: at the start, or when a step came near them."""
+
+    event_type = "project_instructions_loaded"
+    files: tuple[InstructionFile, ...]
+    step_id: str = ""
+    """The step that came near them; empty at the start of a run."""
+    problems: tuple[str, ...] = ()
+    """What was left out of them, and why."""
+
+    @property
+    def summary(self) -> str:
+        names = [file.path if file.trusted else f"{file.path} (not trusted)" for file in self.files]
+        return "; ".join([", ".join(names), *self.problems])

@@ -1,0 +1,15 @@
+"""The base of every event payload. Pure values; `events.record` carries them.
+
+Events report to people and machines what a run did. They are a projection: nothing reads them to decide what happens
+next. Adding a field with a default is compatible; anything else raises `events.record.SCHEMA_VERSION`.
+"""
+
+from typing import ClassVar
+
+from metier.messages import Value
+
+
+class Payload(Value):
+    """What one kind of event says. Subclasses name their `event_type`; the class docstring is its documentation."""
+
+    event_type: ClassVar[str]

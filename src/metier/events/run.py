@@ -1,0 +1,164 @@
+"""Events of a whole run: its start, pauses, changes and end."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from metier.decisions import TaskState
+from metier.events.payload import Payload
+
+
+class RunStarted(Payload):
+    """A run began: what was asked, of whom, and what it is pinned to."""
+
+    event_type = "run_started"
+    task: str
+    mode: Literal["live", "dry_run", "replay"] = "live"
+    agent: str = ""
+    provider: str = ""
+    model: str = ""
+    profile: str = ""
+    sandbox: str = ""
+    context_id: str = ""
+    parent_run_id: str = ""
+    pins: dict[str, str] = Field(default_factory=dict)
+    """Definition id → content hash."""
+
+
+class RunPaused(Payload):
+    """The run stopped where it can continue later: what it waits for, and how to continue."""
+
+    event_type = "run_paused"
+    kind: Literal[
+        "approval", "input", "delegation", "signal", "in_doubt", "storage", "explicit", "step_failed", "changed_code",
+        "limit",
+    ]  # fmt: skip
+    reason: str
+    resume_with: str = ""
+
+
+class RunResumed(Payload):
+    """The run continues: after a pause, a restart, or a take-over."""
+
+    event_type = "run_resumed"
+    reason: str
+    driver: str = ""
+    at_seq: int = 0
+
+
+class LimitsRaised(Payload):
+    """A user raised what bounds the run; what is not named stays as it was."""
+
+    event_type = "limits_raised"
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
+    timeout_seconds: float | None = None
+    raised_by: str = ""
+
+
+class RunReopened(Payload):
+    """A run that a limit or a provider had ended continues where it was."""
+
+    event_type = "run_reopened"
+    reason: str
+    reopened_by: str = ""
+    step_id: str = ""
+
+
+class PinnedDefinitionUsed(Payload):
+    """A definition changed since the run began; the run continues with the bytes it is pinned to."""
+
+    event_type = "pinned_definition_used"
+    definition: str
+    pinned: str
+
+
+class McpServerReported(Payload):
+    """A server of external tools was left out, started, ended, or no longer offers what was accepted."""
+
+    event_type = "mcp_server_reported"
+    server: str
+    state: Literal["not_accepted", "started", "ended", "changed"]
+    message: str
+    tools: tuple[str, ...] = ()
+
+
+class SignalReceived(Payload):
+    """The process was asked to stop."""
+
+    event_type = "signal_received"
+    signal: str
+    count: int = 1
+
+
+class GracefulShutdownStarted(Payload):
+    """No new work; children get this long before they are killed."""
+
+    event_type = "graceful_shutdown_started"
+    grace_seconds: float
+    children: int = 0
+
+
+class RunFinished(Payload):
+    """The run reached its end."""
+
+    event_type = "run_finished"
+    status: TaskState = "completed"
+    mode: Literal["live", "dry_run", "replay"] = "live"
+    result_summary: str = ""
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0
+    """None where a model without a known price answered."""
+    duration_ms: float = 0
+
+
+class RunFailed(Payload):
+    """The run ended without a result: a reason for machines, a sentence for people."""
+
+    event_type = "run_failed"
+    reason: str
+    message: str
+    status: TaskState = "failed"
+    turns: int = 0
+    duration_ms: float = 0
+
+
+class LogRepaired(Payload):
+    """The log was opened after a crash: the last, incomplete record was cut off."""
+
+    event_type = "log_repaired"
+    dropped_bytes: int
+    last_good_seq: int
+
+
+class ResultChecked(Payload):
+    """A result was held against what was asked of it; what does not hold is told to the model once."""
+
+    event_type = "result_checked"
+    accepted: bool
+    failures: tuple[str, ...] = ()
+
+
+class RunAdopted(Payload):
+    """A run that was not started in this store continues here: with this host's settings, rules, provider and keys.
+
+    Steps that were planned and not finished are asked about.
+    """
+
+    event_type = "run_adopted"
+    provider: str
+    model: str
+    profile: str
+
+
+class ModelChanged(Payload):
+    """A run that its provider ended continues with another provider, model, address or window."""
+
+    event_type = "model_changed"
+    provider: str
+    model: str
+    settings: tuple[str, ...] = ()
+    """Names of the settings whose values differ from before."""
+    changed_by: str = ""

@@ -1,0 +1,131 @@
+"""Events of skills: loading, ranking, disclosure and control of the run."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from metier.decisions import StepStatus
+from metier.events.payload import Payload
+from metier.messages import Value
+
+
+class DisclosedFile(Value):
+    path: str
+    section: str = ""
+    bytes: int
+    tokens: int
+    truncated: bool = False
+
+
+class Candidate(Value):
+    skill_name: str
+    score: float
+    reason: str = ""
+
+
+class SkillCatalogLoaded(Payload):
+    """The catalog was read: how many skills, and what could not be loaded."""
+
+    event_type = "skill_catalog_loaded"
+    skills: int
+    problems: int = 0
+    shadowed: tuple[str, ...] = ()
+    duration_ms: float = 0
+
+
+class SkillLoadFailed(Payload):
+    """One skill could not be loaded, and why."""
+
+    event_type = "skill_load_failed"
+    skill_name: str
+    path: str
+    code: str
+    reason: str
+    line: int | None = None
+
+
+class SkillProblemFound(Payload):
+    """A problem of skills that keeps none from loading: a hidden or unknown name."""
+
+    event_type = "skill_problem_found"
+    skill_name: str = ""
+    path: str = ""
+    code: str
+    reason: str
+    line: int | None = None
+    hint: str = ""
+
+
+class SkillPrefilterCompleted(Payload):
+    """All skills were ranked for the request; these are the candidates. `strategy` says what was done without one."""
+
+    event_type = "skill_prefilter_completed"
+    query: str
+    candidates: tuple[Candidate, ...]
+    considered: int
+    strategy: str = ""
+
+
+class SkillDisclosureLoaded(Payload):
+    """A stage of disclosure put exactly these files in front of the model."""
+
+    event_type = "skill_disclosure_loaded"
+    skill_name: str
+    stage: Literal[0, 1, 2, 3]
+    files: tuple[DisclosedFile, ...]
+    total_bytes: int
+    total_tokens: int
+    refused: tuple[str, ...] = ()
+    """Paths that were asked for and not given, each with its reason."""
+
+
+class SkillInvocationStarted(Payload):
+    """A skill is in charge from here; `digest` is of its definition, as the run is pinned to it."""
+
+    event_type = "skill_invocation_started"
+    skill_name: str
+    rationale: str = ""
+    digest: str = ""
+
+
+class SkillInvocationFinished(Payload):
+    """The skill handed control back."""
+
+    event_type = "skill_invocation_finished"
+    skill_name: str
+    status: StepStatus
+    summary: str = ""
+
+
+class Handoff(Payload):
+    """Control goes from one skill to the next, for this reason."""
+
+    event_type = "handoff"
+    from_skill: str
+    to_skill: str
+    rationale: str
+
+
+class EmbeddingsUnavailable(Payload):
+    """What `routing.embeddings` names could not be used, so the skills were ranked by words alone."""
+
+    event_type = "embeddings_unavailable"
+    reason: str
+
+
+class SkillCodeAccepted(Payload):
+    """The files of skills changed since the run began, and it continues with the new ones."""
+
+    event_type = "skill_code_accepted"
+    skills: tuple[str, ...] = ()
+    code: dict[str, str] = Field(default_factory=dict)
+    """Pin → hash of the tree that is used from now on."""
+    accepted_by: str = ""
+
+
+class SkillWithoutTools(Payload):
+    """While this skill is in charge the run has no tool: its list and that of the agent have none in common."""
+
+    event_type = "skill_without_tools"
+    skill_name: str
+    message: str

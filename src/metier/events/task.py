@@ -1,0 +1,53 @@
+"""What the event log says of work handed on: child runs, steps of a task, runs from elsewhere. Pure values."""
+
+from typing import Literal
+
+from metier.decisions import TaskState
+from metier.events.payload import Payload
+
+type TaskStepState = Literal["pending", "running", "succeeded", "failed", "skipped"]
+
+
+class TaskPlanned(Payload):
+    """A task definition was read: these are its steps, in order, all of them pending."""
+
+    event_type = "task_planned"
+    task_id: str
+    steps: tuple[str, ...]
+    """The file of each step."""
+
+
+class TaskStepChanged(Payload):
+    """A step of a task is in another state."""
+
+    event_type = "task_step_changed"
+    step_id: str
+    file: str
+    name: str = ""
+    state: TaskStepState
+    message: str = ""
+    """Why it failed or was skipped."""
+
+
+class ChildRunStarted(Payload):
+    """The run handed work on and waits for the result."""
+
+    event_type = "child_run_started"
+    step_id: str
+    child_run_id: str
+    agent: str = ""
+    task: str = ""
+    max_turns: int = 0
+    max_cost_usd: float | None = None
+
+
+class ChildRunFinished(Payload):
+    """The work that was handed on came to an end; what it cost counts for this run too."""
+
+    event_type = "child_run_finished"
+    step_id: str
+    child_run_id: str
+    status: TaskState
+    turns: int = 0
+    cost_usd: float | None = 0
+    """None where a model without a known price answered."""
