@@ -4,7 +4,11 @@ import time
 
 from bench.table import Row
 from metier.decisions import ActionStep, ModelDecision
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied, ProgressVerified
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, SkillsRanked
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.state import fold
 from metier.messages import ModelReply, ToolCallPart, Usage
 
@@ -33,12 +37,12 @@ def _measure(count: int) -> float:
     return min(times)
 
 
-def _build_journal(count: int) -> list[e.Entry]:
-    journal: list[e.Entry] = [
-        e.RunStarted(task="t", provider="p", model="m", context_id="c", trace_id="t", workspace="w"),
-        e.CatalogLoaded(skills=()),
-        e.SkillsRanked(candidates=(), considered=0),
-        e.ContextDisclosed(),
+def _build_journal(count: int) -> list[Entry]:
+    journal: list[Entry] = [
+        RunStarted(task="t", provider="p", model="m", context_id="c", trace_id="t", workspace="w"),
+        CatalogLoaded(skills=()),
+        SkillsRanked(candidates=(), considered=0),
+        ContextDisclosed(),
     ]
     turn = 0
     while len(journal) + ENTRIES_PER_TURN <= count:
@@ -47,17 +51,17 @@ def _build_journal(count: int) -> list[e.Entry]:
     return journal
 
 
-def _build_turn(turn: int) -> list[e.Entry]:
+def _build_turn(turn: int) -> list[Entry]:
     call = ToolCallPart(id=f"c{turn}", name="echo", arguments={"text": f"turn {turn}"})
     action = ActionStep(type="call_tool", params={"tool": "echo", "arguments": call.arguments}, call_id=call.id)
     usage = Usage(input_tokens=100, output_tokens=10)
     reply = ModelReply(parts=(call,), stop_reason="tool_calls", usage=usage, provider="p", model="m")
     step_id = f"{turn}.1"
     return [
-        e.ModelCallStarted(turn=turn, request_hash="h", prefix_hash="p", estimated_tokens=100),
-        e.ModelReplied(turn=turn, reply=reply),
-        e.DecisionMade(turn=turn, decision=ModelDecision(planned_actions=(action,)), path="native"),
-        e.StepStarted(step_id=step_id, action=action, effect="read", idempotency_key="k"),
-        e.StepFinished(step_id=step_id, status="succeeded", text="word " * 40),
-        e.ProgressVerified(following="CALL_LLM"),
+        ModelCallStarted(turn=turn, request_hash="h", prefix_hash="p", estimated_tokens=100),
+        ModelReplied(turn=turn, reply=reply),
+        DecisionMade(turn=turn, decision=ModelDecision(planned_actions=(action,)), path="native"),
+        StepStarted(step_id=step_id, action=action, effect="read", idempotency_key="k"),
+        StepFinished(step_id=step_id, status="succeeded", text="word " * 40),
+        ProgressVerified(following="CALL_LLM"),
     ]

@@ -8,7 +8,10 @@ from opentelemetry.sdk.resources import Resource
 
 from bench.table import Row
 from metier.decisions import ActionStep
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelCallStarted, ModelReplied
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.tracing.span_fold import SpanFold
 from metier.messages import ModelReply, TextPart, Usage
 from metier.runtime.traces import clean_span
@@ -37,7 +40,7 @@ def rows() -> list[Row]:
     ]
 
 
-def _build_journal() -> list[e.Entry]:
+def _build_journal() -> list[Entry]:
     now = datetime(2026, 11, 16, tzinfo=UTC)
     reply = ModelReply(
         parts=(TextPart(text="I will look at the file."),),
@@ -48,8 +51,8 @@ def _build_journal() -> list[e.Entry]:
         response_id="msg_01",
     )
     action = ActionStep(type="call_tool", params={"tool": "Read", "arguments": {"path": "a.py"}}, call_id="call-1")
-    entries: list[e.Entry] = [
-        e.RunStarted(
+    entries: list[Entry] = [
+        RunStarted(
             task="Look at it",
             provider="anthropic",
             model="claude-sonnet-4-5",
@@ -63,9 +66,9 @@ def _build_journal() -> list[e.Entry]:
         at = (now + timedelta(seconds=turn)).isoformat()
         step = f"{turn}.1"
         entries += [
-            e.ModelCallStarted(turn=turn, request_hash="h", prefix_hash="p", estimated_tokens=1, recorded_at=at),
-            e.ModelReplied(turn=turn, reply=reply, recorded_at=at),
-            e.StepStarted(step_id=step, action=action, effect="read", idempotency_key="k", recorded_at=at),
-            e.StepFinished(step_id=step, status="succeeded", text="done", recorded_at=at),
+            ModelCallStarted(turn=turn, request_hash="h", prefix_hash="p", estimated_tokens=1, recorded_at=at),
+            ModelReplied(turn=turn, reply=reply, recorded_at=at),
+            StepStarted(step_id=step, action=action, effect="read", idempotency_key="k", recorded_at=at),
+            StepFinished(step_id=step, status="succeeded", text="done", recorded_at=at),
         ]
     return entries

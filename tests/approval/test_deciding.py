@@ -3,8 +3,11 @@
 from metier.approval.verdict import Verdict
 from metier.decisions import ActionStep, ModelDecision
 from metier.engine import actions as a
-from metier.engine import entries as e
 from metier.engine.decide import decide
+from metier.engine.entries.model import DecisionMade
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
+from metier.engine.entries.run import RunResumed
+from metier.engine.entries.step import StepFinished, StepRetried
 from metier.engine.state import RunState, apply
 from metier.tools.effects import Effect
 
@@ -25,12 +28,12 @@ def make_state() -> RunState:
     state = RunState("r1")
     step = ActionStep(type="call_tool", params={"tool": "Write", "arguments": {}})
     state.phase = "DECODE_DECISION"
-    apply(state, e.DecisionMade(turn=1, decision=ModelDecision(planned_actions=(step,)), path="native"))
+    apply(state, DecisionMade(turn=1, decision=ModelDecision(planned_actions=(step,)), path="native"))
     return state
 
 
 def ask(state: RunState, approval_id: str = "ap-1") -> None:
-    apply(state, e.ApprovalAsked(approval_id=approval_id, step_id="1.1", arguments_hash="", reason=""))
+    apply(state, ApprovalAsked(approval_id=approval_id, step_id="1.1", arguments_hash="", reason=""))
 
 
 def test_a_step_that_waits_for_an_answer_never_runs_without_one() -> None:
@@ -45,11 +48,11 @@ def test_a_step_that_waits_for_an_answer_never_runs_without_one() -> None:
 def test_an_approval_is_for_one_execution_and_a_retry_is_asked_about_again() -> None:
     state = make_state()
     ask(state)
-    apply(state, e.ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
+    apply(state, ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
     assert decide(state, Asks()) == a.RunSteps(("1.1",))
-    failed = e.StepFinished(step_id="1.1", status="failed", text="", counts_as_failure=True, retryable=True)
+    failed = StepFinished(step_id="1.1", status="failed", text="", counts_as_failure=True, retryable=True)
     apply(state, failed)
-    apply(state, e.StepRetried(step_id="1.1", reason="failed"))
+    apply(state, StepRetried(step_id="1.1", reason="failed"))
 
     assert decide(state, Asks()) == a.AskApproval("1.1", "because")
 
@@ -57,9 +60,9 @@ def test_an_approval_is_for_one_execution_and_a_retry_is_asked_about_again() -> 
 def test_a_tool_that_was_turned_off_is_refused_whatever_was_approved() -> None:
     state = make_state()
     ask(state)
-    resumed = e.RunResumed(reason="", driver="", disabled_tools=("Write",))
+    resumed = RunResumed(reason="", driver="", disabled_tools=("Write",))
     apply(state, resumed)
-    apply(state, e.ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
+    apply(state, ApprovalDecided(approval_id="ap-1", step_id="1.1", decision="approved"))
 
     action = decide(state, Asks())
 

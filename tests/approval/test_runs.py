@@ -10,7 +10,8 @@ from pydantic import JsonValue
 
 from metier.cli.run.approval_dialog import Prompter
 from metier.decisions import describe_failure
-from metier.engine.entries import ApprovalAsked, ApprovalDecided, Entry
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState

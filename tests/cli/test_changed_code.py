@@ -13,7 +13,8 @@ from run_workspace import QUICK, Workspace, use_model
 
 from metier.cli.main import run
 from metier.cli.shared.place import open_place
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import RunPaused
 from metier.runtime.runs import Watch, open_runtime
 from metier.skills.trust.judgement import digest_tree
 
@@ -61,7 +62,7 @@ def answer_read(model: ModelServer) -> list[str]:
     return [json.loads(text)["answer"] for text in results if text.startswith('{"answer"')]
 
 
-def append_entry(run_id: str, entry: e.Entry) -> None:
+def append_entry(run_id: str, entry: Entry) -> None:
     """Write an entry as another process would that drove the run for a moment."""
 
     async def append() -> None:
@@ -239,7 +240,7 @@ def test_a_run_that_an_earlier_version_paused_for_changed_files_asks_its_questio
     workspace: Workspace, model: ModelServer, waiting: str, capsys: Capture
 ) -> None:
     reason = "The files of skill 'writer' changed since the run began"
-    append_entry(waiting, e.RunPaused(pause="changed_code", reason=reason))
+    append_entry(waiting, RunPaused(pause="changed_code", reason=reason))
     change(workspace.folder / "skills" / "writer")
     capsys.readouterr()
 

@@ -10,14 +10,18 @@ from model_server import ModelServer, calls, running_model, says
 from msgspec.structs import replace
 from run_workspace import QUICK, Workspace, use_model
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import DecisionMade, ModelReplied
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
+from metier.engine.entries.run import RunPaused, RunResumed
+from metier.engine.entries.step import DoubtResolved, StepInDoubt, StepStarted
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 from metier.runtime.history.forks import find_points
 
 pytestmark = pytest.mark.slow
 
 type Capture = pytest.CaptureFixture[str]
-type Change = Callable[[list[e.Entry]], list[e.Entry]]
+type Change = Callable[[list[Entry]], list[Entry]]
 
 DENY = "rules:\n  - {tool: Bash, allow: false, reason: No commands here}\n"
 STRANGER = {"runtime": {**QUICK, "profile": "permissive"}, "sandbox": {"use": "off"}}
@@ -48,43 +52,43 @@ def leave(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 
 
 def cut_after(kind: type) -> Change:
-    def cut(entries: list[e.Entry]) -> list[e.Entry]:
+    def cut(entries: list[Entry]) -> list[Entry]:
         last = next(number for number, entry in enumerate(entries) if isinstance(entry, kind))
         return entries[: last + 1]
 
     return cut
 
 
-def approve(entries: list[e.Entry]) -> list[e.Entry]:
+def approve(entries: list[Entry]) -> list[Entry]:
     """As if somebody had been asked and had agreed."""
-    kept = cut_after(e.DecisionMade)(entries)
-    asked = e.ApprovalAsked(approval_id="ap-1", step_id="1.1", arguments_hash="0" * 64, reason="", expires_at="")
-    decided = e.ApprovalDecided(
+    kept = cut_after(DecisionMade)(entries)
+    asked = ApprovalAsked(approval_id="ap-1", step_id="1.1", arguments_hash="0" * 64, reason="", expires_at="")
+    decided = ApprovalDecided(
         approval_id="ap-1", step_id="1.1", decision="approved", decided_by="you", remember=True, reason=""
     )
-    return [*kept, asked, e.RunPaused(pause="approval", reason="x"), e.RunResumed(reason="x", driver="x"), decided]
+    return [*kept, asked, RunPaused(pause="approval", reason="x"), RunResumed(reason="x", driver="x"), decided]
 
 
-def retry(entries: list[e.Entry]) -> list[e.Entry]:
+def retry(entries: list[Entry]) -> list[Entry]:
     """As if it had been in doubt, and a person had said to repeat it."""
-    kept = cut_after(e.StepStarted)(entries)
-    doubt = e.StepInDoubt(step_id="1.1", known="x")
-    resolved = e.DoubtResolved(step_id="1.1", answer="retry", answered_by="you")
-    return [*kept, doubt, e.RunPaused(pause="in_doubt", reason="x"), e.RunResumed(reason="x", driver="x"), resolved]
+    kept = cut_after(StepStarted)(entries)
+    doubt = StepInDoubt(step_id="1.1", known="x")
+    resolved = DoubtResolved(step_id="1.1", answer="retry", answered_by="you")
+    return [*kept, doubt, RunPaused(pause="in_doubt", reason="x"), RunResumed(reason="x", driver="x"), resolved]
 
 
-def repeatable(entries: list[e.Entry]) -> list[e.Entry]:
+def repeatable(entries: list[Entry]) -> list[Entry]:
     """As if the command only read, so that repeating it needs no question."""
-    kept = cut_after(e.StepStarted)(entries)
+    kept = cut_after(StepStarted)(entries)
     last = kept[-1]
-    assert isinstance(last, e.StepStarted)
+    assert isinstance(last, StepStarted)
     return [*kept[:-1], last.model_copy(update={"effect": "read"})]
 
 
 CHANGES: dict[str, Change] = {
-    "a reply": cut_after(e.ModelReplied),
-    "a decision": cut_after(e.DecisionMade),
-    "an intent": cut_after(e.StepStarted),
+    "a reply": cut_after(ModelReplied),
+    "a decision": cut_after(DecisionMade),
+    "an intent": cut_after(StepStarted),
     "an intent that may be repeated": repeatable,
     "an approval": approve,
     "a doubt that was resolved": retry,

@@ -8,7 +8,7 @@ from model_server import ModelServer, calls, says
 from msgspec.structs import replace
 from run_workspace import QUICK, Workspace, use_model
 
-from metier.engine import entries as e
+from metier.engine.entries.step import StepFinished
 from metier.runtime.history.archive import load_archive, render_archive
 
 type Capture = pytest.CaptureFixture[str]
@@ -26,7 +26,7 @@ def make_archive(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Pa
     assert workspace.agent("runs", "export", "latest", "--exact", "-o", str(file)) == 0
     archive = load_archive(file)
     assert any(getattr(entry, "changes", ()) for entry in archive.entries)
-    last = max(number for number, entry in enumerate(archive.entries) if isinstance(entry, e.StepFinished))
+    last = max(number for number, entry in enumerate(archive.entries) if isinstance(entry, StepFinished))
     renamed = tuple(
         type(entry).model_validate_json(entry.model_dump_json().replace("hook.sh", ".git/hooks/post-checkout"))
         for entry in archive.entries[: last + 1]

@@ -15,7 +15,7 @@ from metier.context.layers import Disclosed, Exchange, Prompt
 from metier.context.tokens import TokenCounter, calibrate, estimate_tokens
 from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import StepExecutionResult
-from metier.engine.entries import ModelCallStarted
+from metier.engine.entries.model import ModelCallStarted
 from metier.engine.state import RunState, apply
 from metier.errors import PromptTooLarge
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec, assistant, user

@@ -12,9 +12,9 @@ import anyio
 from pydantic import JsonValue
 from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carry_out, open_at
 
-from metier.engine import entries as e
-from metier.engine.entries import Entry, render_entry
-from metier.engine.entry_types.steps import SpoolIdentity
+from metier.engine.entries.entry import Entry, render_entry
+from metier.engine.entries.run import RunResumed, RunStarted
+from metier.engine.entries.step import SpoolIdentity, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
 from metier.providers.failures import NotFound
@@ -158,7 +158,7 @@ async def _write_in_doubt(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         async with open_at(build_workspace(Path(place) / "a"), WORK, *ENOUGH) as runtime:
             whole = await export_run(runtime, (await carry_out(runtime)).run_id, exact=True)
-        cut = max(number for number, entry in enumerate(whole.entries, 1) if isinstance(entry, e.StepStarted))
+        cut = max(number for number, entry in enumerate(whole.entries, 1) if isinstance(entry, StepStarted))
         killed = Archive(run_id=whole.run_id, redacted=False, entries=whole.entries[:cut], blobs=whole.blobs)
         async with open_at(build_workspace(Path(place) / "b"), *ENOUGH) as runtime:
             await import_run(runtime, killed)
@@ -174,11 +174,11 @@ def _write(folder: Path, name: str, entries: list[Entry]) -> None:
 def _without_place(entry: Entry) -> Entry:
     """Where it was written, and by which process, is nobody's business."""
     match entry:
-        case e.RunStarted():
+        case RunStarted():
             return entry.model_copy(update={"workspace": "/project", "environment": ""})
-        case e.RunResumed():
+        case RunResumed():
             return entry.model_copy(update={"driver": "host:1"})
-        case e.StepStarted() if entry.spool is not None:
+        case StepStarted() if entry.spool is not None:
             spool = SpoolIdentity(machine="0" * 16, boot="1" * 8, folder="2" * 32)
             return entry.model_copy(update={"spool": spool})
         case _:

@@ -2,7 +2,12 @@
 
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, ModelDecision
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.limits import Limits
+from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied, Rejection
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, SkillsRanked
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.state import RunState, fold
 from metier.events.skill import Candidate
 from metier.messages import ModelReply, Part, TextPart, ToolCallPart, Usage
@@ -30,34 +35,34 @@ class TablePolicy:
         return "read" if action.params.get("tool") in READS else "opaque"
 
 
-def started(**limits: object) -> e.RunStarted:
-    return e.RunStarted(
+def started(**limits: object) -> RunStarted:
+    return RunStarted(
         task="do it",
         provider="p",
         model="m",
         context_id="r",
         trace_id="t",
         workspace="w",
-        limits=e.Limits.model_validate(limits),
+        limits=Limits.model_validate(limits),
     )
 
 
-def until_call(*skills: str, **limits: object) -> list[e.Entry]:
+def until_call(*skills: str, **limits: object) -> list[Entry]:
     """A run that is about to ask the model for the first time."""
     candidates = tuple(Candidate(skill_name=skill, score=90) for skill in skills)
     return [
         started(**limits),
-        e.CatalogLoaded(skills=skills),
-        e.SkillsRanked(candidates=candidates, considered=len(skills)),
-        e.ContextDisclosed(),
+        CatalogLoaded(skills=skills),
+        SkillsRanked(candidates=candidates, considered=len(skills)),
+        ContextDisclosed(),
     ]
 
 
-def asked(turn: int = 1, *, repair: bool = False) -> e.ModelCallStarted:
-    return e.ModelCallStarted(turn=turn, request_hash="h", prefix_hash="p", estimated_tokens=10, repair=repair)
+def asked(turn: int = 1, *, repair: bool = False) -> ModelCallStarted:
+    return ModelCallStarted(turn=turn, request_hash="h", prefix_hash="p", estimated_tokens=10, repair=repair)
 
 
-def replied(*calls: ActionStep, turn: int = 1, cost: float = 0.0) -> e.ModelReplied:
+def replied(*calls: ActionStep, turn: int = 1, cost: float = 0.0) -> ModelReplied:
     parts: list[Part] = [ToolCallPart(id=call.call_id, name=str(call.params.get("tool", call.type))) for call in calls]
     reply = ModelReply(
         parts=tuple(parts) or (TextPart(text="hm"),),
@@ -66,15 +71,15 @@ def replied(*calls: ActionStep, turn: int = 1, cost: float = 0.0) -> e.ModelRepl
         provider="p",
         model="m",
     )
-    return e.ModelReplied(turn=turn, reply=reply, cost_usd=cost)
+    return ModelReplied(turn=turn, reply=reply, cost_usd=cost)
 
 
-def decided(*actions: ActionStep, turn: int = 1, rejected: tuple[e.Rejection, ...] = ()) -> e.DecisionMade:
+def decided(*actions: ActionStep, turn: int = 1, rejected: tuple[Rejection, ...] = ()) -> DecisionMade:
     decision = ModelDecision(planned_actions=actions)
-    return e.DecisionMade(turn=turn, decision=decision, path="native", rejected=rejected)
+    return DecisionMade(turn=turn, decision=decision, path="native", rejected=rejected)
 
 
-def turn_of(*actions: ActionStep, turn: int = 1, cost: float = 0.0) -> list[e.Entry]:
+def turn_of(*actions: ActionStep, turn: int = 1, cost: float = 0.0) -> list[Entry]:
     """The model was asked, answered, and was understood."""
     return [asked(turn), replied(*actions, turn=turn, cost=cost), decided(*actions, turn=turn)]
 
@@ -95,17 +100,17 @@ def question(text: str = "Which?", call_id: str = "q1") -> ActionStep:
     return ActionStep(type="ask_user", params={"question": text}, call_id=call_id)
 
 
-def intent(step_id: str, action: ActionStep, *, attempt: int = 1, effect: Effect = "opaque") -> e.StepStarted:
-    return e.StepStarted(step_id=step_id, attempt=attempt, action=action, effect=effect, idempotency_key="k")
+def intent(step_id: str, action: ActionStep, *, attempt: int = 1, effect: Effect = "opaque") -> StepStarted:
+    return StepStarted(step_id=step_id, attempt=attempt, action=action, effect=effect, idempotency_key="k")
 
 
-def ended(step_id: str, *, ok: bool = True, text: str = "fine") -> e.StepFinished:
-    return e.StepFinished(step_id=step_id, status="succeeded" if ok else "failed", text=text, is_error=not ok)
+def ended(step_id: str, *, ok: bool = True, text: str = "fine") -> StepFinished:
+    return StepFinished(step_id=step_id, status="succeeded" if ok else "failed", text=text, is_error=not ok)
 
 
-def broke(step_id: str, *, retryable: bool = True) -> e.StepFinished:
+def broke(step_id: str, *, retryable: bool = True) -> StepFinished:
     """The work of a skill failed, so the failure policy applies."""
-    return e.StepFinished(
+    return StepFinished(
         step_id=step_id,
         status="failed",
         text="it broke\nbadly",
@@ -116,8 +121,8 @@ def broke(step_id: str, *, retryable: bool = True) -> e.StepFinished:
     )
 
 
-def folded(*entries: e.Entry | list[e.Entry]) -> RunState:
-    flat: list[e.Entry] = []
+def folded(*entries: Entry | list[Entry]) -> RunState:
+    flat: list[Entry] = []
     for entry in entries:
         flat.extend(entry if isinstance(entry, list) else [entry])
     return fold("r", flat)

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 from reference_scenario import AskFor, Call, Narrator
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry, render_entry
+from metier.engine.entries.step import StepRetried
 from metier.engine.journal import RunLog
 from metier.engine.loop import Driver
 from metier.engine.projection import project
@@ -152,7 +153,7 @@ def build_early_results(folder: Path, reach: Reach) -> Scenario:
 class TalkativeLog(RunLog):
     """Tells of an entry before it is written."""
 
-    async def record(self, *entries: e.Entry, durable: bool = False) -> None:
+    async def record(self, *entries: Entry, durable: bool = False) -> None:
         await super().record()
         if not entries:
             return
@@ -162,7 +163,7 @@ class TalkativeLog(RunLog):
             for payload in project(entry, ahead):
                 self._writer.emit(payload, entry=ahead.seq)
         first = self.state.seq + 1
-        stored = [StoredEntry(first + i, entry.kind, e.render_entry(entry)) for i, entry in enumerate(entries)]
+        stored = [StoredEntry(first + i, entry.kind, render_entry(entry)) for i, entry in enumerate(entries)]
         await self._store.append(self._lease, first, stored, durable=durable)
         for entry in entries:
             apply(self.state, entry)
@@ -193,7 +194,7 @@ class RashRuntime(Runtime):
         taken = await super()._take_answer(log, answer, services, remembered=remembered, is_told=is_told)
         running = [step for step in log.state.steps if step.phase == "running"] if taken else []
         for step in running:
-            await log.record(e.StepRetried(step_id=step.step_id, reason="it was under way"))
+            await log.record(StepRetried(step_id=step.step_id, reason="it was under way"))
         return taken
 
 

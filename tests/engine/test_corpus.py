@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from metier.engine.entries import Entry, parse_entry
+from metier.engine.entries.entry import Entry, parse_entry
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 

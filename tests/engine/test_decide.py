@@ -19,10 +19,16 @@ from journals import (
     use_skill,
 )
 
-from metier.decisions import SkillCall
+from metier.decisions import ActionStep, SkillCall
 from metier.engine import actions as a
-from metier.engine import entries as e
 from metier.engine.decide import decide
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import DecodeFailed, ProgressVerified, Rejection
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
+from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStarted
+from metier.engine.entries.skill import ContextDisclosed, HandedOff, SkillsRanked
+from metier.engine.entries.step import DoubtResolved, FailureTold, StepInDoubt, StepRetried
+from metier.engine.entries.task import CallPlanned, ChildRequest
 from metier.messages import Spent
 
 LOOK = tool("look", "c1")
@@ -31,10 +37,10 @@ PUSH = tool("push", "c3")
 ALLOW = TablePolicy()
 
 
-def after_turn(turn: int = 1) -> list[e.Entry]:
+def after_turn(turn: int = 1) -> list[Entry]:
     """A whole turn with one read."""
     step = tool("look", f"t{turn}", n=str(turn))
-    verified = e.ProgressVerified(following="CALL_LLM")
+    verified = ProgressVerified(following="CALL_LLM")
     return [*turn_of(step, turn=turn), intent(f"{turn}.1", step), ended(f"{turn}.1"), verified]
 
 
@@ -53,24 +59,24 @@ def after_turn(turn: int = 1) -> list[e.Entry]:
         ([*until_call(), *turn_of(PUSH), intent("1.1", PUSH)], a.SettleDoubt("1.1")),
         ([*until_call(), *turn_of(LOOK), intent("1.1", LOOK), ended("1.1")], a.Proceed("CALL_LLM")),
         ([*until_call(), *after_turn(1)], a.CallModel(2)),
-        ([*until_call(), e.RunPaused(pause="signal", reason="x")], a.Wait()),
-        ([*until_call(), e.RunFailed(reason="x", message="y")], a.Wait()),
-        ([*until_call(), *turn_of(finish()), e.RunFinished(result="")], a.Wait()),
+        ([*until_call(), RunPaused(pause="signal", reason="x")], a.Wait()),
+        ([*until_call(), RunFailed(reason="x", message="y")], a.Wait()),
+        ([*until_call(), *turn_of(finish()), RunFinished(result="")], a.Wait()),
     ],
 )
-def test_next_action_of_each_phase(entries: list[e.Entry], action: a.Action) -> None:
+def test_next_action_of_each_phase(entries: list[Entry], action: a.Action) -> None:
     assert decide(folded(entries), ALLOW) == action
 
 
 @pytest.mark.parametrize("cut", range(1, 4))
 def test_request_without_a_recorded_reply_is_asked_again_in_the_same_turn(cut: int) -> None:
-    repeats: list[e.Entry] = [asked(1)] * cut
+    repeats: list[Entry] = [asked(1)] * cut
 
     assert decide(folded(until_call(max_turns=1), repeats), ALLOW) == a.CallModel(1)
 
 
 def test_repair_is_the_same_turn_even_at_the_limit() -> None:
-    bad = e.DecodeFailed(turn=1, reason="empty", message="", repair=True)
+    bad = DecodeFailed(turn=1, reason="empty", message="", repair=True)
 
     state = folded(until_call(max_turns=1), asked(1), replied(), bad)
 
@@ -81,8 +87,8 @@ def test_repair_is_the_same_turn_even_at_the_limit() -> None:
     ("reason", "told"), [("empty", "decision_invalid"), ("refusal", "refusal"), ("truncated", "truncated")]
 )
 def test_second_failure_to_decode_ends_the_run(reason: str, told: str) -> None:
-    first = e.DecodeFailed(turn=1, reason=reason, message="no", repair=True)
-    second = e.DecodeFailed(turn=1, reason=reason, message="still no", repair=False)
+    first = DecodeFailed(turn=1, reason=reason, message="no", repair=True)
+    second = DecodeFailed(turn=1, reason=reason, message="still no", repair=False)
 
     state = folded(until_call(), asked(1), replied(), first, asked(1, repair=True), replied(), second)
 
@@ -109,7 +115,7 @@ def test_cost_limit_stops_before_the_next_request(cost: float, is_over: bool) ->
         turn_of(LOOK, cost=cost),
         intent("1.1", LOOK),
         ended("1.1"),
-        e.ProgressVerified(following="CALL_LLM"),
+        ProgressVerified(following="CALL_LLM"),
     )
 
     action = decide(state, ALLOW)
@@ -129,7 +135,7 @@ def test_cost_limit_stops_before_the_next_request(cost: float, is_over: bool) ->
         ((LOOK, finish()), ("1.1",)),
     ],
 )
-def test_only_reads_that_follow_each_other_run_together(actions: tuple[e.ActionStep, ...], group: tuple[str]) -> None:
+def test_only_reads_that_follow_each_other_run_together(actions: tuple[ActionStep, ...], group: tuple[str]) -> None:
     assert decide(folded(until_call("a"), turn_of(*actions)), ALLOW) == a.RunSteps(group)
 
 
@@ -161,19 +167,19 @@ def test_decided_approval_is_not_asked_for_again(decision: str, action: a.Action
     state = folded(
         until_call(),
         turn_of(PUSH),
-        e.ApprovalAsked(approval_id="x", step_id="1.1", arguments_hash="h", reason="r"),
-        e.ApprovalDecided.model_validate({"approval_id": "x", "step_id": "1.1", "decision": decision}),
+        ApprovalAsked(approval_id="x", step_id="1.1", arguments_hash="h", reason="r"),
+        ApprovalDecided.model_validate({"approval_id": "x", "step_id": "1.1", "decision": decision}),
     )
 
     assert decide(state, TablePolicy(asks=frozenset({"push"}))) == action
 
 
 def test_identical_call_is_refused_after_the_allowed_number() -> None:
-    entries: list[e.Entry] = []
+    entries: list[Entry] = []
     for turn in range(1, 4):
         same = tool("push", f"t{turn}", hard="yes")
         entries += [*turn_of(same, turn=turn), intent(f"{turn}.1", same), ended(f"{turn}.1")]
-        entries += [e.ProgressVerified(following="CALL_LLM")]
+        entries += [ProgressVerified(following="CALL_LLM")]
 
     fourth = folded(until_call(), entries, turn_of(tool("push", "t4", hard="yes"), turn=4))
     other = folded(until_call(), entries, turn_of(tool("push", "t4", hard="no"), turn=4))
@@ -185,7 +191,7 @@ def test_identical_call_is_refused_after_the_allowed_number() -> None:
 
 
 FAILED = [*turn_of(PUSH), intent("1.1", PUSH), broke("1.1")]
-RETRIED = [*FAILED, e.StepRetried(step_id="1.1", reason="x"), intent("1.1", PUSH, attempt=2), broke("1.1")]
+RETRIED = [*FAILED, StepRetried(step_id="1.1", reason="x"), intent("1.1", PUSH, attempt=2), broke("1.1")]
 RETRY = a.RetryStep("1.1", "execution_failed")
 FALL_BACK = a.HandOff("b", "Step 1.1 failed: it broke", fallback=True)
 TELL = a.TellFailure("1.1", ("b",))
@@ -216,7 +222,7 @@ def test_failure_that_a_retry_cannot_help_is_not_retried() -> None:
 
 
 def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
-    told = [*FAILED, e.FailureTold(step_id="1.1", candidates=("b",)), e.ProgressVerified(following="CALL_LLM")]
+    told = [*FAILED, FailureTold(step_id="1.1", candidates=("b",)), ProgressVerified(following="CALL_LLM")]
     again = [*turn_of(PUSH, turn=2), intent("2.1", PUSH), broke("2.1")]
     other = tool("push", "t2", hard="no")
     corrected = [*turn_of(other, turn=2), intent("2.1", other), broke("2.1", retryable=False)]
@@ -227,7 +233,7 @@ def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
 
 def test_a_candidate_below_the_score_is_no_fallback() -> None:
     weak = [
-        entry.model_copy(update={"min_score": 100.1}) if isinstance(entry, e.SkillsRanked) else entry
+        entry.model_copy(update={"min_score": 100.1}) if isinstance(entry, SkillsRanked) else entry
         for entry in until_call("b")
     ]
 
@@ -235,17 +241,17 @@ def test_a_candidate_below_the_score_is_no_fallback() -> None:
 
 
 def test_there_is_one_fallback_without_a_model_and_never_to_a_skill_that_was_in_charge() -> None:
-    entries: list[e.Entry] = [
+    entries: list[Entry] = [
         *FAILED,
-        e.HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
-        e.ContextDisclosed(),
+        HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
+        ContextDisclosed(),
         *turn_of(PUSH, turn=2),
         intent("2.1", PUSH),
         broke("2.1", retryable=False),
     ]
 
     offline = [
-        entry.model_copy(update={"provider": "offline"}) if isinstance(entry, e.RunStarted) else entry
+        entry.model_copy(update={"provider": "offline"}) if isinstance(entry, RunStarted) else entry
         for entry in until_call("b", "c", on_step_failure="fallback_then_abort")
     ]
 
@@ -264,7 +270,7 @@ def test_run_does_not_finish_over_a_failed_sibling() -> None:
 
 
 def test_run_does_not_finish_over_a_rejected_call() -> None:
-    no = (e.Rejection(call_id="c9", tool="nope", code="unknown_tool", message="no"),)
+    no = (Rejection(call_id="c9", tool="nope", code="unknown_tool", message="no"),)
 
     state = folded(until_call(), asked(), replied(finish()), decided(finish(), rejected=no))
 
@@ -276,8 +282,8 @@ def test_abort_over_a_step_in_doubt_cancels_the_run() -> None:
         until_call(),
         turn_of(PUSH),
         intent("1.1", PUSH),
-        e.StepInDoubt(step_id="1.1", known="?"),
-        e.DoubtResolved(step_id="1.1", answer="abort"),
+        StepInDoubt(step_id="1.1", known="?"),
+        DoubtResolved(step_id="1.1", answer="abort"),
     )
 
     action = decide(state, ALLOW)
@@ -286,12 +292,12 @@ def test_abort_over_a_step_in_doubt_cancels_the_run() -> None:
 
 
 def test_called_skill_is_handed_over_to_with_its_reason() -> None:
-    first: list[e.Entry] = [
+    first: list[Entry] = [
         *turn_of(use_skill("a")),
         intent("1.1", use_skill("a")),
         ended("1.1"),
-        e.ProgressVerified(following="DISCLOSE_CONTEXT_STAGE"),
-        e.ContextDisclosed(),
+        ProgressVerified(following="DISCLOSE_CONTEXT_STAGE"),
+        ContextDisclosed(),
         *turn_of(use_skill("b"), turn=2),
         intent("2.1", use_skill("b")),
         ended("2.1"),
@@ -300,7 +306,7 @@ def test_called_skill_is_handed_over_to_with_its_reason() -> None:
     state = folded(until_call("a", "b"), first)
     assert decide(state, ALLOW) == a.Proceed("HANDOFF_OR_FINISH", "Skill 'b' was called")
 
-    handing = folded(until_call("a", "b"), first, e.ProgressVerified(following="HANDOFF_OR_FINISH"))
+    handing = folded(until_call("a", "b"), first, ProgressVerified(following="HANDOFF_OR_FINISH"))
     assert decide(handing, ALLOW) == a.HandOff("b", "for b")
 
 
@@ -312,15 +318,15 @@ def test_new_skill_is_shown_before_the_model_is_asked_again() -> None:
 
 def test_run_that_only_calls_a_skill_stops_when_what_the_skill_spent_is_over_the_limit() -> None:
     call = SkillCall(skill="namer", chain=("caller",))
-    began = started(max_cost_usd=1.0).model_copy(update={"order": e.ChildRequest(task="call it", call=call)})
+    began = started(max_cost_usd=1.0).model_copy(update={"order": ChildRequest(task="call it", call=call)})
     invoke = use_skill("namer")
-    asked_for = e.InputAsked(
+    asked_for = InputAsked(
         request_id="in", step_id="1.1", question="?", resumes=True, spent=Spent(input_tokens=1, cost_usd=1.5)
     )
-    given = e.InputGiven(request_id="in", values={"colour": "red"})
+    given = InputGiven(request_id="in", values={"colour": "red"})
 
-    first = folded(began, e.CallPlanned(action=invoke))
-    later = folded(began, e.CallPlanned(action=invoke), intent("1.1", invoke), asked_for, given)
+    first = folded(began, CallPlanned(action=invoke))
+    later = folded(began, CallPlanned(action=invoke), intent("1.1", invoke), asked_for, given)
 
     assert decide(first, ALLOW) == a.RunSteps(("1.1",))
     assert decide(later, ALLOW) == a.Fail(

@@ -13,7 +13,7 @@ import pytest
 from postgres_scenario import VARIABLE
 from start_scenario import GIVEN, LIVES, TODAY, build, build_on_postgres, describe
 
-from metier.engine import entries as e
+from metier.engine.entries.run import RunStarted
 from metier.engine.journal import read_entries
 from metier.runtime.records.pins import use_pinned_settings
 from metier.testing.crash_child import Order
@@ -41,7 +41,7 @@ async def read_starts(kit: CrashKit, case: Path) -> list[str]:
         found: list[str] = []
         for row in await store.list_runs():
             started = (await read_entries(store, row.run_id))[0]
-            assert isinstance(started, e.RunStarted)
+            assert isinstance(started, RunStarted)
             assert started.extra_context == "piped: 12 apples"
             pinned = (await use_pinned_settings(scenario.place, started.pins, store)).settings
             assert (started.model, started.profile) == (pinned.model.name, pinned.runtime.profile)

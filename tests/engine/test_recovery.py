@@ -2,7 +2,7 @@
 
 import pytest
 
-from metier.engine.entry_types.steps import SpoolIdentity
+from metier.engine.entries.step import SpoolIdentity
 from metier.engine.execution.recovery import Sight, judge_sight
 from metier.store.machine import MachineIdentity, identify_machine
 

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 from run_scenarios import ENOUGH, SKILL, SmallTool, answer_all, build_tools, build_workspace, carry_out, open_at
 
-from metier.engine import entries as e
-from metier.engine.entries import Entry
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied, ProgressVerified
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked
+from metier.engine.entries.run import RunFinished, RunResumed
+from metier.engine.entries.skill import CatalogLoaded, SkillsRanked
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.replaying.replay import Replayed, replay
 from metier.engine.stopping import Stopper
@@ -99,13 +103,13 @@ async def test_a_run_that_was_killed_after_any_entry_replays_equal_once_it_went_
     script = (USE_NOTES, WORK, ASK, calls(ToolCall("Put"), ToolCall("Post")), says("Done."))
     async with open_at(workspace, *script, profile="guarded") as runtime:
         whole = await export_run(runtime, (await carry_out(runtime)).run_id, exact=True)
-    asked = [number for number, entry in enumerate(whole.entries, 1) if isinstance(entry, e.ModelReplied)]
+    asked = [number for number, entry in enumerate(whole.entries, 1) if isinstance(entry, ModelReplied)]
     together = {  # entries that were written in one go cannot be parted by a kill
         number
         for number, (entry, after) in enumerate(zip(whole.entries, whole.entries[1:], strict=False), start=1)
-        if isinstance(entry, e.RunResumed | e.ApprovalAsked | e.InputAsked)
-        or (isinstance(entry, e.StepStarted) and isinstance(after, e.StepStarted))
-        or (isinstance(entry, e.StepFinished) and isinstance(after, e.StepFinished))
+        if isinstance(entry, RunResumed | ApprovalAsked | InputAsked)
+        or (isinstance(entry, StepStarted) and isinstance(after, StepStarted))
+        or (isinstance(entry, StepFinished) and isinstance(after, StepFinished))
     }
 
     apart = [number for number in range(1, len(whole.entries)) if number not in together]
@@ -144,21 +148,21 @@ async def test_an_entry_that_was_tampered_with_is_the_first_divergence(workspace
 def tamper(entry: Entry) -> Entry | None:
     """Another thing than the run itself would write here; None for what comes from the world."""
     match entry:
-        case e.CatalogLoaded():
+        case CatalogLoaded():
             return entry.model_copy(update={"skills": ("other",)})
-        case e.SkillsRanked():
+        case SkillsRanked():
             return entry.model_copy(update={"considered": 99})
-        case e.ModelCallStarted():
+        case ModelCallStarted():
             return entry.model_copy(update={"request_hash": "0" * 32})
-        case e.DecisionMade():
+        case DecisionMade():
             return entry.model_copy(update={"turn": 77})
-        case e.StepStarted():
+        case StepStarted():
             return entry.model_copy(update={"idempotency_key": "another"})
-        case e.ApprovalAsked():
+        case ApprovalAsked():
             return entry.model_copy(update={"arguments_hash": "0" * 64})
-        case e.ProgressVerified():
+        case ProgressVerified():
             return entry.model_copy(update={"reason": "another"})
-        case e.RunFinished():
+        case RunFinished():
             return entry.model_copy(update={"result": "another"})
         case _:
             return None
@@ -168,12 +172,12 @@ async def test_a_result_that_was_tampered_with_shows_in_the_next_request(workspa
     async with open_at(workspace, WORK, *ENOUGH) as runtime:
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
-        at = next(n for n, entry in enumerate(entries) if isinstance(entry, e.StepFinished))
+        at = next(n for n, entry in enumerate(entries) if isinstance(entry, StepFinished))
         entries[at] = entries[at].model_copy(update={"text": "Something else"})
 
         outcome = await replay_entries(runtime, run_id, entries)
 
-        following = next(n for n, x in enumerate(entries, 1) if n > at and isinstance(x, e.ModelCallStarted))
+        following = next(n for n, x in enumerate(entries, 1) if n > at and isinstance(x, ModelCallStarted))
         assert outcome.divergence is not None
         assert outcome.divergence.number == following
         assert "what the steps gave changed" in outcome.divergence.sentence
@@ -183,7 +187,7 @@ async def test_an_entry_that_cannot_follow_is_named(workspace: Path) -> None:
     async with open_at(workspace, WORK, *ENOUGH, profile="guarded") as runtime:
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
-        at = next(n for n, entry in enumerate(entries) if isinstance(entry, e.ApprovalDecided))
+        at = next(n for n, entry in enumerate(entries) if isinstance(entry, ApprovalDecided))
         entries[at] = entries[at].model_copy(update={"step_id": "9.9"})
 
         outcome = await replay_entries(runtime, run_id, entries)
@@ -239,7 +243,7 @@ async def test_another_tool_gives_another_request(workspace: Path) -> None:
     for tools in ((SmallTool("Look"),), (SmallTool("Look", "opaque"), SmallTool("More"))):
         async with open_at(workspace, *ENOUGH, tools=tools) as runtime:
             run_id = (await carry_out(runtime)).run_id
-            calls_made = [x for x in await read_entries(runtime.store, run_id) if isinstance(x, e.ModelCallStarted)]
+            calls_made = [x for x in await read_entries(runtime.store, run_id) if isinstance(x, ModelCallStarted)]
             hashes.append(calls_made[0].request_hash)
 
     assert hashes[0] != hashes[1]

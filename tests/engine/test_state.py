@@ -18,7 +18,12 @@ from journals import (
     use_skill,
 )
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry, parse_entry, render_entry
+from metier.engine.entries.model import DecodeFailed, ProgressVerified, Rejection
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
+from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunResumed
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff
+from metier.engine.entries.step import DoubtResolved, StepInDoubt, StepRetried
 from metier.engine.phases import IllegalTransition, Phase
 from metier.engine.state import RunState, apply, fold
 from metier.messages import ToolResultPart
@@ -26,7 +31,7 @@ from metier.messages import ToolResultPart
 LOOK = tool("look", "c1")
 PUSH = tool("push", "c2")
 
-WAYS: list[tuple[Phase, list[e.Entry]]] = [
+WAYS: list[tuple[Phase, list[Entry]]] = [
     ("INIT", []),
     ("LOAD_SKILL_CATALOG", [started()]),
     ("PREFILTER_SKILLS", until_call()[:2]),
@@ -34,14 +39,14 @@ WAYS: list[tuple[Phase, list[e.Entry]]] = [
     ("CALL_LLM", until_call()),
     ("CALL_LLM", [*until_call(), asked()]),
     ("DECODE_DECISION", [*until_call(), asked(), replied()]),
-    ("CALL_LLM", [*until_call(), asked(), replied(), e.DecodeFailed(turn=1, reason="empty", message="", repair=True)]),
+    ("CALL_LLM", [*until_call(), asked(), replied(), DecodeFailed(turn=1, reason="empty", message="", repair=True)]),
     ("EXECUTE_STEP", [*until_call(), *turn_of(LOOK)]),
     ("HANDOFF_OR_FINISH", [*until_call(), *turn_of(finish())]),
     ("VERIFY_PROGRESS", [*until_call(), *turn_of(LOOK), intent("1.1", LOOK), ended("1.1")]),
     ("EXECUTE_STEP", [*until_call(), *turn_of(LOOK), intent("1.1", LOOK), broke("1.1")]),
     (
         "EXECUTE_STEP",
-        [*until_call(), *turn_of(LOOK), intent("1.1", LOOK), broke("1.1"), e.StepRetried(step_id="1.1", reason="x")],
+        [*until_call(), *turn_of(LOOK), intent("1.1", LOOK), broke("1.1"), StepRetried(step_id="1.1", reason="x")],
     ),
     (
         "DISCLOSE_CONTEXT_STAGE",
@@ -50,34 +55,34 @@ WAYS: list[tuple[Phase, list[e.Entry]]] = [
             *turn_of(LOOK),
             intent("1.1", LOOK),
             broke("1.1"),
-            e.HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
+            HandedOff(from_skill="", to_skill="b", rationale="x", fallback=True),
         ],
     ),
-    ("DONE", [*until_call(), *turn_of(finish()), e.RunFinished(result="done")]),
-    ("ERROR", [*until_call(), e.RunFailed(reason="x", message="y")]),
+    ("DONE", [*until_call(), *turn_of(finish()), RunFinished(result="done")]),
+    ("ERROR", [*until_call(), RunFailed(reason="x", message="y")]),
 ]
 
 
 @pytest.mark.parametrize(("phase", "entries"), WAYS)
-def test_entries_lead_to_their_phase(phase: Phase, entries: list[e.Entry]) -> None:
+def test_entries_lead_to_their_phase(phase: Phase, entries: list[Entry]) -> None:
     assert fold("r", entries).phase == phase
 
 
 @pytest.mark.parametrize(
     ("entries", "next_entry"),
     [
-        ([], e.CatalogLoaded(skills=())),
+        ([], CatalogLoaded(skills=())),
         ([started()], started()),
-        ([started()], e.ContextDisclosed()),
+        ([started()], ContextDisclosed()),
         (until_call(), decided(LOOK)),
-        (until_call(), e.RunFinished(result="")),
+        (until_call(), RunFinished(result="")),
         ([*until_call(), *turn_of(LOOK)], replied()),
-        ([*until_call(), *turn_of(LOOK)], e.ProgressVerified(following="CALL_LLM")),
-        ([*until_call(), *turn_of(finish()), e.RunFinished(result="")], e.RunFailed(reason="x", message="y")),
-        ([*until_call(), e.RunFailed(reason="x", message="y")], e.RunFailed(reason="x", message="y")),
+        ([*until_call(), *turn_of(LOOK)], ProgressVerified(following="CALL_LLM")),
+        ([*until_call(), *turn_of(finish()), RunFinished(result="")], RunFailed(reason="x", message="y")),
+        ([*until_call(), RunFailed(reason="x", message="y")], RunFailed(reason="x", message="y")),
     ],
 )
-def test_entry_that_cannot_follow_raises(entries: list[e.Entry], next_entry: e.Entry) -> None:
+def test_entry_that_cannot_follow_raises(entries: list[Entry], next_entry: Entry) -> None:
     state = fold("r", entries)
 
     with pytest.raises(IllegalTransition):
@@ -85,7 +90,7 @@ def test_entry_that_cannot_follow_raises(entries: list[e.Entry], next_entry: e.E
 
 
 def test_a_turn_is_counted_once_whatever_is_repeated_inside_it() -> None:
-    bad = e.DecodeFailed(turn=1, reason="empty", message="", repair=True)
+    bad = DecodeFailed(turn=1, reason="empty", message="", repair=True)
 
     state = folded(until_call(), asked(1), asked(1), replied(), bad, asked(1, repair=True), replied(LOOK))
 
@@ -93,13 +98,13 @@ def test_a_turn_is_counted_once_whatever_is_repeated_inside_it() -> None:
     apply(state, decided(LOOK))
     apply(state, intent("1.1", LOOK))
     apply(state, broke("1.1"))
-    apply(state, e.StepRetried(step_id="1.1", reason="x"))
+    apply(state, StepRetried(step_id="1.1", reason="x"))
     assert state.turn == 1
 
 
 def test_results_become_history_in_call_order_one_for_each_call() -> None:
     unknown = tool("nope", "c0")
-    rejected = (e.Rejection(call_id="c0", tool="nope", code="unknown_tool", message="There is no tool 'nope'"),)
+    rejected = (Rejection(call_id="c0", tool="nope", code="unknown_tool", message="There is no tool 'nope'"),)
 
     state = folded(
         until_call(),
@@ -110,7 +115,7 @@ def test_results_become_history_in_call_order_one_for_each_call() -> None:
         ended("1.2", text="seen"),
         intent("1.1", PUSH),
         ended("1.1", ok=False, text="stuck"),
-        e.ProgressVerified(following="CALL_LLM"),
+        ProgressVerified(following="CALL_LLM"),
     )
 
     (message,) = state.run[0].results
@@ -127,24 +132,24 @@ def test_first_skill_takes_charge_and_the_next_is_handed_over_to() -> None:
     state = folded(until_call("a", "b"), turn_of(use_skill("a")), intent("1.1", use_skill("a")), ended("1.1"))
     assert (state.skill, state.next_skill) == ("a", "")
 
-    apply(state, e.ProgressVerified(following="DISCLOSE_CONTEXT_STAGE"))
-    apply(state, e.ContextDisclosed())
+    apply(state, ProgressVerified(following="DISCLOSE_CONTEXT_STAGE"))
+    apply(state, ContextDisclosed())
     for entry in [*turn_of(use_skill("b"), turn=2), intent("2.1", use_skill("b")), ended("2.1")]:
         apply(state, entry)
     assert (state.skill, state.next_skill) == ("a", "b")
 
-    apply(state, e.ProgressVerified(following="HANDOFF_OR_FINISH"))
-    apply(state, e.HandedOff(from_skill="a", to_skill="b", rationale="x"))
+    apply(state, ProgressVerified(following="HANDOFF_OR_FINISH"))
+    apply(state, HandedOff(from_skill="a", to_skill="b", rationale="x"))
     assert (state.skill, state.next_skill, state.used_skills) == ("b", "", ["a", "b"])
 
 
-DOUBT: list[e.Entry] = [
+DOUBT: list[Entry] = [
     *until_call(),
     *turn_of(PUSH),
     intent("1.1", PUSH),
-    e.StepInDoubt(step_id="1.1", known="it was started"),
-    e.RunPaused(pause="in_doubt", reason="?"),
-    e.RunResumed(reason="answered", driver="d"),
+    StepInDoubt(step_id="1.1", known="it was started"),
+    RunPaused(pause="in_doubt", reason="?"),
+    RunResumed(reason="answered", driver="d"),
 ]
 
 
@@ -155,7 +160,7 @@ DOUBT: list[e.Entry] = [
 def test_answer_about_a_step_in_doubt_is_obeyed(answer: str, step_phase: str, status: str | None) -> None:
     state = fold("r", DOUBT)
 
-    apply(state, e.DoubtResolved.model_validate({"step_id": "1.1", "answer": answer}))
+    apply(state, DoubtResolved.model_validate({"step_id": "1.1", "answer": answer}))
 
     step = state.steps[0]
     assert step.phase == step_phase
@@ -166,10 +171,10 @@ def test_edited_arguments_of_an_approval_are_what_runs() -> None:
     state = folded(
         until_call(),
         turn_of(PUSH),
-        e.ApprovalAsked(approval_id="a", step_id="1.1", arguments_hash="h", reason="r"),
-        e.RunPaused(pause="approval", reason="a"),
-        e.RunResumed(reason="decided", driver="d"),
-        e.ApprovalDecided(approval_id="a", step_id="1.1", decision="approved", edited_arguments={"hard": "no"}),
+        ApprovalAsked(approval_id="a", step_id="1.1", arguments_hash="h", reason="r"),
+        RunPaused(pause="approval", reason="a"),
+        RunResumed(reason="decided", driver="d"),
+        ApprovalDecided(approval_id="a", step_id="1.1", decision="approved", edited_arguments={"hard": "no"}),
     )
 
     assert state.steps[0].action.params == {"tool": "push", "arguments": {"hard": "no"}}
@@ -180,13 +185,13 @@ def test_given_input_is_the_result_of_the_question() -> None:
     state = folded(
         until_call(),
         turn_of(question()),
-        e.InputAsked(request_id="in-1.1", step_id="1.1", question="Which?"),
-        e.RunPaused(pause="input", reason="Which?"),
+        InputAsked(request_id="in-1.1", step_id="1.1", question="Which?"),
+        RunPaused(pause="input", reason="Which?"),
     )
     assert state.status == "input_required"
 
-    apply(state, e.RunResumed(reason="answered", driver="d"))
-    apply(state, e.InputGiven(request_id="in-1.1", values={"colour": "blue"}))
+    apply(state, RunResumed(reason="answered", driver="d"))
+    apply(state, InputGiven(request_id="in-1.1", values={"colour": "blue"}))
 
     assert state.phase == "VERIFY_PROGRESS"
     assert state.question is None
@@ -196,7 +201,7 @@ def test_given_input_is_the_result_of_the_question() -> None:
 
 def test_entries_survive_the_way_through_bytes() -> None:
     for _, entries in WAYS:
-        again = [e.parse_entry(e.render_entry(entry)) for entry in entries]
+        again = [parse_entry(render_entry(entry)) for entry in entries]
         assert again == entries
 
 
@@ -206,7 +211,7 @@ def test_usage_and_cost_add_up() -> None:
         turn_of(LOOK, cost=0.5),
         intent("1.1", LOOK),
         ended("1.1"),
-        e.ProgressVerified(following="CALL_LLM"),
+        ProgressVerified(following="CALL_LLM"),
         turn_of(finish(), turn=2, cost=0.25),
     )
 

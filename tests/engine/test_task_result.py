@@ -5,8 +5,9 @@ import json
 import pytest
 from journals import folded, started
 
-from metier.engine import entries as e
 from metier.engine.delegation.task_result import build_task_result
+from metier.engine.entries.step import StepFinished
+from metier.engine.entries.task import ChildRequest, PlannedStep, TaskPlanned
 from metier.telemetry.excerpt import cut_middle
 
 FIGURES = {"input_tokens_per_request": 10, "request_cost_usd": 0.5, "request_cost_usd_at_most": 2.0}
@@ -16,11 +17,11 @@ ONE = {"input_tokens": 10, "cost_usd": 0.5, "cost_usd_at_most": 2.0}
 UNKNOWN = dict.fromkeys(KNOWN)
 
 
-def planned(step_id: str, text: str) -> e.StepFinished:
-    return e.StepFinished(step_id=step_id, status="succeeded", text=text)
+def planned(step_id: str, text: str) -> StepFinished:
+    return StepFinished(step_id=step_id, status="succeeded", text=text)
 
 
-SKIPPED = e.StepFinished(step_id="1.2", status="skipped", text="Skipped by a person", is_error=True)
+SKIPPED = StepFinished(step_id="1.2", status="skipped", text="Skipped by a person", is_error=True)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,10 @@ SKIPPED = e.StepFinished(step_id="1.2", status="skipped", text="Skipped by a per
     ids=["whole", "cut", "skipped"],
 )
 def test_sum_of_a_dry_run_is_not_known_where_a_plan_was_too_long_to_be_kept(
-    second: e.StepFinished, predicted: dict[str, float | None]
+    second: StepFinished, predicted: dict[str, float | None]
 ) -> None:
-    began = started().model_copy(update={"mode": "dry_run", "order": e.ChildRequest(task="two", task_id="two")})
-    steps = tuple(e.PlannedStep(file=f"{name}.md", name=name, agent="") for name in ("one", "two"))
-    state = folded(began, e.TaskPlanned(steps=steps), planned("1.1", PLAN), second)
+    began = started().model_copy(update={"mode": "dry_run", "order": ChildRequest(task="two", task_id="two")})
+    steps = tuple(PlannedStep(file=f"{name}.md", name=name, agent="") for name in ("one", "two"))
+    state = folded(began, TaskPlanned(steps=steps), planned("1.1", PLAN), second)
 
     assert json.loads(build_task_result(state))["predicted"] == predicted

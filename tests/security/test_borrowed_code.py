@@ -7,7 +7,7 @@ import anyio
 import pytest
 from workspaces import Drill, call, put
 
-from metier.engine.entries import StepStarted
+from metier.engine.entries.step import StepStarted
 from metier.testing.scripted import says
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,8 @@ from pydantic import JsonValue
 from workspaces import Drill, put
 
 from metier.definitions.names import Profile
-from metier.engine import entries as e
+from metier.engine.entries.question import ApprovalAsked
+from metier.engine.entries.step import StepStarted
 from metier.errors import MetierError
 from metier.messages import ToolResultPart
 from metier.testing.scripted import says
@@ -227,9 +228,9 @@ async def test_an_order_in_outside_text_becomes_a_question_that_shows_it(
     (question,) = await drill.questions()
     assert (question.tool, question.arguments) == (row.tool, arguments)
     journal = await drill.journal(state.run_id)
-    asked = [entry for entry in journal if isinstance(entry, e.ApprovalAsked)]
+    asked = [entry for entry in journal if isinstance(entry, ApprovalAsked)]
     assert [entry.arguments_hash for entry in asked] == [hashlib.sha256(question.row.payload).hexdigest()]
-    assert not [entry for entry in journal if isinstance(entry, e.StepStarted) and entry.step_id == asked[0].step_id]
+    assert not [entry for entry in journal if isinstance(entry, StepStarted) and entry.step_id == asked[0].step_id]
 
     await drill.decide("denied")
     done = await drill.resume(state.run_id)

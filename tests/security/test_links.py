@@ -7,7 +7,7 @@ import pytest
 from pydantic import JsonValue
 from workspaces import Drill, call, put
 
-from metier.engine.entries import StepStarted
+from metier.engine.entries.step import StepStarted
 from metier.errors import ToolFailed
 from metier.testing.scripted import says
 from metier.tools.base import ToolContext

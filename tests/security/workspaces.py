@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from metier.decisions import describe_failure
 from metier.definitions.names import Profile
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state import RunState
@@ -102,7 +102,7 @@ class Drill:
         async with open_runtime(self.place) as runtime:
             return await runtime.approvals.find_all(status="open")
 
-    async def journal(self, run_id: str) -> list[e.Entry]:
+    async def journal(self, run_id: str) -> list[Entry]:
         async with open_runtime(self.place) as runtime:
             return list(await read_entries(runtime.store, run_id))
 

@@ -6,7 +6,9 @@ import pytest
 from teams import Call, Cast, Deed, Line, find_told, open_team, write_agents
 from test_parallel_children import Meeting, Most
 
-from metier.engine import entries as e
+from metier.engine.entries.run import RunPaused
+from metier.engine.entries.step import StepFinished
+from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
 from metier.runtime.history.replays import replay_run
 from metier.runtime.requests import RunRequest
@@ -32,8 +34,8 @@ async def test_calls_side_by_side_work_at_the_same_time_and_each_has_its_result(
         reports = [await replay_run(runtime, run) for run in (state.run_id, *(c.run_id for c in state.children))]
 
     assert (state.status, [child.agent for child in state.children]) == ("completed", ["three", "one", "two"])
-    assert sum(isinstance(entry, e.RunPaused) for entry in entries) == 1
-    assert [entry.order.reads_only for entry in entries if isinstance(entry, e.ChildRequested)] == [True] * 3
+    assert sum(isinstance(entry, RunPaused) for entry in entries) == 1
+    assert [entry.order.reads_only for entry in entries if isinstance(entry, ChildRequested)] == [True] * 3
     results = [part for message in cast.requests[-1].messages for part in message.parts if part.kind == "tool_result"]
     assert [(part.call_id, part.text) for part in results] == [
         ("boss-0", "met them"),
@@ -59,8 +61,8 @@ async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path:
 
     assert (state.status, len(state.children), most.seen) == ("completed", 5, 2)
     # Three, then the two that are left: each group waits once, and divides what is left among its children.
-    assert sum(isinstance(entry, e.RunPaused) for entry in entries) == 2
-    turns = [entry.order.limits.max_turns for entry in entries if isinstance(entry, e.ChildRequested)]
+    assert sum(isinstance(entry, RunPaused) for entry in entries) == 2
+    turns = [entry.order.limits.max_turns for entry in entries if isinstance(entry, ChildRequested)]
     assert turns == [9, 9, 9, 12, 12]
 
 
@@ -75,7 +77,7 @@ async def test_a_call_between_two_others_keeps_the_order_of_the_reply(tmp_path: 
         state = await runtime.start(RunRequest(task="Look"))
         entries = await read_entries(runtime.store, state.run_id)
 
-    steps = [entry.step_id for entry in entries if isinstance(entry, e.StepFinished)]
+    steps = [entry.step_id for entry in entries if isinstance(entry, StepFinished)]
     assert (state.status, steps) == ("completed", ["1.1", "1.2", "1.3"])
     assert len(pay.ran) == 2  # alone, each has the authority that it had
 
@@ -89,7 +91,7 @@ async def test_two_calls_that_share_the_folder_only_read_and_one_beside_a_worktr
         async with open_team(tmp_path, cast, tools=[Deed("pay")], max_turns=30) as runtime:
             state = await runtime.start(RunRequest(task="Look"))
             entries = await read_entries(runtime.store, state.run_id)
-        asked = [entry.order for entry in entries if isinstance(entry, e.ChildRequested)]
+        asked = [entry.order for entry in entries if isinstance(entry, ChildRequested)]
         orders.append([(order.reads_only, order.worktree) for order in asked])
 
     assert orders == [[(True, False), (True, False)], [(False, False), (False, True)]]

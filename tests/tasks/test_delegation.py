@@ -6,7 +6,7 @@ import pytest
 from pydantic import JsonValue
 from teams import Cast, Deed, find_told, open_team, write, write_agents
 
-from metier.engine import entries as e
+from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
 from metier.engine.stopping import Stopper
 from metier.ids import CHILD
@@ -102,7 +102,7 @@ async def test_parent_waits_while_the_child_waits_for_approval(tmp_path: Path) -
     assert (waiting.run_id, waiting.pause.pause) == (state.children[0].run_id, "approval")
     assert (ended.status, ended.result) == ("completed", "done")
     assert len(pay.ran) == 1
-    assert sum(isinstance(entry, e.ChildRequested) for entry in entries) == 1
+    assert sum(isinstance(entry, ChildRequested) for entry in entries) == 1
 
 
 async def test_answer_to_the_parent_reaches_the_child_that_asks(tmp_path: Path) -> None:

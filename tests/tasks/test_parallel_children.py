@@ -9,7 +9,8 @@ import pytest
 from pydantic import JsonValue
 from teams import Call, Cast, Deed, Line, find_told, open_team, write_agents
 
-from metier.engine import entries as e
+from metier.engine.entries.run import RunPaused
+from metier.engine.entries.task import ChildEnded, ChildRequested
 from metier.engine.journal import read_entries
 from metier.events.record import EventRecord
 from metier.ids import CHILD
@@ -79,8 +80,8 @@ async def test_children_of_one_call_work_at_the_same_time_and_answer_in_the_orde
     assert [child.status for child in state.children] == ["completed"] * 3
     assert told.index("third") < told.index("first") < told.index("second")
     assert "[1 of 3: three]" in told
-    assert [entry.step_id for entry in entries if isinstance(entry, e.ChildEnded)] == ["1.1", "1.2", "1.3"]
-    assert sum(isinstance(entry, e.RunPaused) for entry in entries) == 1
+    assert [entry.step_id for entry in entries if isinstance(entry, ChildEnded)] == ["1.1", "1.2", "1.3"]
+    assert sum(isinstance(entry, RunPaused) for entry in entries) == 1
 
 
 async def test_parent_and_children_replay_equal(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ async def test_one_of_several_children_only_reads(tmp_path: Path) -> None:
     assert "pay" in offered[0]
     assert all("pay" not in names and "Bash" not in names and "Write" not in names for names in offered[1:-1])
     assert all({"look", "Read", "WebFetch"} <= names for names in offered)
-    orders = [entry.order for entry in entries if isinstance(entry, e.ChildRequested)]
+    orders = [entry.order for entry in entries if isinstance(entry, ChildRequested)]
     assert sorted((order.agent, order.reads_only) for order in orders) == [
         ("deep", False),
         ("one", True),
@@ -161,7 +162,7 @@ async def test_each_child_has_its_part_of_what_is_left(tmp_path: Path) -> None:
         orders = [
             entry.order
             for entry in await read_entries(runtime.store, state.run_id)
-            if isinstance(entry, e.ChildRequested)
+            if isinstance(entry, ChildRequested)
         ]
 
     # Three quarters of the 24 turns that are left, for three.

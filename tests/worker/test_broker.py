@@ -8,7 +8,7 @@ import anyio
 import pytest
 from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 
-from metier.engine.entries import RunResumed
+from metier.engine.entries.run import RunResumed
 from metier.engine.journal import read_entries
 from metier.errors import BrokerUnavailable, UsageError
 from metier.runtime.queue.broker import find_address, name_recovery

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 
-from metier.engine.entries import ChildRequested
+from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
 from metier.ids import CHILD
 from metier.runtime.runs import Runtime, open_runtime

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from metier.engine.entries import InputAsked
+from metier.engine.entries.question import InputAsked
 from metier.runtime.questions.answers import list_field_names
 
 _PLAIN = ("string", "number", "integer", "boolean")

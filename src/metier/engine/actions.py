@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from metier.approval.verdict import Verdict
 from metier.decisions import TaskState
-from metier.engine.entry_types.limits import Limit
+from metier.engine.entries.limits import Limit
 from metier.tools.hooks.definition import HookEvent
 
 

@@ -12,7 +12,7 @@ from metier.engine import actions as a
 from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.delegation.orders import find_refusal, is_delegation
 from metier.engine.delegation.task_result import as_json, build_task_result, render_result
-from metier.engine.entries import Limits
+from metier.engine.entries.limits import Limits
 from metier.engine.hooks.due import find_before, find_due, find_ending, find_permission, find_question
 from metier.engine.state import RunState
 from metier.engine.steps import Step

@@ -6,8 +6,9 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.engine import entries as e
-from metier.engine.entry_types.undo import FileChange
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.step import FileChange, HooksRan, StepFinished, StepStarted, UndoFinished, UndoStarted
+from metier.engine.entries.task import ChildRequested
 from metier.errors import UsageError
 from metier.tools.files.file_state import FileState, are_same
 
@@ -35,13 +36,13 @@ class Restoration(Struct, frozen=True, kw_only=True):
     target: FileState | None
 
 
-def list_effects(run_id: str, entries: Iterable[e.Entry], *, prefix: str = "") -> list[FileEffect | e.ChildRequested]:
+def list_effects(run_id: str, entries: Iterable[Entry], *, prefix: str = "") -> list[FileEffect | ChildRequested]:
     """Steps with an effect and undos, in the order in which they happened; a child run where it was started."""
-    found: list[FileEffect | e.ChildRequested] = []
+    found: list[FileEffect | ChildRequested] = []
     open_steps: dict[str, int] = {}
     for entry in entries:
         match entry:
-            case e.StepStarted() if entry.before is not None:
+            case StepStarted() if entry.before is not None:
                 open_steps[entry.step_id] = len(found)
                 found.append(
                     FileEffect(
@@ -51,7 +52,7 @@ def list_effects(run_id: str, entries: Iterable[e.Entry], *, prefix: str = "") -
                         run_id=run_id,
                     )
                 )
-            case e.StepFinished() if entry.step_id in open_steps:
+            case StepFinished() if entry.step_id in open_steps:
                 number = open_steps.pop(entry.step_id)
                 begun = found[number]
                 assert isinstance(begun, FileEffect)
@@ -62,25 +63,25 @@ def list_effects(run_id: str, entries: Iterable[e.Entry], *, prefix: str = "") -
                     unknown=entry.changes_unknown,
                     run_id=run_id,
                 )
-            case e.HooksRan() if entry.changes:
+            case HooksRan() if entry.changes:
                 name = f"{prefix}{entry.step_id}-hook"
                 found.append(FileEffect(name=name, what="hook", changes=entry.changes, run_id=run_id))
-            case e.UndoStarted():
+            case UndoStarted():
                 found.append(FileEffect(name=entry.undo_id, what="undo", changes=entry.changes, run_id=run_id))
-            case e.ChildRequested():
+            case ChildRequested():
                 found.append(entry)
             case _:
                 pass
     return found
 
 
-def find_open_undo(entries: Iterable[e.Entry]) -> e.UndoStarted | None:
+def find_open_undo(entries: Iterable[Entry]) -> UndoStarted | None:
     """An undo that was started and not ended."""
-    begun: e.UndoStarted | None = None
+    begun: UndoStarted | None = None
     for entry in entries:
-        if isinstance(entry, e.UndoStarted):
+        if isinstance(entry, UndoStarted):
             begun = entry
-        elif isinstance(entry, e.UndoFinished):
+        elif isinstance(entry, UndoFinished):
             begun = None
     return begun
 

@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from metier.engine.entries import Entry, RunFailed, RunFinished, parse_entry, render_entry
-from metier.engine.entry_types.timed import TimedEntry
+from metier.engine.entries.entry import Entry, parse_entry, render_entry
+from metier.engine.entries.run import RunFailed, RunFinished
+from metier.engine.entries.timed_entry import TimedEntry
 from metier.engine.projection import project
 from metier.engine.state import RunState, apply
 from metier.events.payload import Payload

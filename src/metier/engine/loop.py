@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from metier.engine.actions import Action, CallModel, Decode, Proceed, Wait
 from metier.engine.decide import decide
-from metier.engine.entries import Entry, RunFailed, RunPaused
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import RunFailed, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.perform import perform
 from metier.engine.projection import project

@@ -10,7 +10,7 @@ from typing import Protocol
 from metier.approval.judge import name_call
 from metier.context.outside_text import render_nearby
 from metier.definitions.project_files import ProjectFile
-from metier.engine import entries as e
+from metier.engine.entries.step import StepFinished
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.events.model import InstructionFile, ProjectInstructionsLoaded
@@ -36,8 +36,8 @@ class Told(Protocol):
 
 
 def add_nearby(
-    finished: Sequence[e.StepFinished], steps: Sequence[Step], log: Told, *, nearby: Nearby | None
-) -> list[e.StepFinished]:
+    finished: Sequence[StepFinished], steps: Sequence[Step], log: Told, *, nearby: Nearby | None
+) -> list[StepFinished]:
     """The same results, with the instructions that their paths lead to and that the model was not told yet."""
     if nearby is None:
         return list(finished)
@@ -63,7 +63,7 @@ def describe_files(files: Sequence[ProjectFile], *, step_id: str = "") -> Projec
     )
 
 
-def _add(finished: e.StepFinished, step: Step, log: Told, *, nearby: Nearby, told: dict[str, str]) -> e.StepFinished:
+def _add(finished: StepFinished, step: Step, log: Told, *, nearby: Nearby, told: dict[str, str]) -> StepFinished:
     name, arguments = name_call(step.action)
     path = arguments.get("path")
     if name not in PATH_TOOLS or not isinstance(path, str) or finished.is_error:

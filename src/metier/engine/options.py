@@ -6,7 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from metier.definitions.names import Profile
-from metier.engine.entry_types.limits import OnLimit
+from metier.engine.entries.limits import OnLimit
 from metier.messages import Value
 
 type StepFailurePolicy = Literal[

@@ -3,7 +3,9 @@
 from typing import assert_never
 
 from metier.engine import actions as a
-from metier.engine import entries as e
+from metier.engine.entries.model import ProgressVerified
+from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
+from metier.engine.entries.skill import HandedOff
 from metier.engine.execution.approvals import ask_again, ask_approval
 from metier.engine.execution.checking import check_result
 from metier.engine.execution.delegating import await_child, delegate, plan_task, stop_at_step
@@ -86,9 +88,9 @@ async def _perform_work(
 async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a.Park, log: RunLog) -> None:
     match action:
         case a.Proceed():
-            log.infer(e.ProgressVerified(following=action.following, reason=action.reason))
+            log.infer(ProgressVerified(following=action.following, reason=action.reason))
         case a.HandOff():
-            handed = e.HandedOff(
+            handed = HandedOff(
                 from_skill=log.state.skill,
                 to_skill=action.to_skill,
                 rationale=action.rationale,
@@ -96,11 +98,9 @@ async def _record_turn_end(action: a.Proceed | a.HandOff | a.Finish | a.Fail | a
             )
             await log.record(handed)
         case a.Park():
-            await log.record(e.RunPaused(pause="limit", limit=action.limit, reason=action.reason), durable=True)
+            await log.record(RunPaused(pause="limit", limit=action.limit, reason=action.reason), durable=True)
         case a.Finish():
-            await log.record(e.RunFinished(result=action.result), durable=True)
+            await log.record(RunFinished(result=action.result), durable=True)
         case a.Fail():
-            failed = e.RunFailed(
-                reason=action.reason, message=action.message, status=action.status, result=action.result
-            )
+            failed = RunFailed(reason=action.reason, message=action.message, status=action.status, result=action.result)
             await log.record(failed, durable=True)

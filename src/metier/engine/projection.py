@@ -8,10 +8,32 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TypedDict
 
+from pydantic import JsonValue
+
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep, ModelDecision, describe_failure, describe_success, find_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.limits import LimitsRaised as LimitsRaisedEntry
+from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelReplied
+from metier.engine.entries.question import ApprovalAsked, InputAsked, InputGiven
+from metier.engine.entries.question import ApprovalDecided as ApprovalDecidedEntry
+from metier.engine.entries.run import ModelChanged as ModelChangedEntry
+from metier.engine.entries.run import RunAdopted as RunAdoptedEntry
+from metier.engine.entries.run import RunFailed as RunFailedEntry
+from metier.engine.entries.run import RunFinished as RunFinishedEntry
+from metier.engine.entries.run import RunPaused as RunPausedEntry
+from metier.engine.entries.run import RunReopened as RunReopenedEntry
+from metier.engine.entries.run import RunResumed as RunResumedEntry
+from metier.engine.entries.run import RunStarted as RunStartedEntry
+from metier.engine.entries.run import SkillCodeAccepted as SkillCodeAcceptedEntry
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff, SkillsRanked
+from metier.engine.entries.step import DoubtResolved, StepFinished, StepInDoubt, StepRetried
+from metier.engine.entries.step import HooksRan as HooksRanEntry
+from metier.engine.entries.step import StepStarted as StepStartedEntry
+from metier.engine.entries.step import UndoFinished as UndoFinishedEntry
+from metier.engine.entries.step import UndoStarted as UndoStartedEntry
+from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested, ResultChecked, TaskPlanned
 from metier.engine.projection_work import project_task_step, project_work
 from metier.engine.state import RunState
 from metier.engine.steps import Step, describe_plan, read_plan
@@ -72,45 +94,45 @@ class _Excerpt(TypedDict):
     diff_lines: int
 
 
-def project(entry: e.Entry, state: RunState) -> tuple[Payload, ...]:
+def project(entry: Entry, state: RunState) -> tuple[Payload, ...]:
     """The events that tell of an entry; `state` is the state after it."""
     return tuple(_project(entry, state))
 
 
-def _project(entry: e.Entry, state: RunState) -> Iterable[Payload]:
+def _project(entry: Entry, state: RunState) -> Iterable[Payload]:
     match entry:
-        case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
+        case RunStartedEntry() | RunPausedEntry() | RunResumedEntry() | RunFinishedEntry() | RunFailedEntry():
             return [*_project_last_skill(entry, state), _project_run(entry, state)]
         case (
-            e.RunAdopted()
-            | e.LimitsRaised()
-            | e.RunReopened()
-            | e.SkillCodeAccepted()
-            | e.ModelChanged()
-            | e.UndoStarted()
-            | e.UndoFinished()
-            | e.HooksRan()
+            RunAdoptedEntry()
+            | LimitsRaisedEntry()
+            | RunReopenedEntry()
+            | SkillCodeAcceptedEntry()
+            | ModelChangedEntry()
+            | UndoStartedEntry()
+            | UndoFinishedEntry()
+            | HooksRanEntry()
         ):
             return [_project_change(entry)]
-        case e.CatalogLoaded() | e.SkillsRanked() | e.HandedOff():
+        case CatalogLoaded() | SkillsRanked() | HandedOff():
             return _project_planning(entry, state)
-        case e.ContextDisclosed():
+        case ContextDisclosed():
             return _project_disclosure(entry)
-        case e.ModelReplied():
+        case ModelReplied():
             return []  # told by the retry policy, which also tells of attempts that failed
-        case e.DecisionMade() | e.DecodeFailed():
+        case DecisionMade() | DecodeFailed():
             return [_project_decision(entry), *_project_selected(entry, state), *_project_rejected(entry, state)]
-        case e.StepStarted() | e.StepFinished() | e.StepRetried() | e.StepInDoubt() | e.DoubtResolved():
+        case StepStartedEntry() | StepFinished() | StepRetried() | StepInDoubt() | DoubtResolved():
             return _project_step(entry, state)
-        case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
+        case ApprovalAsked() | ApprovalDecidedEntry() | InputAsked() | InputGiven():
             return [_project_answer(entry, state)]
-        case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked():
+        case TaskPlanned() | CallPlanned() | ChildRequested() | ChildEnded() | ResultChecked():
             return project_work(entry, state)
         case _:
             return []
 
 
-def _project_hooks(entry: e.HooksRan) -> Payload:
+def _project_hooks(entry: HooksRanEntry) -> Payload:
     failed = [each for each in entry.outcomes if each.status != "ok"]
     return HooksRan(
         hook_event=entry.event,
@@ -126,54 +148,54 @@ def _project_hooks(entry: e.HooksRan) -> Payload:
 
 
 def _project_change(
-    entry: e.RunAdopted
-    | e.LimitsRaised
-    | e.RunReopened
-    | e.SkillCodeAccepted
-    | e.ModelChanged
-    | e.UndoStarted
-    | e.UndoFinished
-    | e.HooksRan,
+    entry: RunAdoptedEntry
+    | LimitsRaisedEntry
+    | RunReopenedEntry
+    | SkillCodeAcceptedEntry
+    | ModelChangedEntry
+    | UndoStartedEntry
+    | UndoFinishedEntry
+    | HooksRanEntry,
 ) -> Payload:
     match entry:
-        case e.UndoStarted() | e.UndoFinished():
+        case UndoStartedEntry() | UndoFinishedEntry():
             return _project_undo(entry)
-        case e.HooksRan():
+        case HooksRanEntry():
             return _project_hooks(entry)
-        case e.RunAdopted():
+        case RunAdoptedEntry():
             return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
-        case e.LimitsRaised():
+        case LimitsRaisedEntry():
             return LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
-        case e.RunReopened():
+        case RunReopenedEntry():
             return RunReopened.model_validate(entry.model_dump(exclude={"kind", "recorded_at"}))
-        case e.ModelChanged():
+        case ModelChangedEntry():
             return ModelChanged(
                 provider=entry.provider, model=entry.model, settings=entry.settings, changed_by=entry.changed_by
             )
-        case e.SkillCodeAccepted():
+        case SkillCodeAcceptedEntry():
             skills = tuple(name.partition(":")[2] for name in entry.code)
             return SkillCodeAccepted(skills=skills, code=entry.code, accepted_by=entry.accepted_by)
 
 
-def _project_undo(entry: e.UndoStarted | e.UndoFinished) -> Payload:
-    if isinstance(entry, e.UndoFinished):
+def _project_undo(entry: UndoStartedEntry | UndoFinishedEntry) -> Payload:
+    if isinstance(entry, UndoFinishedEntry):
         return UndoFinished(undo_id=entry.undo_id, files=entry.files, left_alone=entry.left_alone)
     paths = tuple(change.path for change in entry.changes)
     return UndoStarted(undo_id=entry.undo_id, to_step=entry.to_step, files=paths, undone_by=entry.undone_by)
 
 
 def _project_run(
-    entry: e.RunStarted | e.RunPaused | e.RunResumed | e.RunFinished | e.RunFailed, state: RunState
+    entry: RunStartedEntry | RunPausedEntry | RunResumedEntry | RunFinishedEntry | RunFailedEntry, state: RunState
 ) -> Payload:
     match entry:
-        case e.RunStarted():
+        case RunStartedEntry():
             shared = {"task", "mode", "agent", "provider", "model", "profile", "sandbox", "context_id", "parent_run_id"}
             return RunStarted(**entry.model_dump(include=shared), pins=entry.pins)
-        case e.RunPaused():
+        case RunPausedEntry():
             return RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
-        case e.RunResumed():
+        case RunResumedEntry():
             return RunResumed(reason=entry.reason, driver=entry.driver, at_seq=state.seq)
-        case e.RunFinished():
+        case RunFinishedEntry():
             return RunFinished(
                 status=state.status,
                 mode=state.started.mode if state.started else "live",
@@ -184,22 +206,22 @@ def _project_run(
                 cost_usd=find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
                 duration_ms=entry.duration_ms,
             )
-        case e.RunFailed():
+        case RunFailedEntry():
             shared = {"reason", "message", "status", "duration_ms"}
             return RunFailed(**entry.model_dump(include=shared), turns=state.turn)
 
 
-def _project_last_skill(entry: e.Entry, state: RunState) -> list[Payload]:
+def _project_last_skill(entry: Entry, state: RunState) -> list[Payload]:
     """The skill that is in charge at the end hands control back with it."""
-    if not state.skill or not isinstance(entry, e.RunFinished | e.RunFailed):
+    if not state.skill or not isinstance(entry, RunFinishedEntry | RunFailedEntry):
         return []
-    status = "succeeded" if isinstance(entry, e.RunFinished) else "failed"
+    status = "succeeded" if isinstance(entry, RunFinishedEntry) else "failed"
     return [SkillInvocationFinished(skill_name=state.skill, status=status)]
 
 
-def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, state: RunState) -> list[Payload]:
+def _project_planning(entry: CatalogLoaded | SkillsRanked | HandedOff, state: RunState) -> list[Payload]:
     match entry:
-        case e.CatalogLoaded():
+        case CatalogLoaded():
             return [
                 SkillCatalogLoaded(
                     skills=len(entry.skills),
@@ -208,7 +230,7 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
                     duration_ms=entry.duration_ms,
                 )
             ]
-        case e.SkillsRanked():
+        case SkillsRanked():
             task = state.started.task if state.started else ""
             return [
                 SkillPrefilterCompleted(
@@ -218,7 +240,7 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
                     strategy=entry.strategy,
                 )
             ]
-        case e.HandedOff():
+        case HandedOff():
             has_failed = entry.fallback or entry.from_skill in state.failed_skills
             finished = SkillInvocationFinished(
                 skill_name=entry.from_skill, status="failed" if has_failed else "succeeded"
@@ -228,7 +250,7 @@ def _project_planning(entry: e.CatalogLoaded | e.SkillsRanked | e.HandedOff, sta
             return [*([finished] if entry.from_skill else []), handoff, begun]
 
 
-def _project_disclosure(entry: e.ContextDisclosed) -> list[Payload]:
+def _project_disclosure(entry: ContextDisclosed) -> list[Payload]:
     told: list[Payload] = []
     first_of_group = {(piece.skill, piece.stage): piece for piece in reversed(entry.pieces)}
     for first in reversed(first_of_group.values()):
@@ -246,8 +268,8 @@ def _project_disclosure(entry: e.ContextDisclosed) -> list[Payload]:
     return told
 
 
-def _project_decision(entry: e.DecisionMade | e.DecodeFailed) -> Payload:
-    if isinstance(entry, e.DecodeFailed):
+def _project_decision(entry: DecisionMade | DecodeFailed) -> Payload:
+    if isinstance(entry, DecodeFailed):
         return LlmDecisionRejected(turn=entry.turn, reason=entry.reason, message=entry.message, repair=entry.repair)
     decision = entry.decision
     return LlmDecisionDecoded(
@@ -269,9 +291,9 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
     return step.model_copy(update={"expected_output": expected})
 
 
-def _project_selected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[Payload]:
+def _project_selected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
     """A decision in JSON names its skill beside its actions: the first one takes charge without a step."""
-    if isinstance(entry, e.DecodeFailed) or not state.is_selected:
+    if isinstance(entry, DecodeFailed) or not state.is_selected:
         return []
     return [_begin_skill(entry.decision.reasoning_summary[:SUMMARY_CHARACTERS], state)]
 
@@ -284,14 +306,14 @@ def _begin_skill(rationale: str, state: RunState) -> SkillInvocationStarted:
 
 
 def _project_step(
-    entry: e.StepStarted | e.StepFinished | e.StepRetried | e.StepInDoubt | e.DoubtResolved, state: RunState
+    entry: StepStartedEntry | StepFinished | StepRetried | StepInDoubt | DoubtResolved, state: RunState
 ) -> list[Payload]:
     match entry:
-        case e.StepInDoubt():
+        case StepInDoubt():
             return [StepOutcomeUnknown(step_id=entry.step_id, known=entry.known)]
-        case e.DoubtResolved():
+        case DoubtResolved():
             return [*project_work(entry, state), *_project_answered(entry, state)]
-        case e.StepStarted():
+        case StepStartedEntry():
             return [
                 StepStarted(
                     step_id=entry.step_id,
@@ -305,16 +327,16 @@ def _project_step(
                     skill_name=find_owner(entry.action) or state.skill,
                 )
             ]
-        case e.StepRetried():
+        case StepRetried():
             return [StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
-        case e.StepFinished():
+        case StepFinished():
             refused = _project_refused(entry, state)
             return [*refused, *_project_finished(entry, state), *project_task_step(entry, state)]
 
 
-def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -> list[Payload]:
+def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
     """Calls of a reply that became no steps."""
-    if isinstance(entry, e.DecodeFailed) or not entry.rejected:
+    if isinstance(entry, DecodeFailed) or not entry.rejected:
         return []
     parts = state.reply.parts if state.reply is not None else ()
     given = {part.id: part.raw_arguments or part.arguments for part in parts if isinstance(part, ToolCallPart)}
@@ -335,7 +357,7 @@ def _project_rejected(entry: e.DecisionMade | e.DecodeFailed, state: RunState) -
     ]
 
 
-def _project_refused(entry: e.StepFinished, state: RunState) -> list[Payload]:
+def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
     """A call that ended before it began. One that began has its arguments and its verdict in `step_started`."""
     step = _find_step(state, entry.step_id)
     if step is None or step.started is not None or not entry.is_error or not entry.verdict:
@@ -356,7 +378,7 @@ def _project_refused(entry: e.StepFinished, state: RunState) -> list[Payload]:
     ]
 
 
-def _project_finished(entry: e.StepFinished, state: RunState) -> list[Payload]:
+def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
     step = _find_step(state, entry.step_id)
     action = step.action.type if step else ""
     told: list[Payload] = [
@@ -388,14 +410,14 @@ def _project_finished(entry: e.StepFinished, state: RunState) -> list[Payload]:
     return told
 
 
-def _project_answered(entry: e.DoubtResolved, state: RunState) -> list[Payload]:
+def _project_answered(entry: DoubtResolved, state: RunState) -> list[Payload]:
     """The answer is the result of the step where it says how that ended."""
     step = _find_step(state, entry.step_id)
     is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
     return _project_finished(step.finished, state) if is_result and step and step.finished else []
 
 
-def _excerpt(entry: e.StepFinished) -> _Excerpt:
+def _excerpt(entry: StepFinished) -> _Excerpt:
     """Why something failed stands at its end; what it found at the beginning."""
     lines = (describe_failure(entry.text) if entry.is_error else describe_success(entry.text)).splitlines()
     kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
@@ -405,11 +427,9 @@ def _excerpt(entry: e.StepFinished) -> _Excerpt:
     return {"excerpt": text, "output_lines": len(lines), "diff": diff, "diff_lines": len(changed)}
 
 
-def _project_answer(
-    entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven, state: RunState
-) -> Payload:
+def _project_answer(entry: ApprovalAsked | ApprovalDecidedEntry | InputAsked | InputGiven, state: RunState) -> Payload:
     match entry:
-        case e.ApprovalAsked():
+        case ApprovalAsked():
             step = _find_step(state, entry.step_id)
             return ApprovalRequested(
                 approval_id=entry.approval_id,
@@ -421,7 +441,7 @@ def _project_answer(
                 rule=entry.reason,
                 expires_at=datetime.fromisoformat(entry.expires_at) if entry.expires_at else None,
             )
-        case e.ApprovalDecided():
+        case ApprovalDecidedEntry():
             return ApprovalDecided(
                 approval_id=entry.approval_id,
                 decision=entry.decision,
@@ -429,13 +449,13 @@ def _project_answer(
                 reason=entry.reason,
                 edited=entry.edited_arguments is not None,
             )
-        case e.InputAsked():
+        case InputAsked():
             return InputRequested(request_id=entry.request_id, question=entry.question, fields=entry.fields)
-        case e.InputGiven():
+        case InputGiven():
             return InputReceived(request_id=entry.request_id, answered_by=entry.answered_by, fields=tuple(entry.values))
 
 
-def tool_of(params: dict[str, e.JsonValue], action: str) -> str:
+def tool_of(params: dict[str, JsonValue], action: str) -> str:
     if action == "call_skill" and isinstance(params.get("inputs"), dict):
         return name_capability(str(params.get("skill", "")))
     if action == "run_command":

@@ -1,7 +1,10 @@
 """What is told of work that is handed on, and of the steps of a task. Pure, like the rest of the projection."""
 
 from metier.decisions import describe_failure
-from metier.engine import entries as e
+from metier.engine.entries.step import DoubtResolved, StepFinished
+from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested
+from metier.engine.entries.task import ResultChecked as ResultCheckedEntry
+from metier.engine.entries.task import TaskPlanned as TaskPlannedEntry
 from metier.engine.state import RunState
 from metier.events.payload import Payload
 from metier.events.run import ResultChecked
@@ -13,16 +16,16 @@ SUMMARY_CHARACTERS = 400
 
 
 def project_work(
-    entry: e.TaskPlanned | e.CallPlanned | e.ChildRequested | e.ChildEnded | e.ResultChecked | e.DoubtResolved,
+    entry: TaskPlannedEntry | CallPlanned | ChildRequested | ChildEnded | ResultCheckedEntry | DoubtResolved,
     state: RunState,
 ) -> list[Payload]:
     match entry:
-        case e.TaskPlanned():
+        case TaskPlannedEntry():
             order = state.started.order if state.started else None
             return [TaskPlanned(task_id=order.task_id if order else "", steps=tuple(s.file for s in entry.steps))]
-        case e.CallPlanned():
+        case CallPlanned():
             return []  # the step that follows says it
-        case e.ChildRequested():
+        case ChildRequested():
             order = entry.order
             started = ChildRunStarted(
                 step_id=entry.step_id,
@@ -33,20 +36,20 @@ def project_work(
                 max_cost_usd=order.limits.max_cost_usd,
             )
             return [started, *_change(entry.step_id, state, "running")]
-        case e.ChildEnded():
+        case ChildEnded():
             shared = {"step_id", "child_run_id", "status", "turns"}
             cost = find_cost(entry.cost_usd, tokens=entry.input_tokens + entry.output_tokens)
             return [ChildRunFinished(**entry.model_dump(include=shared), cost_usd=cost)]
-        case e.ResultChecked():
+        case ResultCheckedEntry():
             return [ResultChecked(accepted=not entry.failures, failures=entry.failures)]
-        case e.DoubtResolved():
+        case DoubtResolved():
             told = StepOutcomeAnswered(step_id=entry.step_id, answer=entry.answer, answered_by=entry.answered_by)
             if entry.answer == "skip":
                 return [told, *_change(entry.step_id, state, "skipped", message="A person skipped it")]
             return [told, *(_change(entry.step_id, state, "succeeded") if entry.answer == "done" else [])]
 
 
-def project_task_step(entry: e.StepFinished, state: RunState) -> list[Payload]:
+def project_task_step(entry: StepFinished, state: RunState) -> list[Payload]:
     """The step of a task has an end; nothing for the steps of other runs."""
     if entry.status == "succeeded":
         return _change(entry.step_id, state, "succeeded")
@@ -69,11 +72,11 @@ def list_task_steps(state: RunState) -> list[TaskStepChanged]:
     ]
 
 
-def _describe(finished: e.StepFinished | None) -> str:
+def _describe(finished: StepFinished | None) -> str:
     return describe_failure(finished.text)[:SUMMARY_CHARACTERS] if finished is not None and finished.is_error else ""
 
 
-def _find_state(phase: str, finished: e.StepFinished | None) -> TaskStepState:
+def _find_state(phase: str, finished: StepFinished | None) -> TaskStepState:
     if finished is None:
         return "running" if phase == "running" else "pending"
     if finished.status == "succeeded":

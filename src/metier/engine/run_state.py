@@ -4,8 +4,22 @@ from dataclasses import dataclass, field
 
 from metier.context.layers import Exchange
 from metier.decisions import ModelDecision, StepExecutionResult, TaskState
-from metier.engine import entries as e
 from metier.engine.authority import KEPT_PAUSES, change_model, put_back, take_authority
+from metier.engine.entries.limits import Limits, LimitsRaised
+from metier.engine.entries.model import DecodeFailed, ModelCallStarted, Rejection
+from metier.engine.entries.question import InputAsked
+from metier.engine.entries.run import (
+    ModelChanged,
+    RunAdopted,
+    RunFailed,
+    RunPaused,
+    RunReopened,
+    RunStarted,
+    SkillCodeAccepted,
+)
+from metier.engine.entries.skill import DisclosedPiece
+from metier.engine.entries.step import UndoFinished, UndoStarted
+from metier.engine.entries.task import PlannedStep, ResultChecked
 from metier.engine.phases import IllegalTransition, Phase, check_transition
 from metier.engine.state_parts.child import Child
 from metier.engine.state_parts.hook_memory import HookMemory
@@ -28,7 +42,7 @@ class RunState:
     seq: int = 0
     phase: Phase = "INIT"
     status: TaskState = "pending"
-    started: e.RunStarted | None = None
+    started: RunStarted | None = None
     turn: int = 0
     skills: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
@@ -42,15 +56,15 @@ class RunState:
     is_selected: bool = False
     """The last decision put a skill in charge by naming it, without a step."""
     used_skills: list[str] = field(default_factory=list[str])
-    pieces: list[e.DisclosedPiece] = field(default_factory=list[e.DisclosedPiece])
+    pieces: list[DisclosedPiece] = field(default_factory=list[DisclosedPiece])
     wanted: tuple[str, ...] = ()
     """Disclosure that the last decision asked for and that has not been given yet."""
-    call: e.ModelCallStarted | None = None
+    call: ModelCallStarted | None = None
     """A request whose reply is not recorded."""
     reply: ModelReply | None = None
     decision: ModelDecision | None = None
-    rejected: tuple[e.Rejection, ...] = ()
-    repair: e.DecodeFailed | None = None
+    rejected: tuple[Rejection, ...] = ()
+    repair: DecodeFailed | None = None
     """What the next request tells the model about its last reply."""
     is_json: bool | None = None
     """The last decision was asked for in JSON; None where the journal does not say."""
@@ -81,30 +95,30 @@ class RunState:
     """What each succeeded step gave, in order, for the step that summarizes."""
     todo: tuple[PlanStep, ...] = ()
     """The model's own list of what is to be done, as it last wrote it."""
-    pause: e.RunPaused | None = None
-    question: e.InputAsked | None = None
+    pause: RunPaused | None = None
+    question: InputAsked | None = None
     disabled: frozenset[str] = frozenset()
     """Tools that the access file turned off."""
     remembered: set[str] = field(default_factory=set[str])
     """Calls that a user allowed until the run ends; see `build_memory_key`."""
     aborted: bool = False
     """A user ended the run over a step in doubt."""
-    plan: tuple[e.PlannedStep, ...] = ()
+    plan: tuple[PlannedStep, ...] = ()
     """The steps of the task definition, where one plans the run; `steps` are the same, in the same order."""
     children: list[Child] = field(default_factory=list[Child])
     delegated_turns: int = 0
     """What children of this run's own choice took; they count against its limit."""
     accepted: bool = False
     """The result holds what was asked of it."""
-    unaccepted: e.ResultChecked | None = None
+    unaccepted: ResultChecked | None = None
     """Why the last result was not accepted."""
     result: str = ""
-    failure: e.RunFailed | None = None
+    failure: RunFailed | None = None
     failed_in: Phase = "INIT"
     """The phase in which it failed, and continues when it is reopened."""
     reopened: str = ""
     """The reason of the failure that the run was reopened after, until a model replies."""
-    limits: e.Limits = field(default_factory=e.Limits)
+    limits: Limits = field(default_factory=Limits)
     """What bounds the run now: as it was started, and as a user raised it since."""
     input_tokens: int = 0
     output_tokens: int = 0
@@ -166,7 +180,7 @@ class RunState:
         self.phase = phase
 
 
-def adopt(state: RunState, entry: e.RunAdopted) -> None:
+def adopt(state: RunState, entry: RunAdopted) -> None:
     if state.started is None:
         raise IllegalTransition("A run is adopted that never started")
     state.started = take_authority(state.started, entry)
@@ -179,14 +193,14 @@ def adopt(state: RunState, entry: e.RunAdopted) -> None:
         state.pause, state.status = None, "in_progress"
 
 
-def _accept_code(state: RunState, entry: e.SkillCodeAccepted) -> None:
+def _accept_code(state: RunState, entry: SkillCodeAccepted) -> None:
     """From here on the run is pinned to these trees."""
     if state.started is None:
         raise IllegalTransition("Code is accepted for a run that never started")
     state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
 
 
-def _change_model(state: RunState, entry: e.ModelChanged) -> None:
+def _change_model(state: RunState, entry: ModelChanged) -> None:
     if state.started is None:
         raise IllegalTransition("The model of a run changes that never started")
     state.started = change_model(state.started, entry)
@@ -196,22 +210,22 @@ def _change_model(state: RunState, entry: e.ModelChanged) -> None:
 
 def reopen(
     state: RunState,
-    entry: e.LimitsRaised | e.RunReopened | e.SkillCodeAccepted | e.ModelChanged | e.UndoStarted | e.UndoFinished,
+    entry: LimitsRaised | RunReopened | SkillCodeAccepted | ModelChanged | UndoStarted | UndoFinished,
 ) -> None:
     """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays.
 
     Files that were restored are no concern of the run: it knows what it did.
     """
-    if isinstance(entry, e.UndoStarted | e.UndoFinished):
-        state.undone += isinstance(entry, e.UndoStarted)
+    if isinstance(entry, UndoStarted | UndoFinished):
+        state.undone += isinstance(entry, UndoStarted)
         return
-    if isinstance(entry, e.SkillCodeAccepted):
+    if isinstance(entry, SkillCodeAccepted):
         _accept_code(state, entry)
         return
-    if isinstance(entry, e.ModelChanged):
+    if isinstance(entry, ModelChanged):
         _change_model(state, entry)
         return
-    if isinstance(entry, e.LimitsRaised):
+    if isinstance(entry, LimitsRaised):
         raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
         state.limits = state.limits.model_copy(update=raised)
         return

@@ -16,7 +16,7 @@ from metier.decisions import ActionStep
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
-from metier.engine.entries import SkillsRanked
+from metier.engine.entries.skill import SkillsRanked
 from metier.engine.hooks.seam import Hooking
 from metier.engine.nearby import Nearby
 from metier.engine.options import RuntimeOptions

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from metier.engine.entries import RunWorktree
+from metier.engine.entries.run import RunWorktree
 from metier.tools.files.snapshots import Changed
 
 

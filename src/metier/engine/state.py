@@ -12,8 +12,35 @@ from msgspec.structs import replace
 from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import ActionStep, TaskState, find_invocation, find_owner
-from metier.engine import entries as e
 from metier.engine.calls import build_identity, build_memory_key, edit_arguments
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.limits import LimitsRaised
+from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, ProgressVerified
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
+from metier.engine.entries.run import (
+    ModelChanged,
+    RunAdopted,
+    RunFailed,
+    RunFinished,
+    RunPaused,
+    RunReopened,
+    RunResumed,
+    RunStarted,
+    SkillCodeAccepted,
+)
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff, SkillsRanked
+from metier.engine.entries.step import (
+    DoubtResolved,
+    FailureTold,
+    HooksRan,
+    StepFinished,
+    StepInDoubt,
+    StepRetried,
+    StepStarted,
+    UndoFinished,
+    UndoStarted,
+)
+from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested, ResultChecked, TaskPlanned
 from metier.engine.hooks.due import apply_hooks
 from metier.engine.phases import IllegalTransition
 from metier.engine.run_state import RunState, adopt, reopen
@@ -24,11 +51,11 @@ from metier.store.usage import Amounts, parse_hour
 
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
-_NO_PROGRESS = (e.RunResumed, e.RunPaused, e.ModelCallStarted, e.StepStarted)
+_NO_PROGRESS = (RunResumed, RunPaused, ModelCallStarted, StepStarted)
 """Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
 
 
-def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
+def fold(run_id: str, entries: Iterable[Entry]) -> RunState:
     """The state after these entries, in order."""
     state = RunState(run_id)
     for entry in entries:
@@ -36,52 +63,43 @@ def fold(run_id: str, entries: Iterable[e.Entry]) -> RunState:
     return state
 
 
-def apply(state: RunState, entry: e.Entry) -> None:
+def apply(state: RunState, entry: Entry) -> None:
     """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
     state.seq += 1
     if not isinstance(entry, _NO_PROGRESS):
         state.attempts = state.deaths = 0
     match entry:
         # Those of every turn first: they are looked for in this order.
-        case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade() | e.DecodeFailed():
+        case ModelCallStarted() | ModelReplied() | DecisionMade() | DecodeFailed():
             _apply_model(state, entry)
-        case (
-            e.StepStarted() | e.StepFinished() | e.StepRetried() | e.FailureTold() | e.StepInDoubt() | e.DoubtResolved()
-        ):
+        case StepStarted() | StepFinished() | StepRetried() | FailureTold() | StepInDoubt() | DoubtResolved():
             _apply_step(state, entry)
-        case e.ProgressVerified() | e.CatalogLoaded() | e.SkillsRanked() | e.ContextDisclosed() | e.HandedOff():
+        case ProgressVerified() | CatalogLoaded() | SkillsRanked() | ContextDisclosed() | HandedOff():
             _apply_planning(state, entry)
-        case e.RunStarted() | e.RunPaused() | e.RunResumed() | e.RunFinished() | e.RunFailed():
+        case RunStarted() | RunPaused() | RunResumed() | RunFinished() | RunFailed():
             _apply_run(state, entry)
-        case e.RunAdopted():
+        case RunAdopted():
             adopt(state, entry)
-        case (
-            e.LimitsRaised()
-            | e.RunReopened()
-            | e.SkillCodeAccepted()
-            | e.ModelChanged()
-            | e.UndoStarted()
-            | e.UndoFinished()
-        ):
+        case LimitsRaised() | RunReopened() | SkillCodeAccepted() | ModelChanged() | UndoStarted() | UndoFinished():
             reopen(state, entry)
-        case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
+        case ApprovalAsked() | ApprovalDecided() | InputAsked() | InputGiven():
             _apply_answer(state, entry)
-        case e.TaskPlanned() | e.CallPlanned() | e.ChildRequested() | e.ChildEnded() | e.ResultChecked() | e.HooksRan():
+        case TaskPlanned() | CallPlanned() | ChildRequested() | ChildEnded() | ResultChecked() | HooksRan():
             _apply_work(state, entry)
         case _:
             assert_never(entry)
 
 
-def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed | e.RunFinished | e.RunFailed) -> None:
+def _apply_run(state: RunState, entry: RunStarted | RunPaused | RunResumed | RunFinished | RunFailed) -> None:
     match entry:
-        case e.RunStarted():
+        case RunStarted():
             state.started, state.status, state.limits = entry, "in_progress", entry.limits
             state.enter("LOAD_SKILL_CATALOG")
-        case e.RunPaused():
+        case RunPaused():
             state.pause, state.hooks.is_notified = entry, False
             state.deaths = 0  # its driver lived to say so
             state.status = _STATUS_OF_PAUSE.get(entry.pause, "paused")
-        case e.RunResumed():
+        case RunResumed():
             if state.pause is not None and state.pause.pause == "step_failed":
                 _try_again(state)
             state.pause, state.status = None, "in_progress"
@@ -89,11 +107,11 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
             state.deaths += bool(entry.left_by)
             if entry.disabled_tools is not None:
                 state.disabled = frozenset(entry.disabled_tools)
-        case e.RunFinished():
+        case RunFinished():
             _close_turn(state)
             state.result, state.status = entry.result, "completed"
             state.enter("DONE")
-        case e.RunFailed():
+        case RunFailed():
             state.failure, state.status, state.pause = entry, entry.status, None
             state.failed_in = state.phase
             state.result = entry.result
@@ -102,22 +120,22 @@ def _apply_run(state: RunState, entry: e.RunStarted | e.RunPaused | e.RunResumed
 
 def _apply_planning(
     state: RunState,
-    entry: e.CatalogLoaded | e.SkillsRanked | e.ContextDisclosed | e.HandedOff | e.ProgressVerified,
+    entry: CatalogLoaded | SkillsRanked | ContextDisclosed | HandedOff | ProgressVerified,
 ) -> None:
     match entry:
-        case e.CatalogLoaded():
+        case CatalogLoaded():
             state.skills = entry.skills
             state.enter("PREFILTER_SKILLS")
-        case e.SkillsRanked():
+        case SkillsRanked():
             state.candidates, state.strategy = entry.candidates, entry.strategy
             state.min_score = entry.min_score
             state.enter("DISCLOSE_CONTEXT_STAGE")
-        case e.ContextDisclosed():
+        case ContextDisclosed():
             state.pieces.extend(entry.pieces)
             state.new_pieces = frozenset(piece.digest for piece in entry.pieces)
             state.wanted = ()
             state.enter("CALL_LLM")
-        case e.HandedOff():
+        case HandedOff():
             if state.phase == "EXECUTE_STEP":
                 state.enter("HANDOFF_OR_FINISH")
             _close_turn(state)
@@ -125,15 +143,15 @@ def _apply_planning(
             state.used_skills.append(entry.to_skill)
             state.fell_back = state.fell_back or entry.fallback
             state.enter("DISCLOSE_CONTEXT_STAGE")
-        case e.ProgressVerified():
+        case ProgressVerified():
             if entry.following != "HANDOFF_OR_FINISH":
                 _close_turn(state)
             state.enter(entry.following)
 
 
-def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e.DecisionMade | e.DecodeFailed) -> None:
+def _apply_model(state: RunState, entry: ModelCallStarted | ModelReplied | DecisionMade | DecodeFailed) -> None:
     match entry:
-        case e.ModelCallStarted():
+        case ModelCallStarted():
             if not entry.repair and (state.call is None or state.call.turn != entry.turn):
                 state.turn = entry.turn
             state.call, state.disabled, state.is_json = entry, frozenset(entry.disabled_tools), entry.is_json
@@ -141,13 +159,13 @@ def _apply_model(state: RunState, entry: e.ModelCallStarted | e.ModelReplied | e
             state.is_foreign = False
             state.prompt_limit = entry.prompt_limit or state.prompt_limit
             _forget(state, entry.trims)
-        case e.ModelReplied():
+        case ModelReplied():
             _count_usage(state, entry)
             state.reply, state.call, state.reopened = entry.reply, None, ""
             state.enter("DECODE_DECISION")
-        case e.DecisionMade():
+        case DecisionMade():
             _plan_steps(state, entry)
-        case e.DecodeFailed():
+        case DecodeFailed():
             state.repair = entry
             if entry.repair:
                 state.enter("CALL_LLM")
@@ -172,7 +190,7 @@ def _forget(state: RunState, trims: tuple[Trim, ...]) -> None:
     state.pieces = [piece for piece in state.pieces if piece.digest not in gone]
 
 
-def _count_usage(state: RunState, entry: e.ModelReplied) -> None:
+def _count_usage(state: RunState, entry: ModelReplied) -> None:
     usage = entry.reply.usage
     state.input_tokens += usage.input_tokens
     state.output_tokens += usage.output_tokens
@@ -221,7 +239,7 @@ def _add_usage(state: RunState, model: str, amounts: Amounts, *, at: str = "") -
     state.usage[key] = state.usage.get(key, Amounts()).plus(amounts)
 
 
-def _plan_steps(state: RunState, entry: e.DecisionMade) -> None:
+def _plan_steps(state: RunState, entry: DecisionMade) -> None:
     state.decision, state.rejected, state.repair = entry.decision, entry.rejected, None
     state.is_selected = False
     actions = entry.decision.planned_actions
@@ -251,39 +269,39 @@ def _leave_when_through(state: RunState) -> None:
 
 def _apply_step(
     state: RunState,
-    entry: e.StepStarted | e.StepFinished | e.StepRetried | e.FailureTold | e.StepInDoubt | e.DoubtResolved,
+    entry: StepStarted | StepFinished | StepRetried | FailureTold | StepInDoubt | DoubtResolved,
 ) -> None:
     step = state.step(entry.step_id)
     match entry:
-        case e.StepStarted():
+        case StepStarted():
             step.phase, step.started, step.attempts = "running", entry, entry.attempt
             step.is_hooked_after = False
-        case e.StepFinished():
+        case StepFinished():
             _finish_step(state, step, entry)
-        case e.StepRetried():
+        case StepRetried():
             # An approval is for one execution: what was asked about is asked about again.
             step.phase = "pending" if step.asked is not None else "approved"
             step.finished, step.failed_once = None, True
             state.enter("EXECUTE_STEP")
-        case e.FailureTold():
+        case FailureTold():
             _tell_failure(state, step, entry)
-        case e.StepInDoubt():
+        case StepInDoubt():
             step.phase = "in_doubt"
-        case e.DoubtResolved():
+        case DoubtResolved():
             _settle(state, step, entry)
 
 
-def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
+def _settle(state: RunState, step: Step, entry: DoubtResolved) -> None:
     """Apply a user's answer about a step whose outcome is unknown."""
     match entry.answer:
         case "retry":
             step.phase = "approved"
         case "done":
             text = entry.text or "Done, as a person found out; its output was lost"
-            _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+            _finish_step(state, step, StepFinished(step_id=step.step_id, status="succeeded", text=text))
         case "skip":
             text = entry.text or "Skipped by a person; whether it had an effect is unknown"
-            finished = e.StepFinished(step_id=step.step_id, status="skipped", text=text, is_error=True)
+            finished = StepFinished(step_id=step.step_id, status="skipped", text=text, is_error=True)
             _finish_step(state, step, finished)
         case "abort":
             state.aborted = True
@@ -291,7 +309,7 @@ def _settle(state: RunState, step: Step, entry: e.DoubtResolved) -> None:
             assert_never(entry.answer)
 
 
-def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
+def _finish_step(state: RunState, step: Step, entry: StepFinished) -> None:
     step.phase, step.finished = "finished", entry
     state.told_nearby |= entry.nearby
     _count_spent(state, entry.spent)
@@ -299,7 +317,7 @@ def _finish_step(state: RunState, step: Step, entry: e.StepFinished) -> None:
         _take_result(state, step, entry)
 
 
-def _tell_failure(state: RunState, step: Step, entry: e.FailureTold) -> None:
+def _tell_failure(state: RunState, step: Step, entry: FailureTold) -> None:
     """The failure becomes an ordinary result: the run continues, and the model chooses how."""
     assert step.finished is not None
     state.told_failures.add(build_identity(step.action))
@@ -309,7 +327,7 @@ def _tell_failure(state: RunState, step: Step, entry: e.FailureTold) -> None:
     _take_result(state, step, step.finished)
 
 
-def _take_result(state: RunState, step: Step, entry: e.StepFinished) -> None:
+def _take_result(state: RunState, step: Step, entry: StepFinished) -> None:
     key = build_identity(step.action)
     state.repeated[key] = state.repeated.get(key, 0) + 1
     is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
@@ -334,35 +352,35 @@ def _choose_skill(state: RunState, skill: str) -> None:
 
 def _apply_work(
     state: RunState,
-    entry: e.TaskPlanned | e.CallPlanned | e.ChildRequested | e.ChildEnded | e.ResultChecked | e.HooksRan,
+    entry: TaskPlanned | CallPlanned | ChildRequested | ChildEnded | ResultChecked | HooksRan,
 ) -> None:
     match entry:
-        case e.TaskPlanned():
+        case TaskPlanned():
             state.plan = entry.steps
             state.steps = [
                 Step(f"1.{number}", ActionStep(type="delegate", params={"agent": step.agent, "task": step.file}))
                 for number, step in enumerate(entry.steps, start=1)
             ]
             state.enter("EXECUTE_STEP")
-        case e.CallPlanned():
+        case CallPlanned():
             state.steps = [Step("1.1", entry.action, is_foreign=state.is_foreign)]
             state.enter("EXECUTE_STEP")
-        case e.ChildRequested():
+        case ChildRequested():
             state.step(entry.step_id).delegated = entry
             state.children.append(Child.of(entry))
             _count_spent(state, entry.spent)
-        case e.ChildEnded():
+        case ChildEnded():
             _count_child(state, entry)
-        case e.HooksRan():
+        case HooksRan():
             _apply_hooks(state, entry)
-        case e.ResultChecked():
+        case ResultChecked():
             state.accepted = not entry.failures
             state.unaccepted = entry if entry.failures else None
             if entry.repair:
                 _send_back(state, entry)
 
 
-def _count_child(state: RunState, entry: e.ChildEnded) -> None:
+def _count_child(state: RunState, entry: ChildEnded) -> None:
     child = next(child for child in state.children if child.run_id == entry.child_run_id)
     child.status = entry.status
     # A child that was reopened ends twice; each end tells of all that it spent.
@@ -378,12 +396,12 @@ def _count_child(state: RunState, entry: e.ChildEnded) -> None:
         step.phase, step.delegated = "approved", None
 
 
-def _send_back(state: RunState, entry: e.ResultChecked) -> None:
+def _send_back(state: RunState, entry: ResultChecked) -> None:
     """What was asked of the result does not hold."""
     _answer_finish(state, "Not accepted:\n" + "\n".join(f"- {failure}" for failure in entry.failures))
 
 
-def _apply_hooks(state: RunState, entry: e.HooksRan) -> None:
+def _apply_hooks(state: RunState, entry: HooksRan) -> None:
     apply_hooks(state, entry)
     if entry.event in ("Stop", "SubagentStop") and entry.decision == "deny":
         state.hooks.blocks += 1
@@ -395,7 +413,7 @@ def _answer_finish(state: RunState, text: str) -> None:
     """The result is answered like a call that failed, and the model has another turn."""
     finish = next(step for step in state.steps if step.action.type == "finish")
     finish.phase = "finished"
-    finish.finished = e.StepFinished(step_id=finish.step_id, status="failed", text=text, is_error=True)
+    finish.finished = StepFinished(step_id=finish.step_id, status="failed", text=text, is_error=True)
     _close_turn(state)
     state.enter("CALL_LLM")
 
@@ -407,13 +425,13 @@ def _try_again(state: RunState) -> None:
             step.phase, step.finished, step.delegated = "approved", None, None
 
 
-def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven) -> None:
+def _apply_answer(state: RunState, entry: ApprovalAsked | ApprovalDecided | InputAsked | InputGiven) -> None:
     match entry:
-        case e.ApprovalAsked():
+        case ApprovalAsked():
             step = state.step(entry.step_id)
             step.phase, step.approval_id, step.asked = "asking", entry.approval_id, entry
             step.times_asked += 1
-        case e.ApprovalDecided():
+        case ApprovalDecided():
             step = state.step(entry.step_id)
             step.phase, step.is_edited_after_approval = "approved", False
             if entry.decision != "approved":
@@ -422,11 +440,11 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
                 _approve(step, entry)
             if entry.decision == "approved" and entry.remember:
                 state.remembered.add(build_memory_key(step.action))
-        case e.InputAsked():
+        case InputAsked():
             state.question = entry
             state.step(entry.step_id).phase = "running"
             _count_spent(state, entry.spent)
-        case e.InputGiven():
+        case InputGiven():
             if state.question is None or state.question.request_id != entry.request_id:
                 raise IllegalTransition(f"Nothing was asked under {entry.request_id!r}")
             step, resumes = state.step(state.question.step_id), state.question.resumes
@@ -436,10 +454,10 @@ def _apply_answer(state: RunState, entry: e.ApprovalAsked | e.ApprovalDecided | 
                 step.phase = "approved"
                 step.answers.update(entry.values)
                 return
-            _finish_step(state, step, e.StepFinished(step_id=step.step_id, status="succeeded", text=text))
+            _finish_step(state, step, StepFinished(step_id=step.step_id, status="succeeded", text=text))
 
 
-def _approve(step: Step, entry: e.ApprovalDecided) -> None:
+def _approve(step: Step, entry: ApprovalDecided) -> None:
     """What was approved is what was shown; of an edited call, what was there when it was edited."""
     if entry.edited_arguments is not None:
         step.action, step.edited = edit_arguments(step.action, entry.edited_arguments), entry.edited_arguments

@@ -13,8 +13,11 @@ from metier.context.layers import Exchange
 from metier.context.outside_text import TOOL_OUTPUT, fence
 from metier.context.trimming import READING_TOOL
 from metier.decisions import ActionStep, StepExecutionResult, read_failure
-from metier.engine import entries as e
 from metier.engine.calls import build_identity
+from metier.engine.entries.model import Rejection
+from metier.engine.entries.question import ApprovalAsked
+from metier.engine.entries.step import HooksRan, StepFinished, StepStarted
+from metier.engine.entries.task import ChildRequested
 from metier.events.step import PlanStep
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 
@@ -31,8 +34,8 @@ class Step:
     action: ActionStep
     phase: StepPhase = "pending"
     attempts: int = 0
-    started: e.StepStarted | None = None
-    finished: e.StepFinished | None = None
+    started: StepStarted | None = None
+    finished: StepFinished | None = None
     approval_id: str = ""
     denied: str = ""
     """Why the approver denied it."""
@@ -41,7 +44,7 @@ class Step:
     may_be_done: bool = False
     """It was started before the run came to this store: the person who is asked is told so."""
     failed_once: bool = False
-    asked: e.ApprovalAsked | None = None
+    asked: ApprovalAsked | None = None
     """What was put before a user last."""
     times_asked: int = 0
     approved_base: str = ""
@@ -52,16 +55,16 @@ class Step:
     """The arguments that a user gave the call while approving it."""
     answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """What was given to the questions of the step itself."""
-    hooked: e.HooksRan | None = None
+    hooked: HooksRan | None = None
     """What hooks said before the call, with the arguments that it has now."""
-    permission: e.HooksRan | None = None
+    permission: HooksRan | None = None
     """What hooks said before a user was asked."""
     is_hooked_after: bool = False
     is_edited_after_approval: bool = False
     """By a hook."""
     notes: list[str] = field(default_factory=list[str])
     """What hooks add to the result that the model reads."""
-    delegated: e.ChildRequested | None = None
+    delegated: ChildRequested | None = None
     """The run that does it, while it is under way and after."""
 
 
@@ -80,7 +83,7 @@ def describe_plan(steps: Sequence[PlanStep]) -> str:
 
 
 def build_exchange(
-    reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection], *, number: int = 0, skill: str = ""
+    reply: ModelReply, steps: Sequence[Step], rejected: Sequence[Rejection], *, number: int = 0, skill: str = ""
 ) -> Exchange:
     """A turn as history: every call has exactly one result, in call order."""
     results = _answer_calls(reply, steps, rejected) or _tell_in_words(steps, rejected)
@@ -115,7 +118,7 @@ def add_candidates(text: str, candidates: Sequence[str]) -> str:
     return json.dumps({**failure, "other_skills": list(candidates)}, ensure_ascii=False)
 
 
-def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
+def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[Rejection]) -> list[Part]:
     told = {no.call_id: no for no in rejected}
     results: list[Part] = []
     for part in reply.parts:
@@ -141,7 +144,7 @@ def _tell_end(step: Step) -> tuple[str, bool]:
     return _render_text(step, step.finished), step.finished.is_error
 
 
-def _render_text(step: Step, finished: e.StepFinished) -> str:
+def _render_text(step: Step, finished: StepFinished) -> str:
     """What came of a step, that it was not the call which the model made, where that is so, and what hooks add."""
     text = "\n".join((finished.text, *step.notes)) if step.notes else finished.text
     if step.edited is None:
@@ -150,7 +153,7 @@ def _render_text(step: Step, finished: e.StepFinished) -> str:
     return f"[A person edited this call before approving it. It was made with {arguments}]\n{text}"
 
 
-def _tell_in_words(steps: Sequence[Step], rejected: Sequence[e.Rejection]) -> list[Part]:
+def _tell_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list[Part]:
     """A decision that was written as JSON has no calls to answer; each result is a part of its own."""
     lines = [
         f"Result of {name_call(step.action)[0]} ({step.step_id}):\n"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import anyio
 
-from metier.engine.entries import RunFailed, RunPaused
+from metier.engine.entries.run import RunFailed, RunPaused
 from metier.events.payload import Payload
 from metier.events.run import GracefulShutdownStarted, SignalReceived
 

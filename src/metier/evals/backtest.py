@@ -13,7 +13,10 @@ from msgspec import Struct
 
 from metier.definitions.problems import has_errors
 from metier.definitions.skills.skill import load_skill
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelCallStarted, ModelReplied
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.skill import SkillsRanked
 from metier.engine.journal import read_entries
 from metier.engine.replaying.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
@@ -184,39 +187,39 @@ async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) 
     )
 
 
-def _find_turns(before: Sequence[e.Entry], after: Sequence[e.Entry]) -> tuple[int, ...]:
+def _find_turns(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[int, ...]:
     pairs = zip(before, after, strict=False)
     return tuple(
         dict.fromkeys(
             one.turn
             for one, other in pairs
-            if isinstance(one, e.ModelCallStarted)
-            and isinstance(other, e.ModelCallStarted)
+            if isinstance(one, ModelCallStarted)
+            and isinstance(other, ModelCallStarted)
             and one.request_hash != other.request_hash
         )
     )
 
 
-def _count_tokens(entries: Sequence[e.Entry]) -> int:
-    return sum(entry.estimated_tokens for entry in entries if isinstance(entry, e.ModelCallStarted))
+def _count_tokens(entries: Sequence[Entry]) -> int:
+    return sum(entry.estimated_tokens for entry in entries if isinstance(entry, ModelCallStarted))
 
 
-def _find_routing(before: Sequence[e.Entry], after: Sequence[e.Entry]) -> RoutingChange | None:
+def _find_routing(before: Sequence[Entry], after: Sequence[Entry]) -> RoutingChange | None:
     for one, other in zip(before, after, strict=False):
-        if isinstance(one, e.SkillsRanked) and isinstance(other, e.SkillsRanked) and one.candidates != other.candidates:
+        if isinstance(one, SkillsRanked) and isinstance(other, SkillsRanked) and one.candidates != other.candidates:
             return RoutingChange(before=_name(one), after=_name(other))
     return None
 
 
-def _name(ranked: e.SkillsRanked) -> tuple[str, ...]:
+def _name(ranked: SkillsRanked) -> tuple[str, ...]:
     return tuple(f"{each.skill_name} {each.score:.0f}" for each in ranked.candidates[:3])
 
 
-def _price(entries: Sequence[e.Entry], proposed: ProposedChange, facts: FactBook) -> tuple[float | None, float | None]:
+def _price(entries: Sequence[Entry], proposed: ProposedChange, facts: FactBook) -> tuple[float | None, float | None]:
     """The tokens of the run at the prices of both models; what another model would say is not known."""
-    replies = [entry.reply for entry in entries if isinstance(entry, e.ModelReplied)]
+    replies = [entry.reply for entry in entries if isinstance(entry, ModelReplied)]
     started = entries[0]
-    if not proposed.model or not replies or not isinstance(started, e.RunStarted):
+    if not proposed.model or not replies or not isinstance(started, RunStarted):
         return None, None
     before = [cost_usd(reply.usage, facts.find(started.provider, started.model)) for reply in replies]
     named = facts.find(proposed.provider or started.provider, proposed.model)

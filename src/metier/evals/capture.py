@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.engine import entries as e
+from metier.engine.entries.question import ApprovalDecided
 from metier.engine.file_timeline import FileEffect, list_effects, plan_restorations
 from metier.errors import UsageError
 from metier.evals.bench import SHOWN_ROOT, WORKSPACE
@@ -118,7 +118,7 @@ def _render(archive: Archive, evidence: Evidence, target: Target, *, case_id: st
         fields["inputs"] = dict(started.order.inputs)
     if has_files:
         fields["files"] = [f"files/{name_recording(case_id)}"]
-    if any(isinstance(entry, e.ApprovalDecided) and entry.decision == "denied" for entry in archive.entries):
+    if any(isinstance(entry, ApprovalDecided) and entry.decision == "denied" for entry in archive.entries):
         fields["approvals"] = "deny"
     lines = [f"{target.kind}: {json.dumps(target.id)}", "cases:"]
     start = "  - "

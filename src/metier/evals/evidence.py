@@ -9,7 +9,10 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.decisions import find_owner
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import DecisionMade, ModelReplied
+from metier.engine.entries.run import RunFailed, RunFinished
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.state import fold
 from metier.runtime.history.archive import Archive
 from metier.runtime.run_status import get_exit_code
@@ -90,19 +93,19 @@ def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidenc
     )
 
 
-def find_calls(entries: Sequence[e.Entry]) -> list[Call]:
+def find_calls(entries: Sequence[Entry]) -> list[Call]:
     """Every call in order, also those that were refused before they ran."""
     started: dict[str, tuple[str, dict[str, JsonValue]]] = {}
     found: list[Call] = []
     for number, entry in enumerate(entries):
         match entry:
-            case e.DecisionMade():
+            case DecisionMade():
                 found += [
                     Call(tool=each.tool, arguments={}, status="rejected", text=each.message) for each in entry.rejected
                 ]
-            case e.StepStarted():
+            case StepStarted():
                 started[entry.step_id] = name_call(entry.action)
-            case e.StepFinished():
+            case StepFinished():
                 known = started.get(entry.step_id)
                 # A call that was denied has no intent: what it was is in the decision before it.
                 tool, arguments = known or _find_planned(entries[:number], entry.step_id)
@@ -130,10 +133,10 @@ def _shorten(arguments: dict[str, JsonValue], workspace: str) -> dict[str, JsonV
     }
 
 
-def _find_planned(entries: Sequence[e.Entry], step_id: str) -> tuple[str, dict[str, JsonValue]]:
+def _find_planned(entries: Sequence[Entry], step_id: str) -> tuple[str, dict[str, JsonValue]]:
     turn, _, index = step_id.partition(".")
     for entry in reversed(entries):
-        if isinstance(entry, e.DecisionMade) and str(entry.turn) == turn and index.isdigit():
+        if isinstance(entry, DecisionMade) and str(entry.turn) == turn and index.isdigit():
             actions = entry.decision.planned_actions
             if 0 < int(index) <= len(actions):
                 return name_call(actions[int(index) - 1])
@@ -144,23 +147,23 @@ def _find_skills(runs: Iterable[Archive]) -> tuple[str, ...]:
     names: list[str] = []
     for run in runs:
         names += fold(run.run_id, run.entries).used_skills
-        names += [find_owner(entry.action) for entry in run.entries if isinstance(entry, e.StepStarted)]
+        names += [find_owner(entry.action) for entry in run.entries if isinstance(entry, StepStarted)]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _find_duration(entries: Sequence[e.Entry]) -> float:
+def _find_duration(entries: Sequence[Entry]) -> float:
     last = entries[-1]
-    if isinstance(last, e.RunFinished | e.RunFailed):
+    if isinstance(last, RunFinished | RunFailed):
         return last.duration_ms / 1000
-    steps = sum(entry.duration_ms for entry in entries if isinstance(entry, e.StepFinished))
-    return (steps + sum(entry.latency_ms for entry in entries if isinstance(entry, e.ModelReplied))) / 1000
+    steps = sum(entry.duration_ms for entry in entries if isinstance(entry, StepFinished))
+    return (steps + sum(entry.latency_ms for entry in entries if isinstance(entry, ModelReplied))) / 1000
 
 
 def _find_files(runs: Sequence[Archive], given: Mapping[str, Content]) -> dict[str, Content]:
     files = dict(given)
     for run in runs:
         for entry in run.entries:
-            for change in entry.changes if isinstance(entry, e.StepFinished) else ():
+            for change in entry.changes if isinstance(entry, StepFinished) else ():
                 files.pop(change.path, None)
                 if change.after is not None:
                     files[change.path] = _keep(change.after, run.blobs)

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 from msgspec import Struct
 
-from metier.engine.entries import Entry
+from metier.engine.entries.entry import Entry
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError

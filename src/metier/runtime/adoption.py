@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from metier.engine import entries as e
-from metier.engine.entries import RunStarted
+from metier.engine.entries.limits import Limits
+from metier.engine.entries.run import RunAdopted, RunStarted
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE
@@ -54,10 +54,10 @@ async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, 
     return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
 
 
-def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun, pins: dict[str, str]) -> e.RunAdopted:
+def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun, pins: dict[str, str]) -> RunAdopted:
     """The entry from which on the run is one of this store."""
     agent, provider = run.agent, services.provider.name
-    return e.RunAdopted(
+    return RunAdopted(
         provider=provider,
         model=agent.model.name if provider != OFFLINE else OFFLINE,
         profile=agent.profile,
@@ -71,7 +71,7 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
     )
 
 
-def narrow_limits(own: e.Limits, brought: e.Limits) -> e.Limits:
+def narrow_limits(own: Limits, brought: Limits) -> Limits:
     """The smaller of both."""
     costs = [limits.max_cost_usd for limits in (own, brought) if limits.max_cost_usd is not None]
     return own.model_copy(
@@ -97,7 +97,7 @@ def check_commission(commission: ChildRunStart | None, above: RunStarted | None)
     return commission.model_copy(update={"settings": "", "inherited": {}})
 
 
-async def find_said(started: e.RunStarted, store: Store) -> Said | None:
+async def find_said(started: RunStarted, store: Store) -> Said | None:
     """What the run was given beside its task."""
     instructions = await find_instructions(started.pins, store)
     if instructions is None:

@@ -16,10 +16,11 @@ from metier.decisions import describe_failure, read_failure
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
-from metier.engine import entries as e
 from metier.engine.delegation.orders import order_step
 from metier.engine.delegation.partners import fill_inputs, read_inputs
-from metier.engine.entries import ChildRequest, Limits, RunStarted, RunWorktree
+from metier.engine.entries.limits import Limits
+from metier.engine.entries.run import RunFailed, RunStarted, RunWorktree
+from metier.engine.entries.task import ChildRequest, ChildRequested, PlannedStep, TaskPlanned
 from metier.engine.execution.delegating import find_open_delegations, record_children_end
 from metier.engine.execution.past_results import build_results
 from metier.engine.journal import RunLog, read_entries
@@ -200,7 +201,7 @@ async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, 
 
 
 async def _follow_all(
-    requests: Sequence[e.ChildRequested], follow: Callable[[e.ChildRequested], Awaitable[RunState]], *, at_once: int
+    requests: Sequence[ChildRequested], follow: Callable[[ChildRequested], Awaitable[RunState]], *, at_once: int
 ) -> list[RunState]:
     """How each of them stands, in this order. What goes wrong with one is raised when the others have pause or end."""
     if len(requests) == 1:
@@ -209,7 +210,7 @@ async def _follow_all(
     failures: list[MetierError] = []
     limiter = anyio.CapacityLimiter(at_once)
 
-    async def follow_one(request: e.ChildRequested) -> None:
+    async def follow_one(request: ChildRequested) -> None:
         async with limiter:
             try:
                 found[request.child_run_id] = await follow(request)
@@ -226,7 +227,7 @@ async def _follow_all(
 
 
 async def _follow_one(
-    above: RunState, delegated: e.ChildRequested, *, services: Services, stopper: Stopper, go_on: GoOn
+    above: RunState, delegated: ChildRequested, *, services: Services, stopper: Stopper, go_on: GoOn
 ) -> RunState:
     child = await read_run(services.store, delegated.child_run_id)
     if child.started is not None and child.started.parent_run_id != above.run_id:
@@ -283,7 +284,7 @@ async def _go_on(
             if found.started is not None:
                 raise
             # It cannot even begin, and will not later: the run that ordered it has to know.
-            failure = e.RunFailed(reason="not_started", message=error.sentence)
+            failure = RunFailed(reason="not_started", message=error.sentence)
             return dataclasses.replace(found, phase="ERROR", status="failed", failure=failure)
 
 
@@ -296,7 +297,7 @@ async def _collect_results(children: Sequence[Child], store: Store) -> dict[str,
     return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
 
 
-async def _commission(delegated: e.ChildRequested, above: RunState, store: Store) -> ChildRunStart:
+async def _commission(delegated: ChildRequested, above: RunState, store: Store) -> ChildRunStart:
     """What the other run is given. It follows from the journal above, so it is the same after a kill."""
     started = above.started
     assert started is not None
@@ -335,7 +336,7 @@ def commission_step(place: Host, task_id: str, *, file: str = "", agent: str = "
     }
     limits = build_limits(place.settings.runtime)
     above = RunState(_PREVIEW)
-    started = e.RunStarted(
+    started = RunStarted(
         task=task.name,
         mode="dry_run",
         provider="",
@@ -344,15 +345,15 @@ def commission_step(place: Host, task_id: str, *, file: str = "", agent: str = "
         trace_id=_PREVIEW,
         workspace=str(place.workspace),
         limits=limits,
-        order=e.ChildRequest(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
+        order=ChildRequest(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
     )
     apply(above, started)
     default = agent or place.settings.runtime.agent or ""
     planned = (
-        e.PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or default)
+        PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or default)
         for step in task.steps
     )
-    apply(above, e.TaskPlanned(steps=tuple(planned)))
+    apply(above, TaskPlanned(steps=tuple(planned)))
     return ChildRunStart(order=order_step(above, above.steps[number], task), mode="dry_run")
 
 

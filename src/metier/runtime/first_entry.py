@@ -5,7 +5,8 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from metier.engine import entries as e
+from metier.engine.entries.run import CALL_RULES, RunStarted
+from metier.engine.entries.task import ChildRequest
 from metier.engine.model.media import keep_media
 from metier.engine.services import Services
 from metier.errors import UsageError
@@ -56,9 +57,7 @@ def _read(file: Path) -> str:
         return ""
 
 
-async def build_start(
-    request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]
-) -> e.RunStarted:
+async def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]) -> RunStarted:
     """Raises `UsageError` for attachments that the model cannot see."""
     agent = run.agent
     if request.attachments:
@@ -68,7 +67,7 @@ async def build_start(
     run_id = services.run_folder.name
     commission = request.commission
     above = TraceParent.parse(commission.trace_parent if commission else "") or TraceParent.parse(request.trace_parent)
-    return e.RunStarted(
+    return RunStarted(
         task=request.task,
         mode=request.mode,
         agent=agent.id,
@@ -91,7 +90,7 @@ async def build_start(
         environment=describe_surroundings(agent.place.root, services.clock.now()),
         started_at=services.clock.now().isoformat(),
         flags=agent.place.flags,
-        call_rules=e.CALL_RULES,
+        call_rules=CALL_RULES,
     )
 
 
@@ -115,11 +114,11 @@ def _check_sight(agent: AgentInForce, services: Services) -> None:
         )
 
 
-def _order_result(request: RunRequest, agent: AgentInForce) -> e.ChildRequest | None:
+def _order_result(request: RunRequest, agent: AgentInForce) -> ChildRequest | None:
     """A user wants a result of a certain form: it is held against it like that of a task."""
     if request.output_schema is None:
         return None
     limits = build_limits(agent.place.settings.runtime)
-    return e.ChildRequest(
+    return ChildRequest(
         task=request.task, agent=agent.id, model=request.model, output_schema=request.output_schema, limits=limits
     )

@@ -22,7 +22,7 @@ from metier.tools.buffers import Buffers, NoBuffers
 if TYPE_CHECKING:
     # What drives runs; a command that only reads them does without.
     from metier.engine.decide import Policy
-    from metier.engine.entries import RunWorktree
+    from metier.engine.entries.run import RunWorktree
     from metier.plugins.registry import Registry
     from metier.providers.base import Provider
     from metier.providers.connection import SharedClients

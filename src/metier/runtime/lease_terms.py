@@ -6,7 +6,7 @@ die (it hangs the process, or uses up its memory) takes other runs of the proces
 
 from msgspec import Struct
 
-from metier.engine import entries as e
+from metier.engine.entries.run import RunFailed, RunPaused, RunResumed
 from metier.engine.journal import RunLog
 from metier.engine.loop import LEASE_SECONDS
 from metier.engine.phases import FINAL
@@ -44,12 +44,12 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
     if shift.max_attempts is None or state.started is None or state.pause is not None or state.phase in FINAL:
         return False
     if state.deaths + bool(left_by) >= shift.max_deaths:
-        await log.record(e.RunPaused(pause="explicit", reason=_describe_deaths(log)), durable=True)
+        await log.record(RunPaused(pause="explicit", reason=_describe_deaths(log)), durable=True)
     elif state.attempts >= shift.max_attempts:
         message = f"{state.attempts} workers in a row took the run and got no further"
-        await log.record(e.RunFailed(reason="too_many_attempts", message=message), durable=True)
+        await log.record(RunFailed(reason="too_many_attempts", message=message), durable=True)
     else:
-        resumed = e.RunResumed(reason="taken by a worker", driver=log.lease.owner, left_by=left_by)
+        resumed = RunResumed(reason="taken by a worker", driver=log.lease.owner, left_by=left_by)
         await log.record(resumed)
     return True
 

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from metier.approval.reading import is_reading
 from metier.decisions import ActionStep, TaskState
-from metier.engine import entries as e
 from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
-from metier.engine.entries import RunFailed, RunPaused
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import ModelChanged, RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
 from metier.engine.model.planning import report_skill_problems
@@ -191,7 +191,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     """Asked before each step: why only reading is allowed now, whatever rules say; empty if more is allowed."""
     accepts_loss: bool = False
     """Continue with a run whose journal lost entries that its event log or its spool tell of; see `losses`."""
-    known: Sequence[e.Entry] = ()
+    known: Sequence[Entry] = ()
     """The beginning of the journal of the run itself, where it was read already."""
 
 
@@ -308,7 +308,7 @@ class Runtime:
             is_written = True
         return is_written
 
-    async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> e.ModelChanged | None:
+    async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> ModelChanged | None:
         """The change of the model settings of a run that failed by its provider, or waits for one that did."""
         entries = await read_entries(self.store, state.run_id)
         if not can_change_model(lowest) or not is_started_here(self.place, state.run_id, entries):
@@ -351,14 +351,14 @@ class Runtime:
         """End a run whose driver did not end it in time; where a process drives it, that one or the next ends it."""
         return await self._end_or_ask(run_id, build_timeout(seconds))
 
-    async def _end_or_ask(self, run_id: str, failure: e.RunFailed) -> RunState:
+    async def _end_or_ask(self, run_id: str, failure: RunFailed) -> RunState:
         try:
             return await self._end(run_id, failure)
         except LeaseHeld:
             await ask_to_end(self.store, run_id, failure)
             return await self.read(run_id)
 
-    async def _end(self, run_id: str, failure: e.RunFailed) -> RunState:
+    async def _end(self, run_id: str, failure: RunFailed) -> RunState:
         state = await self.read(run_id)
         if state.phase in FINAL:
             return state
@@ -566,7 +566,7 @@ class Runtime:
             if log.state.phase == "LOAD_SKILL_CATALOG":
                 # The catalog will not be loaded: report a misspelled skill together with the missing key.
                 report_skill_problems(log, services)
-            await log.record(e.RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
+            await log.record(RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
 
     async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
         opening = LogOpening(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest
 from metier.decisions import CalledRun
-from metier.engine.entries import ChildRequest
+from metier.engine.entries.task import ChildRequest
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.runtime.child_runs import ChildRunStart, build_limits

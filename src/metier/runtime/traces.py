@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metier.engine.entries import Entry
+from metier.engine.entries.entry import Entry
 from metier.engine.journal import read_entries
 from metier.engine.state import fold
 from metier.engine.tracing.span_fold import SpanFold

@@ -15,7 +15,7 @@ from metier.cli.run.live import EVENTS, ticking
 from metier.cli.shared.options import Config, RunName, Verbose
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
-from metier.engine.entries import Entry
+from metier.engine.entries.entry import Entry
 from metier.engine.replaying.recording import Difference, Divergence
 from metier.engine.state import RunState
 from metier.errors import UsageError

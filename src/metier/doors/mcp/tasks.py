@@ -16,7 +16,7 @@ from metier.doors.driven_runs import list_steps
 from metier.doors.forms import build_schema, read_values
 from metier.doors.mcp.call_results import Standing, build_fault, build_result, describe_waiting, find_standing
 from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, read_client
-from metier.engine.entries import InputAsked
+from metier.engine.entries.question import InputAsked
 from metier.errors import MetierError
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.store.base import RunRow

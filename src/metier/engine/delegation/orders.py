@@ -16,7 +16,9 @@ from metier.decisions import ActionStep, SkillCall
 from metier.definitions.names import fold_id
 from metier.definitions.placeholders import name_step, render_body
 from metier.definitions.task import TaskDefinition, TaskStep
-from metier.engine import entries as e
+from metier.engine.entries.limits import Limits
+from metier.engine.entries.run import RunPaused
+from metier.engine.entries.task import ChildRequest
 from metier.engine.state import RunState
 from metier.engine.steps import Step
 from metier.ids import CHILD
@@ -35,12 +37,12 @@ def build_child_id(key: str, attempt: int) -> str:
     return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
 
 
-def wait_for(*children: str) -> e.RunPaused:
+def wait_for(*children: str) -> RunPaused:
     said = f"Run {children[0]} works on it" if len(children) == 1 else f"Runs {', '.join(children)} work on it"
-    return e.RunPaused(pause="delegation", reason=said)
+    return RunPaused(pause="delegation", reason=said)
 
 
-def find_refusal(state: RunState, action: ActionStep, limits: e.Limits) -> str:
+def find_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
     """Why the work may not be handed on; empty where it may."""
     above = build_lineage(state)
     wanted = name_partner(action)
@@ -84,7 +86,7 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def order_agent(state: RunState, action: ActionStep, *, beside: Sequence[ActionStep] = ()) -> e.ChildRequest:
+def order_agent(state: RunState, action: ActionStep, *, beside: Sequence[ActionStep] = ()) -> ChildRequest:
     """Another agent gets a task in words. One of several has its part of the budget, and only reads.
 
     In a worktree of its own it may also write: nothing that it changes is in the way of the others. `beside` are the
@@ -92,7 +94,7 @@ def order_agent(state: RunState, action: ActionStep, *, beside: Sequence[ActionS
     """
     has_worktree = _has_worktree(action)
     shares_folder = is_one_of_many(action) or any(not _has_worktree(other) for other in beside)
-    return e.ChildRequest(
+    return ChildRequest(
         task=str(action.params.get("task", "")),
         agent=str(action.params.get("agent", "")),
         limits=share(state, among=max(count_siblings(action), len(beside) + 1)),
@@ -107,9 +109,9 @@ def _has_worktree(action: ActionStep) -> bool:
     return action.params.get("isolation") == WORKTREE
 
 
-def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> e.ChildRequest:
+def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> ChildRequest:
     """A task definition is run with these inputs."""
-    return e.ChildRequest(
+    return ChildRequest(
         task=text,
         task_id=task_id,
         inputs=inputs,
@@ -119,11 +121,11 @@ def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, st
     )
 
 
-def order_call(state: RunState, call: SkillCall) -> e.ChildRequest:
+def order_call(state: RunState, call: SkillCall) -> ChildRequest:
     """The code of a skill is called for another one, by the same agent, within the same step of a task."""
     assert state.started is not None
     above = state.started.order
-    return e.ChildRequest(
+    return ChildRequest(
         task=f"Call skill {call.skill!r} for skill {call.chain[-1]!r}",
         agent=state.started.agent,
         model=above.model if above is not None else "",
@@ -136,7 +138,7 @@ def order_call(state: RunState, call: SkillCall) -> e.ChildRequest:
     )
 
 
-def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.ChildRequest:
+def order_step(state: RunState, step: Step, task: TaskDefinition) -> ChildRequest:
     """The step of a task, its placeholders filled with the inputs and what earlier steps gave."""
     number = state.steps.index(step)
     definition = task.steps[number]
@@ -148,7 +150,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> e.ChildRequ
     }
     limits = state.limits
     left = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - state.cost_usd)
-    return e.ChildRequest(
+    return ChildRequest(
         task=render_body(definition.body, inputs=inputs, results=results).strip() or definition.name,
         inputs=inputs,
         agent=state.plan[number].agent,
@@ -168,7 +170,7 @@ def read_output_schema(step: TaskStep) -> dict[str, JsonValue] | None:
     return schema if isinstance(schema, dict) else None
 
 
-def share(state: RunState, *, among: int = 1) -> e.Limits:
+def share(state: RunState, *, among: int = 1) -> Limits:
     """The part of what is left that a child may use up, so that its result can still be made use of.
 
     Children that are started together divide it among them.

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.engine import actions as a
-from metier.engine import entries as e
+from metier.engine.entries.question import ApprovalAsked
+from metier.engine.entries.run import RunPaused
 from metier.engine.execution.paths import find_leads, find_question, render_leads
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
@@ -33,16 +34,16 @@ async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -
     """Stop here until the approver has decided. Other calls of the reply that wait as well are asked about with it."""
     step = log.state.step(action.step_id)
     if step.phase == "asking":
-        await log.record(e.RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
+        await log.record(RunPaused(pause="approval", reason=f"Approval {step.approval_id} is open"))
         return
     wanted = [(action.step_id, action.reason), *action.also]
     asked = [await _ask(log.state.step(step_id), log, services, reason=reason) for step_id, reason in wanted]
     ids = ", ".join(each.approval_id for each in asked)
     said = f"Approval {ids} is open" if len(asked) == 1 else f"Approvals {ids} are open"
-    await log.record(*asked, e.RunPaused(pause="approval", reason=said), durable=True)
+    await log.record(*asked, RunPaused(pause="approval", reason=said), durable=True)
 
 
-async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> e.ApprovalAsked:
+async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> ApprovalAsked:
     name, arguments = name_call(step.action)
     payload = render_call(name, arguments)
     approval_id = build_approval_id(log.state.run_id, step.step_id, times_asked=step.times_asked, nonce=log.state.nonce)
@@ -62,7 +63,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> e
     leads = await find_leads(step, services)
     shown = render_leads(leads) + (preview.text if preview else "")
     tool = services.tools.find(name)
-    return e.ApprovalAsked(
+    return ApprovalAsked(
         approval_id=approval_id,
         step_id=step.step_id,
         arguments_hash=hash_call(payload),

@@ -14,8 +14,8 @@ from metier.decisions import ActionStep
 from metier.definitions.acceptance import Criterion, render_criterion
 from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
-from metier.engine import entries as e
 from metier.engine.decide import describe_disabled
+from metier.engine.entries.task import ResultChecked
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.errors import UsageError
@@ -36,7 +36,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
         wrong = await _check(criterion, log, services) if criterion.is_checkable else ""
         failures += [services.clean(f"{render_criterion(criterion)}: {wrong}")] if wrong else []
     can_repair = bool(failures) and log.state.unaccepted is None
-    await log.record(e.ResultChecked(failures=tuple(failures), repair=can_repair))
+    await log.record(ResultChecked(failures=tuple(failures), repair=can_repair))
 
 
 async def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:

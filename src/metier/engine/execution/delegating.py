@@ -12,9 +12,12 @@ from metier.decisions import ActionStep, SkillCall
 from metier.definitions.names import name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.engine import actions as a
-from metier.engine import entries as e
 from metier.engine.delegation.orders import build_child_id, get_arguments, order_agent, order_step, order_task, wait_for
 from metier.engine.delegation.partners import fill_inputs
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import RunFailed, RunPaused, RunResumed
+from metier.engine.entries.step import StepFinished
+from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequest, ChildRequested, PlannedStep, TaskPlanned
 from metier.engine.execution.offering import offer_changes
 from metier.engine.execution.stepping import build_finished, build_intent
 from metier.engine.journal import RunLog
@@ -34,25 +37,24 @@ async def plan_task(log: RunLog, services: Services) -> None:
     # The agent where neither the step nor the task names one: the one that the caller named, else the default one.
     agent = (order.agent if order else "") or services.runtime.agent or ""
     steps = tuple(
-        e.PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or agent)
-        for step in task.steps
+        PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or agent) for step in task.steps
     )
-    await log.record(e.TaskPlanned(steps=steps))
+    await log.record(TaskPlanned(steps=steps))
 
 
 async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
     """A skill that the run does not see cannot be reached by way of another one."""
     if services.tools.find(name_capability(call.skill)) is None:
         message = f"Skill {call.skill!r} cannot be called here: it is not active, or the agent's tools leave it out"
-        await log.record(e.RunFailed(reason="skill_not_callable", message=message), durable=True)
+        await log.record(RunFailed(reason="skill_not_callable", message=message), durable=True)
         return
     params: dict[str, JsonValue] = {"skill": call.skill, "inputs": call.inputs}
-    await log.record(e.CallPlanned(action=ActionStep(type="call_skill", params=params)))
+    await log.record(CallPlanned(action=ActionStep(type="call_skill", params=params)))
 
 
 async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
     """Intents, orders and pause are one write: a kill finds all of them or none."""
-    entries: list[e.Entry] = []
+    entries: list[Entry] = []
     children: list[str] = []
     steps = [log.state.step(step_id) for step_id in (action.step_id, *action.also)]
     for step in steps:
@@ -60,13 +62,13 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
         beside = [other for other in steps if other is not step]
         order = _build_order(step, log.state, services, beside=beside)
         if isinstance(order, str):
-            refused = e.StepFinished(
+            refused = StepFinished(
                 step_id=step.step_id, status="failed", text=order, is_error=True, error_type="invalid_input"
             )
             entries += [intent, refused]
             continue
         child = build_child_id(intent.idempotency_key, intent.attempt)
-        entries += [intent, e.ChildRequested(step_id=step.step_id, child_run_id=child, order=order)]
+        entries += [intent, ChildRequested(step_id=step.step_id, child_run_id=child, order=order)]
         children.append(child)
     await log.record(*entries, *([wait_for(*children)] if children else []), durable=bool(children))
 
@@ -77,7 +79,7 @@ async def await_child(log: RunLog) -> None:
 
 
 async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
-    await log.record(e.RunPaused(pause="step_failed", reason=action.reason), durable=True)
+    await log.record(RunPaused(pause="step_failed", reason=action.reason), durable=True)
 
 
 async def record_children_end(log: RunLog, services: Services, children: Sequence[RunState]) -> None:
@@ -88,7 +90,7 @@ async def record_children_end(log: RunLog, services: Services, children: Sequenc
     """
     disabled = tuple(sorted(services.read_access()))
     ends = ", ".join(f"Run {child.run_id} is {child.status}" for child in children)
-    resumed = e.RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)
+    resumed = RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)
     pairs = list(zip(find_open_delegations(log.state), children, strict=True))
     # All ends, then all results: what follows a result, such as a hook, comes when the last one is there.
     ended = [_build_end(request, child) for (_, request), child in pairs]
@@ -100,8 +102,8 @@ async def record_children_end(log: RunLog, services: Services, children: Sequenc
     await log.record(resumed, *ended, *finished, durable=True)
 
 
-def _build_end(request: e.ChildRequested, child: RunState) -> e.ChildEnded:
-    return e.ChildEnded(
+def _build_end(request: ChildRequested, child: RunState) -> ChildEnded:
+    return ChildEnded(
         step_id=request.step_id,
         child_run_id=child.run_id,
         status=child.status,
@@ -112,7 +114,7 @@ def _build_end(request: e.ChildRequested, child: RunState) -> e.ChildEnded:
     )
 
 
-async def _build_result_entry(step: Step, child: RunState, *, state: RunState, services: Services) -> e.StepFinished:
+async def _build_result_entry(step: Step, child: RunState, *, state: RunState, services: Services) -> StepFinished:
     """Not for a skill that had another one called: its call is made again, and finds the result.
 
     A run that never began left none to find: the skill would hand on again, so its step fails.
@@ -125,12 +127,12 @@ async def _build_result_entry(step: Step, child: RunState, *, state: RunState, s
     return finished.model_copy(update={"counts_as_failure": True}) if state.plan and not result.ok else finished
 
 
-def find_open_delegations(state: RunState) -> list[tuple[Step, e.ChildRequested]]:
+def find_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
     """The steps that other runs work on now, each with its run, in the order in which they were asked for."""
     return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 
 
-def _build_order(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> e.ChildRequest | str:
+def _build_order(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> ChildRequest | str:
     """What is ordered, or why it cannot be. `beside` are the steps that are handed on with it."""
     if state.plan:
         assert services.task is not None
@@ -145,7 +147,7 @@ def _build_order(step: Step, state: RunState, services: Services, *, beside: Seq
     return _order_task(step, state, services)
 
 
-def _order_task(step: Step, state: RunState, services: Services) -> e.ChildRequest | str:
+def _order_task(step: Step, state: RunState, services: Services) -> ChildRequest | str:
     arguments = get_arguments(step.action)
     wanted = str(arguments.get("task", ""))
     task = services.partners.find_task(wanted)

@@ -14,8 +14,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.context.control import CONTROL_NAMES
-from metier.engine import entries as e
-from metier.engine.entry_types.undo import FileChange
+from metier.engine.entries.step import FileChange, StepFinished
 from metier.engine.execution.protecting import WITHOUT_PROGRAMS
 from metier.engine.services import Services
 from metier.engine.snapshotting import Snapshotting
@@ -45,7 +44,7 @@ async def note_before(steps: Sequence[Step], services: Services) -> dict[str, Js
     return noted
 
 
-async def add_changes(finished: e.StepFinished, step: Step, services: Services) -> e.StepFinished:
+async def add_changes(finished: StepFinished, step: Step, services: Services) -> StepFinished:
     """The result, with what the step changed since its intent was recorded."""
     before = step.started.before if step.started is not None else None
     if not isinstance(before, dict) or services.snapshots is None:

@@ -11,9 +11,7 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.engine import actions as a
-from metier.engine import entries as e
-from metier.engine.entry_types.hooks import HookOutcome
-from metier.engine.entry_types.undo import FileChange
+from metier.engine.entries.step import FileChange, HookOutcome, HooksRan
 from metier.engine.execution.file_changes import keep
 from metier.engine.hooks.due import find_notification, list_due
 from metier.engine.journal import RunLog
@@ -45,7 +43,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
     """One after the other, in the order in which they are written: each sees the call as those before it left it."""
     due = list_due(log.state, action)
     arguments = _find_arguments(log.state, action)
-    ran = e.HooksRan(event=action.event, step_id=action.step_id)
+    ran = HooksRan(event=action.event, step_id=action.step_id)
     for hook in due:
         data = build_input(_build_moment(action, log.state, services, arguments=arguments))
         result = await services.hooks.run(hook, data) if services.hooks is not None else _refuse()
@@ -60,7 +58,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
     await log.record(await _add_changes(ran, log.state, services), durable=True)
 
 
-async def _add_changes(ran: e.HooksRan, state: RunState, services: Services) -> e.HooksRan:
+async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> HooksRan:
     """A hook may write the file of the step again: an undo takes that back together with the step."""
     finished = state.step(ran.step_id).finished if ran.event == "PostToolUse" else None
     if finished is None or services.snapshots is None:
@@ -78,7 +76,7 @@ def _refuse() -> HookRun:
     return HookRun(status="not_started", problem="Hooks cannot be run here")
 
 
-def _add(ran: e.HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[str], str]) -> e.HooksRan:
+def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[str], str]) -> HooksRan:
     """What was said so far, and what one more hook said: the strictest decision counts, texts are joined."""
     answer = _close(hook, result)
     outcome = HookOutcome(

@@ -14,7 +14,8 @@ from pydantic import JsonValue
 
 from metier.decisions import ActionStep, find_invocation, read_failure
 from metier.definitions.files.whole_file import replace_file
-from metier.engine.entries import Entry, StepFinished, StepStarted
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.services import Services
 from metier.store.base import Store

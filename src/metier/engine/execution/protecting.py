@@ -6,7 +6,7 @@ import anyio.to_thread
 from msgspec import Struct
 
 from metier.approval.judge import name_call
-from metier.engine import entries as e
+from metier.engine.entries.run import RunFailed
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.engine.steps import Step
@@ -42,13 +42,13 @@ async def end_if_changed(before: Looked | None, log: RunLog, services: Services)
     """
     if before is None:
         return False
-    failure: e.RunFailed | None = None
+    failure: RunFailed | None = None
     if services.protected is not None and (
         changes := await anyio.to_thread.run_sync(services.protected.roll_back, before.held)
     ):
-        failure = e.RunFailed(reason=PROTECTED_CHANGED, message=changes)
+        failure = RunFailed(reason=PROTECTED_CHANGED, message=changes)
     elif before.folder is not None and before.folder != _identify(services):
-        failure = e.RunFailed(reason=RECORDS_MOVED, message=describe_moved(services))
+        failure = RunFailed(reason=RECORDS_MOVED, message=describe_moved(services))
     if failure is None:
         return False
     await log.record(failure, durable=True)

@@ -5,8 +5,8 @@ from typing import Literal
 from msgspec import Struct
 
 from metier.engine import actions as a
-from metier.engine import entries as e
-from metier.engine.entry_types.steps import SpoolIdentity
+from metier.engine.entries.run import RunPaused
+from metier.engine.entries.step import SpoolIdentity, StepFinished, StepInDoubt
 from metier.engine.execution.file_changes import add_changes
 from metier.engine.execution.stepping import (
     build_context,
@@ -42,13 +42,13 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
     """Adopt, repeat, probe or ask, in this order of preference."""
     step = log.state.step(action.step_id)
     if step.phase == "in_doubt":
-        await log.record(e.RunPaused(pause="in_doubt", reason=f"Step {step.step_id} is in doubt"))
+        await log.record(RunPaused(pause="in_doubt", reason=f"Step {step.step_id} is in doubt"))
         return
     assert step.started is not None
     found = None if step.started.effect in REPEATABLE else await _find_out(step, log, services)
     if found is None and not await _has_ended(step, services):
         found = _Unknown(_STILL_RUNNING)
-    if isinstance(found, e.StepFinished):
+    if isinstance(found, StepFinished):
         await log.record(await add_changes(found, step, services))
     elif found is None:
         # It may be repeated, or its intent is there and the effect never began.
@@ -57,7 +57,7 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
         await _ask(step, found, log)
 
 
-async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinished | _Unknown | None:
+async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished | _Unknown | None:
     """The result where it can be known, None where the effect never began."""
     name, arguments = name_and_arguments(step)
     tool = services.tools.find(name)
@@ -81,7 +81,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> e.StepFinish
     if not await wait_until_released(spool):
         return _Unknown(_STILL_RUNNING)
     finished = _judge_note(step, read_spool(spool), sight=sight)
-    if isinstance(finished, e.StepFinished) and is_work_of_skill(name, services.tools):
+    if isinstance(finished, StepFinished) and is_work_of_skill(name, services.tools):
         return finished.model_copy(update={"counts_as_failure": finished.is_error})
     return finished
 
@@ -110,7 +110,7 @@ def judge_sight(intent: SpoolIdentity | None, *, folder: str, machine: MachineId
     return "whole" if is_same_boot or intent.machine == machine.machine else "notes only"
 
 
-def _judge_note(step: Step, note: SpoolNote, *, sight: Sight) -> e.StepFinished | _Unknown | None:
+def _judge_note(step: Step, note: SpoolNote, *, sight: Sight) -> StepFinished | _Unknown | None:
     if not note.started:
         return None if sight == "whole" else _Unknown(_OUT_OF_SIGHT)
     if not note.ended:
@@ -119,7 +119,7 @@ def _judge_note(step: Step, note: SpoolNote, *, sight: Sight) -> e.StepFinished 
         return _Unknown("it was started, and was killed with the agent before it ended by itself")
     is_failed = note.exit_code != 0
     text = f"It ended with exit code {note.exit_code}; what it printed was lost when the agent was killed"
-    return e.StepFinished(
+    return StepFinished(
         step_id=step.step_id,
         status="failed" if is_failed else "succeeded",
         text=text,
@@ -137,5 +137,5 @@ async def _ask(step: Step, unknown: _Unknown, log: RunLog) -> None:
     known = f"{call}: {unknown.why}"
     reason = f"Step {step.step_id} is in doubt: {known}. Answer with done, retry, skip or abort"
     await log.record(
-        e.StepInDoubt(step_id=step.step_id, known=known), e.RunPaused(pause="in_doubt", reason=reason), durable=True
+        StepInDoubt(step_id=step.step_id, known=known), RunPaused(pause="in_doubt", reason=reason), durable=True
     )

@@ -21,10 +21,12 @@ from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus, TaskState, answers_in_json, describe_failure, find_owner, write_failure
 from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
-from metier.engine import entries as e
 from metier.engine.decide import find_read_denial, judge_step
 from metier.engine.delegation.orders import order_call, wait_for
-from metier.engine.entry_types.steps import SpoolIdentity
+from metier.engine.entries.question import InputAsked
+from metier.engine.entries.run import RunPaused
+from metier.engine.entries.step import FailureTold, SpoolIdentity, StepFinished, StepRetried, StepStarted
+from metier.engine.entries.task import ChildRequested
 from metier.engine.execution.approvals import find_approved_base
 from metier.engine.execution.file_changes import add_changes, note_before
 from metier.engine.execution.past_results import keep_results
@@ -110,7 +112,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     await keep_results(log.state.run_id, [step.action for step in steps], services)
     before = await look_at_protected(steps, services)
     began = services.clock.monotonic()
-    results: list[e.StepFinished | e.InputAsked | e.ChildRequested | None] = [None] * len(steps)
+    results: list[StepFinished | InputAsked | ChildRequested | None] = [None] * len(steps)
     partial: dict[str, str] = {}
 
     async def run(index: int, step: Step) -> None:
@@ -129,7 +131,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             duration = round((services.clock.monotonic() - began) * 1000, 3)
             ended = [
                 result
-                if isinstance(result, e.StepFinished)
+                if isinstance(result, StepFinished)
                 else _interrupted(step, services.clean(partial.get(step.step_id, "")), duration_ms=duration)
                 for result, step in zip(results, steps, strict=True)
             ]
@@ -138,20 +140,20 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             )
             await end_if_changed(before, log, services)
         raise
-    ended = [(result, step) for result, step in zip(results, steps, strict=True) if isinstance(result, e.StepFinished)]
+    ended = [(result, step) for result, step in zip(results, steps, strict=True) if isinstance(result, StepFinished)]
     finished = [await add_changes(result, step, services) for result, step in ended]
     await log.record(*add_nearby(finished, steps, log, nearby=services.nearby))
     if await end_if_changed(before, log, services):
         return
-    if waiting := [result for result in results if isinstance(result, e.InputAsked | e.ChildRequested)]:
+    if waiting := [result for result in results if isinstance(result, InputAsked | ChildRequested)]:
         await _record_wait(waiting, log)
 
 
-async def _record_wait(waiting: Sequence[e.InputAsked | e.ChildRequested], log: RunLog) -> None:
+async def _record_wait(waiting: Sequence[InputAsked | ChildRequested], log: RunLog) -> None:
     """One at a time: another step that waits says so again when this one has what it wants. All have spent."""
     first = waiting[0].model_copy(update={"spent": _add_spent([each.spent for each in waiting])})
-    if isinstance(first, e.InputAsked):
-        await log.record(first, e.RunPaused(pause="input", reason=first.question), durable=True)
+    if isinstance(first, InputAsked):
+        await log.record(first, RunPaused(pause="input", reason=first.question), durable=True)
     else:
         await log.record(first, wait_for(first.child_run_id), durable=True)
 
@@ -167,11 +169,11 @@ def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
     )
 
 
-def _interrupted(step: Step, output: str, *, duration_ms: float) -> e.StepFinished:
+def _interrupted(step: Step, output: str, *, duration_ms: float) -> StepFinished:
     """We stopped it ourselves, so its end is known, though not how far it came. `output` is its output so far."""
     kept = cut_middle(output, MAX_RESULT_CHARACTERS)
     shown = f"; its output so far:\n{kept}" if kept else ""
-    return e.StepFinished(
+    return StepFinished(
         step_id=step.step_id,
         status="failed",
         text=f"Stopped before it ended, after {duration_ms / 1000:.1f} s; it may have done part of its work{shown}",
@@ -190,7 +192,7 @@ async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> 
     if log.state.has_current_call_rules or answers_in_json(name):
         text = write_failure(action.code or "permission_denied", text)
     await log.record(
-        e.StepFinished(
+        StepFinished(
             step_id=step.step_id,
             status=action.status,
             text=text,
@@ -203,34 +205,34 @@ async def refuse_step(action: a.RefuseStep, log: RunLog, services: Services) -> 
 
 
 async def tell_failure(action: a.TellFailure, log: RunLog) -> None:
-    await log.record(e.FailureTold(step_id=action.step_id, candidates=action.candidates))
+    await log.record(FailureTold(step_id=action.step_id, candidates=action.candidates))
 
 
 async def retry_step(action: a.RetryStep, log: RunLog) -> None:
-    await log.record(e.StepRetried(step_id=action.step_id, reason=action.reason))
+    await log.record(StepRetried(step_id=action.step_id, reason=action.reason))
 
 
 async def ask_input(action: a.AskInput, log: RunLog) -> None:
     if (open_question := log.state.question) is not None:
-        await log.record(e.RunPaused(pause="input", reason=open_question.question), durable=True)
+        await log.record(RunPaused(pause="input", reason=open_question.question), durable=True)
         return
     step = log.state.step(action.step_id)
     question = str(step.action.params.get("question", ""))
-    asked = e.InputAsked(
+    asked = InputAsked(
         request_id=f"in-{step.step_id}",
         step_id=step.step_id,
         question=question,
         fields=step.action.params.get("fields"),
     )
-    await log.record(asked, e.RunPaused(pause="input", reason=question), durable=True)
+    await log.record(asked, RunPaused(pause="input", reason=question), durable=True)
 
 
-def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdict | None = None) -> e.StepStarted:
+def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdict | None = None) -> StepStarted:
     """`verdict` is what lets the step run, where it was judged already."""
     if log.state.plan:
         verdict = ALLOW  # the steps of a task are the task's own: who runs it has said yes to them
     verdict = verdict or judge_step(log.state, step, services.policy)
-    return e.StepStarted(
+    return StepStarted(
         step_id=step.step_id,
         attempt=step.attempts + 1,
         action=step.action,
@@ -253,7 +255,7 @@ def build_key(run_id: str, step_id: str) -> str:
 
 async def _execute(
     step: Step, log: RunLog, services: Services, *, partial: dict[str, str]
-) -> e.StepFinished | e.InputAsked | e.ChildRequested:
+) -> StepFinished | InputAsked | ChildRequested:
     """Carry out one step. If it is interrupted, its output so far is in `partial`."""
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
@@ -285,7 +287,7 @@ async def _execute(
         return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
     if (work := result.handed_on) is not None:
         order = order_call(log.state, work.call)
-        return e.ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
+        return ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:
@@ -294,8 +296,8 @@ async def _execute(
     return _add_facts(finished, told, services.clean)
 
 
-def _build_question(step: Step, question: Question, services: Services) -> e.InputAsked:
-    return e.InputAsked(
+def _build_question(step: Step, question: Question, services: Services) -> InputAsked:
+    return InputAsked(
         request_id=f"in-{step.step_id}-{step.attempts}",
         step_id=step.step_id,
         question=services.clean(question.text),
@@ -304,7 +306,7 @@ def _build_question(step: Step, question: Question, services: Services) -> e.Inp
     )
 
 
-def _add_facts(finished: e.StepFinished, told: list[Payload], clean: Callable[[str], str]) -> e.StepFinished:
+def _add_facts(finished: StepFinished, told: list[Payload], clean: Callable[[str], str]) -> StepFinished:
     """What the tool itself knows of its process: exit code, sizes, what a failed one printed."""
     facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
     if facts is None:
@@ -381,7 +383,7 @@ def _get_spool_folder(services: Services) -> Path:
 
 async def build_finished(
     step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
-) -> e.StepFinished:
+) -> StepFinished:
     """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
     text = services.clean(_as_text(result.output) if result.ok else _render_failure(name, result, services.clean))
     kept = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
@@ -393,7 +395,7 @@ async def build_finished(
         status = "denied"
     is_skill_failure = code in FAILURES_OF_SKILLS and is_work_of_skill(name, services.tools)
     state = str(result.meta.get("state", ""))
-    return e.StepFinished(
+    return StepFinished(
         step_id=step.step_id,
         status=status,
         text=kept,

@@ -8,7 +8,7 @@ import json
 from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.calls import edit_arguments
-from metier.engine.entry_types.hooks import HooksRan
+from metier.engine.entries.step import HooksRan
 from metier.engine.run_state import RunState
 from metier.engine.steps import Step
 from metier.tools.hooks.definition import HookCommand, HookEvent, list_names, matches

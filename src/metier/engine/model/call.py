@@ -12,15 +12,8 @@ from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill
 from metier.engine.actions import CallModel
 from metier.engine.decide import describe_disabled
-from metier.engine.entries import (
-    DecisionMade,
-    DecodeFailed,
-    ModelCallStarted,
-    ModelReplied,
-    Rejection,
-    RunFailed,
-    RunPaused,
-)
+from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection
+from metier.engine.entries.run import RunFailed, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.model.debug_bodies import keep_reply, keep_request
 from metier.engine.model.dry_run import answer_dry_run

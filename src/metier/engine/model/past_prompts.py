@@ -6,7 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.context.budget import FittedPrompt
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelCallStarted
+from metier.engine.entries.run import ModelChanged
 from metier.engine.model.call import compose
 from metier.engine.model.prompting import Asking
 from metier.engine.request_parts.fingerprints import Fingerprints
@@ -33,18 +35,18 @@ class PastPrompt(Struct, frozen=True, kw_only=True):
         return self.hash == self.recorded_hash
 
 
-def find_turns(entries: Sequence[e.Entry]) -> tuple[int, ...]:
+def find_turns(entries: Sequence[Entry]) -> tuple[int, ...]:
     """The turns in which a model was asked."""
-    return tuple(dict.fromkeys(entry.turn for entry in entries if isinstance(entry, e.ModelCallStarted)))
+    return tuple(dict.fromkeys(entry.turn for entry in entries if isinstance(entry, ModelCallStarted)))
 
 
-async def rebuild_prompt(run_id: str, entries: Sequence[e.Entry], services: Services, *, turn: int) -> PastPrompt:
+async def rebuild_prompt(run_id: str, entries: Sequence[Entry], services: Services, *, turn: int) -> PastPrompt:
     """The first request of a turn. Raises `UsageError` for a turn in which no model was asked."""
     state = RunState(run_id)
     for entry in entries:
-        if isinstance(entry, e.ModelCallStarted) and entry.turn == turn:
+        if isinstance(entry, ModelCallStarted) and entry.turn == turn:
             return await _compose(state, entry, services)
-        if isinstance(entry, e.ModelChanged):
+        if isinstance(entry, ModelChanged):
             services = use_model(services, entry.options, provider=entry.provider)
         apply(state, entry)
     turns = find_turns(entries)
@@ -52,7 +54,7 @@ async def rebuild_prompt(run_id: str, entries: Sequence[e.Entry], services: Serv
     raise UsageError(f"Run {run_id!r} has no turn {turn}", hint=known)
 
 
-async def _compose(state: RunState, call: e.ModelCallStarted, services: Services) -> PastPrompt:
+async def _compose(state: RunState, call: ModelCallStarted, services: Services) -> PastPrompt:
     counted = replace(services, provider=_Counted(services.provider.name, call.counted_tokens))
     is_json = services.model.structured_output_mode == "json" if call.is_json is None else call.is_json
     asking = Asking(frozenset(call.disabled_tools), is_json, state.prompt_limit)

@@ -9,12 +9,12 @@ from metier.definitions.problems import Problem
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_rules import find_outside_scripts
 from metier.engine.actions import Disclose
-from metier.engine.entries import (
+from metier.engine.entries.run import RunFailed
+from metier.engine.entries.skill import (
     RANKING_VERSION,
     CatalogLoaded,
     ContextDisclosed,
     DisclosedPiece,
-    RunFailed,
     SimilarSkill,
     SkillsRanked,
 )

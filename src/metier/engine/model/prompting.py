@@ -20,7 +20,8 @@ from metier.context.operating import Subjects
 from metier.context.tokens import estimate_tokens
 from metier.definitions.acceptance import render_criterion
 from metier.definitions.references import find_limit
-from metier.engine.entries import ChildRequest, DecodeFailed
+from metier.engine.entries.model import DecodeFailed
+from metier.engine.entries.task import ChildRequest
 from metier.engine.request_parts.offer import Offer
 from metier.engine.run_state import write_tool_name
 from metier.engine.services import Services

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from metier.decisions import TaskState
-from metier.engine.entries import parse_entry
+from metier.engine.entries.entry import parse_entry
 from metier.engine.replaying.recorded_contexts import RecordedContexts
 from metier.engine.replaying.recording import Recording
 from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSearch, Store, StoredEntry

@@ -6,7 +6,9 @@ from typing import cast
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelCallStarted
+from metier.engine.entries.run import RunFailed, RunPaused
 
 IGNORED = frozenset(
     {
@@ -61,9 +63,9 @@ class Divergence(Struct, frozen=True, kw_only=True):
 
     number: int
     sentence: str
-    recorded: e.Entry | None
+    recorded: Entry | None
     """None where the record is at its end."""
-    replayed: e.Entry | None
+    replayed: Entry | None
     """None where nothing would happen."""
     differences: tuple[Difference, ...] = ()
 
@@ -79,7 +81,7 @@ class Diverged(Exception):
 class Recording:
     """The entries of a run, read once from the first to the last."""
 
-    def __init__(self, entries: Sequence[e.Entry], *, rederive: bool = False) -> None:
+    def __init__(self, entries: Sequence[Entry], *, rederive: bool = False) -> None:
         self.entries = list(entries)
         self.position = 0
         self._rederive = rederive
@@ -88,10 +90,10 @@ class Recording:
     def is_over(self) -> bool:
         return self.position >= len(self.entries)
 
-    def peek(self) -> e.Entry | None:
+    def peek(self) -> Entry | None:
         return None if self.is_over else self.entries[self.position]
 
-    def take(self, replayed: e.Entry) -> None:
+    def take(self, replayed: Entry) -> None:
         """Compare with what was written at this place. Raises `Diverged`.
 
         A tape that is to be re-derived takes over what follows from changed input, as long as it is of the same kind.
@@ -104,7 +106,7 @@ class Recording:
             raise Diverged(self.diverge(replayed, differences))
         self.position += 1
 
-    def diverge(self, replayed: e.Entry | None, differences: tuple[Difference, ...] = ()) -> Divergence:
+    def diverge(self, replayed: Entry | None, differences: tuple[Difference, ...] = ()) -> Divergence:
         recorded = self.peek()
         return Divergence(
             number=self.position + 1,
@@ -115,14 +117,14 @@ class Recording:
         )
 
 
-def is_given(entry: e.Entry | None) -> bool:
+def is_given(entry: Entry | None) -> bool:
     """It came from a user, a signal or the process that started the run, so nothing in the run leads to it."""
     match entry:
         case None:
             return False
-        case e.RunPaused():
+        case RunPaused():
             return entry.pause in _GIVEN_PAUSES or entry.limit == "timeout_seconds"
-        case e.RunFailed():
+        case RunFailed():
             # A user who ends the run over a step in doubt decides within the run; a cancellation comes from outside.
             is_decision = entry.reason == "aborted"
             return (entry.status in _GIVEN_STATUS and not is_decision) or entry.reason in _GIVEN_REASONS
@@ -130,7 +132,7 @@ def is_given(entry: e.Entry | None) -> bool:
             return entry.kind in _GIVEN
 
 
-def compare(recorded: e.Entry, replayed: e.Entry) -> tuple[Difference, ...]:
+def compare(recorded: Entry, replayed: Entry) -> tuple[Difference, ...]:
     """Every difference that matters, as paths like `decision.planned_actions[0].params.path`."""
     return tuple(find_differences(_dump(recorded, IGNORED), _dump(replayed, IGNORED)))
 
@@ -150,12 +152,12 @@ def find_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -
         yield Difference(path, recorded, replayed)
 
 
-def _keep_ignored(recorded: e.Entry, replayed: e.Entry) -> e.Entry:
+def _keep_ignored(recorded: Entry, replayed: Entry) -> Entry:
     fields = IGNORED & type(recorded).model_fields.keys()
     return replayed.model_copy(update={name: getattr(recorded, name) for name in fields})
 
 
-def _dump(entry: e.Entry, without: frozenset[str]) -> JsonValue:
+def _dump(entry: Entry, without: frozenset[str]) -> JsonValue:
     return cast("JsonValue", entry.model_dump(mode="json", exclude=set(without)))  # what JSON mode gives is JSON
 
 
@@ -175,7 +177,7 @@ _SENTENCES = {
 }
 
 
-def describe(recorded: e.Entry | None, replayed: e.Entry | None, differences: tuple[Difference, ...]) -> str:
+def describe(recorded: Entry | None, replayed: Entry | None, differences: tuple[Difference, ...]) -> str:
     """One sentence for a user."""
     if recorded is None:
         return f"The record is at its end, and the run would go on with {_word(replayed)}"
@@ -183,13 +185,13 @@ def describe(recorded: e.Entry | None, replayed: e.Entry | None, differences: tu
         return f"The record goes on with {_word(recorded)}, and the run would do nothing"
     if recorded.kind != replayed.kind:
         return f"The record goes on with {_word(recorded)}, and the run would go on with {_word(replayed)}"
-    if isinstance(recorded, e.ModelCallStarted) and isinstance(replayed, e.ModelCallStarted):
+    if isinstance(recorded, ModelCallStarted) and isinstance(replayed, ModelCallStarted):
         return _describe_request(recorded, replayed, differences)
     return _SENTENCES.get(recorded.kind, f"The entry {recorded.kind!r} would be written differently")
 
 
 def _describe_request(
-    recorded: e.ModelCallStarted, replayed: e.ModelCallStarted, differences: tuple[Difference, ...]
+    recorded: ModelCallStarted, replayed: ModelCallStarted, differences: tuple[Difference, ...]
 ) -> str:
     start = f"The request of turn {recorded.turn} is not the one that was sent"
     names = {difference.path for difference in differences}
@@ -200,5 +202,5 @@ def _describe_request(
     return f"{start}: the task, the tools, what was disclosed or what the steps gave changed"
 
 
-def _word(entry: e.Entry | None) -> str:
+def _word(entry: Entry | None) -> str:
     return entry.kind.replace("_", " ") if entry is not None else "nothing"

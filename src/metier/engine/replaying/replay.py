@@ -15,7 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.engine import actions as a
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelCallStarted, ModelReplied
+from metier.engine.entries.question import ApprovalAsked, InputAsked
+from metier.engine.entries.run import ModelChanged, RunAdopted, RunFailed, RunPaused, RunStarted
+from metier.engine.entries.skill import RANKING_VERSION, ContextDisclosed, SkillsRanked
+from metier.engine.entries.step import HooksRan, StepFinished, StepInDoubt
+from metier.engine.entries.task import ChildRequested, ResultChecked
 from metier.engine.execution.delegating import find_open_delegations
 from metier.engine.execution.stepping import build_intent, record_intents
 from metier.engine.journal import RunLog
@@ -46,7 +52,7 @@ _NO_TRACE = "0" * 32
 class Replayed(Struct, frozen=True, kw_only=True):
     """How far a replay came."""
 
-    entries: tuple[e.Entry, ...]
+    entries: tuple[Entry, ...]
     """The record; what follows from the input derived again, where that was asked for."""
     compared: int
     """Entries that were found again as they are in the record."""
@@ -55,7 +61,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
     divergence: Divergence | None = None
 
 
-async def replay(run_id: str, entries: Sequence[e.Entry], services: Services, *, rederive: bool = False) -> Replayed:
+async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, rederive: bool = False) -> Replayed:
     """Compare a run with its record, entry by entry, up to the first that differs.
 
     With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
@@ -118,9 +124,9 @@ async def _play(player: "_Player", log: RunLog, services: Services) -> None:
 def _take_over(tape: Recording, state: RunState) -> int:
     """What a fork has from its parent was done under other definitions, so it is believed and not compared."""
     first = tape.peek()
-    count = first.forked_at if isinstance(first, e.RunStarted) else 0
+    count = first.forked_at if isinstance(first, RunStarted) else 0
     # What was done before an adoption was done under the settings and rules of another host.
-    adopted = (number for number, entry in enumerate(tape.entries, start=1) if isinstance(entry, e.RunAdopted))
+    adopted = (number for number, entry in enumerate(tape.entries, start=1) if isinstance(entry, RunAdopted))
     count = max((count, *adopted))
     for entry in tape.entries[:count]:
         apply(state, entry)
@@ -134,12 +140,12 @@ class _Player:
     def __init__(self, tape: Recording) -> None:
         self.tape = tape
 
-    async def give(self, log: RunLog) -> e.ModelChanged | None:
+    async def give(self, log: RunLog) -> ModelChanged | None:
         """Write down what came from outside, as it came; the last change of the model. Raises `Diverged`."""
-        changed: e.ModelChanged | None = None
+        changed: ModelChanged | None = None
         while is_given(entry := self.tape.peek()) and entry is not None:
             await self._record(entry, log)
-            changed = entry if isinstance(entry, e.ModelChanged) else changed
+            changed = entry if isinstance(entry, ModelChanged) else changed
         return changed
 
     async def perform(self, action: a.Action, log: RunLog, services: Services) -> None:
@@ -172,14 +178,14 @@ class _Player:
             return action
         following = self.tape.entries[self.tape.position :]
         asked = [entry.step_id for entry in takewhile(lambda each: each.kind == "approval_asked", following)
-                 if isinstance(entry, e.ApprovalAsked)]  # fmt: skip
+                 if isinstance(entry, ApprovalAsked)]  # fmt: skip
         return replace(action, also=tuple(each for each in action.also if each[0] in asked))
 
     async def _ask(self, action: a.CallModel, log: RunLog, services: Services) -> None:
         before = log.state.cost_usd
         await perform(action, log, services)
         last = self.tape.entries[self.tape.position - 1]
-        if isinstance(last, e.ModelReplied):
+        if isinstance(last, ModelReplied):
             # Price lists change; what was paid does not.
             log.state.cost_usd = before + last.cost_usd
 
@@ -189,7 +195,7 @@ class _Player:
         for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
             await log.record(build_intent(step, log, services))
             entry = self.tape.peek()
-            if isinstance(entry, e.ChildRequested) and entry.step_id == step.step_id:
+            if isinstance(entry, ChildRequested) and entry.step_id == step.step_id:
                 await self._record(entry, log)
                 has_child = True
             else:
@@ -203,24 +209,24 @@ class _Player:
             await self._give_answer(action, log)
             return
         entry = self.tape.peek()
-        await self._record(entry if isinstance(entry, e.ResultChecked) else e.ResultChecked(), log)
+        await self._record(entry if isinstance(entry, ResultChecked) else ResultChecked(), log)
 
     async def _give_answer(self, action: a.RunHooks, log: RunLog) -> None:
         """A replay runs no hook: what they said is part of the record."""
         entry = self.tape.peek()
-        is_it = isinstance(entry, e.HooksRan) and (entry.event, entry.step_id) == (action.event, action.step_id)
-        ran = e.HooksRan(event=action.event, step_id=action.step_id)
+        is_it = isinstance(entry, HooksRan) and (entry.event, entry.step_id) == (action.event, action.step_id)
+        ran = HooksRan(event=action.event, step_id=action.step_id)
         await self._record(entry if is_it and entry is not None else ran, log)
 
     async def _disclose(self, log: RunLog) -> None:
         """The files may be gone; their text is kept with the run."""
         entry = self.tape.peek()
-        await self._record(entry if isinstance(entry, e.ContextDisclosed) else e.ContextDisclosed(), log)
+        await self._record(entry if isinstance(entry, ContextDisclosed) else ContextDisclosed(), log)
 
     async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
         """Files may have been changed meanwhile, and links led elsewhere: that it was asked about this is given."""
         entry = self.tape.peek()
-        if isinstance(entry, e.ApprovalAsked) and entry.step_id in action.step_ids:
+        if isinstance(entry, ApprovalAsked) and entry.step_id in action.step_ids:
             await self._record(entry, log)
             await self._record_pause(log)
             return
@@ -234,20 +240,20 @@ class _Player:
                 raise _EndOfRecord
             if is_given(entry):
                 raise _FromOutside
-            if isinstance(entry, e.ChildRequested) or (isinstance(entry, e.InputAsked) and entry.resumes):
+            if isinstance(entry, ChildRequested) or (isinstance(entry, InputAsked) and entry.resumes):
                 if entry.step_id not in wanted:
                     raise Diverged(self.tape.diverge(_awaited(step)))
                 await self._record(entry, log)
                 await self._record_pause(log)
                 return
-            if not isinstance(entry, e.StepFinished) or entry.step_id not in wanted:
+            if not isinstance(entry, StepFinished) or entry.step_id not in wanted:
                 raise Diverged(self.tape.diverge(_awaited(step)))
             await self._record(entry, log)
 
     async def _settle(self, action: a.SettleDoubt, log: RunLog, services: Services) -> None:
         step = log.state.step(action.step_id)
         entry = self.tape.peek()
-        if step.phase == "in_doubt" or not isinstance(entry, e.StepInDoubt):
+        if step.phase == "in_doubt" or not isinstance(entry, StepInDoubt):
             if step.phase == "in_doubt":
                 await perform(action, log, services)
             else:
@@ -259,10 +265,10 @@ class _Player:
 
     async def _record_pause(self, log: RunLog) -> None:
         pause = self.tape.peek()
-        if isinstance(pause, e.RunPaused):
+        if isinstance(pause, RunPaused):
             await self._record(pause, log)
 
-    async def _record(self, entry: e.Entry, log: RunLog) -> None:
+    async def _record(self, entry: Entry, log: RunLog) -> None:
         try:
             await log.record(entry)
         except IllegalTransition as error:
@@ -273,21 +279,21 @@ class _Player:
             ) from error
 
 
-def _change_model(services: Services, changed: e.ModelChanged) -> Services:
+def _change_model(services: Services, changed: ModelChanged) -> Services:
     provider = services.provider
     if isinstance(provider, _RecordedProvider):
         provider.name = changed.provider
     return use_model(services, changed.options, provider=changed.provider)
 
 
-def _awaited(step: Step) -> e.StepFinished:
-    return e.StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
+def _awaited(step: Step) -> StepFinished:
+    return StepFinished(step_id=step.step_id, status="succeeded", text="Run now, and its result awaited")
 
 
 def _read_recorded_access(tape: Recording, state: RunState) -> frozenset[str]:
     """What was turned off then, whatever the file says now."""
     entry = tape.peek()
-    return frozenset(entry.disabled_tools) if isinstance(entry, e.ModelCallStarted) else state.disabled
+    return frozenset(entry.disabled_tools) if isinstance(entry, ModelCallStarted) else state.disabled
 
 
 class _RecordedProvider:
@@ -299,13 +305,13 @@ class _RecordedProvider:
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:  # noqa: ARG002
         match self._tape.peek():
-            case e.ModelReplied() as replied:
+            case ModelReplied() as replied:
                 return replied.reply
-            case e.RunFailed() as failed if not is_given(failed):
+            case RunFailed() as failed if not is_given(failed):
                 raise _RecordedFailure(failed)
-            case e.ModelCallStarted(prompt_limit=int()):
+            case ModelCallStarted(prompt_limit=int()):
                 raise ContextTooLong("The provider found the request too long then")
-            case e.ModelCallStarted(is_json=True):
+            case ModelCallStarted(is_json=True):
                 raise ToolsUnsupported("The endpoint took no tools then")
             case None:
                 raise _EndOfRecord
@@ -314,9 +320,9 @@ class _RecordedProvider:
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002
         match self._tape.peek():
-            case e.ModelCallStarted() as call:
+            case ModelCallStarted() as call:
                 return call.counted_tokens
-            case e.RunFailed(reason="prompt_too_large") as failed:
+            case RunFailed(reason="prompt_too_large") as failed:
                 raise PromptTooLarge(failed.message)
             case _:
                 return None
@@ -334,7 +340,7 @@ class _RecordedAbilities:
     def lacks(self, ability: Ability, model: str) -> bool:
         del model
         entry = self._tape.peek()
-        return ability == "tools" and isinstance(entry, e.ModelCallStarted) and bool(entry.is_json)
+        return ability == "tools" and isinstance(entry, ModelCallStarted) and bool(entry.is_json)
 
     def note_lack(self, ability: Ability, model: str) -> None:
         del ability, model
@@ -350,13 +356,13 @@ class _RecordedFingerprints(Fingerprints):
     @override
     def of(self, request: ModelRequest) -> Fingerprint:
         entry = self._tape.peek()
-        return self.match(request, entry.request_hash if isinstance(entry, e.ModelCallStarted) else "")
+        return self.match(request, entry.request_hash if isinstance(entry, ModelCallStarted) else "")
 
 
-def _recall_ranking(tape: Recording) -> e.SkillsRanked | None:
+def _recall_ranking(tape: Recording) -> SkillsRanked | None:
     """The recorded ranking, if another version of the ranking made it."""
     entry = tape.peek()
-    return entry if isinstance(entry, e.SkillsRanked) and entry.version != e.RANKING_VERSION else None
+    return entry if isinstance(entry, SkillsRanked) and entry.version != RANKING_VERSION else None
 
 
 class _RecordedSimilarities:
@@ -368,14 +374,14 @@ class _RecordedSimilarities:
     async def find(self, query: str) -> FoundSimilar:
         del query
         entry = self._tape.peek()
-        ranked = entry.similar if isinstance(entry, e.SkillsRanked) else ()
+        ranked = entry.similar if isinstance(entry, SkillsRanked) else ()
         return FoundSimilar(tuple(Similar(each.skill_name, each.score) for each in ranked))
 
 
 class _RecordedFailure(CallFailed):
     """A call that failed then fails again, at once and with the same words."""
 
-    def __init__(self, failed: e.RunFailed) -> None:
+    def __init__(self, failed: RunFailed) -> None:
         super().__init__(failed.message)
         self.reason = failed.reason  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -395,6 +401,6 @@ def _silent_writer(run_id: str, services: Services) -> EventWriter:
     return EventWriter(_Silence(), Cleaner(build_redactor()), scope=scope, clock=services.clock, ids=services.ids)
 
 
-def _find_provider(entries: Sequence[e.Entry]) -> str:
+def _find_provider(entries: Sequence[Entry]) -> str:
     first = entries[0] if entries else None
-    return first.provider if isinstance(first, e.RunStarted) else ""
+    return first.provider if isinstance(first, RunStarted) else ""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from metier.decisions import TaskState
-from metier.engine.entries import ChildEnded, ChildRequested
+from metier.engine.entries.task import ChildEnded, ChildRequested
 
 
 @dataclass(slots=True, kw_only=True)

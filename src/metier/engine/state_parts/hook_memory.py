@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from metier.engine.entry_types.hooks import HooksRan
+from metier.engine.entries.step import HooksRan
 
 
 @dataclass(slots=True)

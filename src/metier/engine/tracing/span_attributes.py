@@ -12,7 +12,11 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.decisions import ActionStep
-from metier.engine import entries as e
+from metier.engine.entries.model import ModelCallStarted, ModelReplied
+from metier.engine.entries.question import ApprovalAsked, InputAsked
+from metier.engine.entries.run import RunFailed, RunFinished, RunStarted
+from metier.engine.entries.skill import CatalogLoaded
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.messages import ModelReply, TextPart, ToolCallPart
 from metier.providers.known_cost import find_cost
 from metier.telemetry.otel import names
@@ -45,7 +49,7 @@ class Totals:
     cache_read_tokens: int = 0
     cost_usd: float = 0.0
 
-    def add(self, entry: e.ModelReplied) -> None:
+    def add(self, entry: ModelReplied) -> None:
         usage = entry.reply.usage
         self.input_tokens += usage.input_tokens
         self.output_tokens += usage.output_tokens
@@ -53,7 +57,7 @@ class Totals:
         self.cost_usd += entry.cost_usd
 
 
-def name_run(started: e.RunStarted) -> Attributes:
+def name_run(started: RunStarted) -> Attributes:
     """A task definition and a skill that is called are workflows; everything else is an agent."""
     order = started.order
     workflow = (order.task_id or (order.call.skill if order.call is not None else "")) if order is not None else ""
@@ -75,10 +79,10 @@ def name_run(started: e.RunStarted) -> Attributes:
 
 
 def describe_run_end(
-    started: e.RunStarted, entry: e.RunFinished | e.RunFailed, totals: Totals, *, with_content: bool
+    started: RunStarted, entry: RunFinished | RunFailed, totals: Totals, *, with_content: bool
 ) -> Attributes:
     known: Attributes = {
-        names.RUN_STATUS: entry.status if isinstance(entry, e.RunFailed) else "completed",
+        names.RUN_STATUS: entry.status if isinstance(entry, RunFailed) else "completed",
         names.RUN_TURNS: totals.turns,
         names.RUN_RESUMES: totals.resumes,
         names.INPUT_TOKENS: totals.input_tokens,
@@ -97,7 +101,7 @@ def _describe_cost(cost: float, *, tokens: int) -> Attributes:
     return {} if find_cost(cost, tokens=tokens) is None else {names.COST_USD: round(cost, 9)}
 
 
-def describe_model_call(started: e.RunStarted, entry: e.ModelCallStarted) -> Attributes:
+def describe_model_call(started: RunStarted, entry: ModelCallStarted) -> Attributes:
     return {
         names.OPERATION: names.CHAT,
         names.PROVIDER: names.name_provider(started.provider),
@@ -107,7 +111,7 @@ def describe_model_call(started: e.RunStarted, entry: e.ModelCallStarted) -> Att
     }
 
 
-def describe_reply(entry: e.ModelReplied, fresh: Sequence[Fresh] | None) -> Attributes:
+def describe_reply(entry: ModelReplied, fresh: Sequence[Fresh] | None) -> Attributes:
     """`fresh` is what the request told for the first time; None where content is not wanted."""
     reply, usage = entry.reply, entry.reply.usage
     known: Attributes = {
@@ -143,7 +147,7 @@ def describe_action(action: ActionStep, step_id: str) -> Attributes:
     return {**known, names.TOOL_CALL_ID: action.call_id} if action.call_id else known
 
 
-def describe_step(entry: e.StepStarted, *, with_content: bool) -> Attributes:
+def describe_step(entry: StepStarted, *, with_content: bool) -> Attributes:
     known = describe_action(entry.action, entry.step_id)
     known[names.STEP_EFFECT] = entry.effect
     if entry.verdict:
@@ -155,7 +159,7 @@ def describe_step(entry: e.StepStarted, *, with_content: bool) -> Attributes:
     return known
 
 
-def describe_result(entry: e.StepFinished, *, with_content: bool) -> Attributes:
+def describe_result(entry: StepFinished, *, with_content: bool) -> Attributes:
     known: Attributes = {names.STEP_STATUS: entry.status}
     if entry.skill_name:
         known[names.SKILL] = entry.skill_name
@@ -166,7 +170,7 @@ def describe_result(entry: e.StepFinished, *, with_content: bool) -> Attributes:
     return known
 
 
-def describe_script(entry: e.StepFinished) -> Attributes:
+def describe_script(entry: StepFinished) -> Attributes:
     """Duration, bytes and outcome of the process of a script."""
     return {
         names.OPERATION: names.RUN_SCRIPT,
@@ -186,7 +190,7 @@ def describe_script(entry: e.StepFinished) -> Attributes:
     }
 
 
-def describe_catalog(entry: e.CatalogLoaded) -> Attributes:
+def describe_catalog(entry: CatalogLoaded) -> Attributes:
     return {
         names.OPERATION: names.LOAD_SKILLS,
         names.SKILL_COUNT: len(entry.skills),
@@ -195,14 +199,14 @@ def describe_catalog(entry: e.CatalogLoaded) -> Attributes:
     }
 
 
-def describe_wait(entry: e.ApprovalAsked | e.InputAsked, action: ActionStep | None) -> Attributes:
-    if isinstance(entry, e.InputAsked):
+def describe_wait(entry: ApprovalAsked | InputAsked, action: ActionStep | None) -> Attributes:
+    if isinstance(entry, InputAsked):
         return {names.OPERATION: names.AWAIT_INPUT, names.STEP_ID: entry.step_id}
     tool = name_call(action)[0] if action is not None else ""
     return {names.OPERATION: names.AWAIT_APPROVAL, names.TOOL_NAME: tool, names.STEP_ID: entry.step_id}
 
 
-def _describe_process(entry: e.StepFinished) -> Attributes:
+def _describe_process(entry: StepFinished) -> Attributes:
     known: Attributes = {
         names.STDOUT_BYTES: entry.stdout_bytes,
         names.STDERR_BYTES: entry.stderr_bytes,

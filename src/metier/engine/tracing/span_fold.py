@@ -7,8 +7,15 @@ whole journal again and gets spans with the same ids.
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from metier.engine import entries as e
-from metier.engine.entry_types.timed import TimedEntry
+from metier.decisions import ActionStep
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
+from metier.engine.entries.run import RunFailed, RunFinished, RunReopened, RunResumed, RunStarted
+from metier.engine.entries.skill import CatalogLoaded
+from metier.engine.entries.step import DoubtResolved, StepFinished, StepStarted
+from metier.engine.entries.task import ChildRequested
+from metier.engine.entries.timed_entry import TimedEntry
 from metier.engine.tracing import span_attributes as attributes
 from metier.engine.tracing.open_span import OpenSpan
 from metier.telemetry.otel import names
@@ -32,15 +39,15 @@ class SpanFold:
         self._seq = 0
         self._forked_at = 0
         self._with_content = with_content
-        self._started: e.RunStarted | None = None
+        self._started: RunStarted | None = None
         self._now = _EPOCH
         self._open: dict[str, OpenSpan] = {}
-        self._planned: dict[str, e.ActionStep] = {}
+        self._planned: dict[str, ActionStep] = {}
         self._totals = attributes.Totals()
         self._fresh: list[attributes.Fresh] = []
         """What the model has not been told yet, for spans that carry content."""
 
-    def take(self, entry: e.Entry) -> list[Span]:
+    def take(self, entry: Entry) -> list[Span]:
         """The spans that this entry closes, the innermost first."""
         self._seq += 1
         self._now = self._find_time(entry)
@@ -55,42 +62,42 @@ class SpanFold:
             return ""
         return TraceParent(self.trace.trace_id, found.span_id, is_sampled=self.trace.is_sampled).render()
 
-    def _find_time(self, entry: e.Entry) -> datetime:
+    def _find_time(self, entry: Entry) -> datetime:
         """When it was written; in journals that do not say so, when it must have been by the durations they note."""
-        if isinstance(entry, e.RunStarted):
+        if isinstance(entry, RunStarted):
             return datetime.fromisoformat(entry.started_at) if entry.started_at else self._now
         if isinstance(entry, TimedEntry) and entry.recorded_at:
             # A clock that was set back, or another machine's, must not give a span a negative length.
             return max(self._now, datetime.fromisoformat(entry.recorded_at))
-        if isinstance(entry, e.ModelReplied):
+        if isinstance(entry, ModelReplied):
             return self._now + timedelta(milliseconds=entry.latency_ms)
-        if isinstance(entry, e.StepFinished | e.CatalogLoaded):
+        if isinstance(entry, StepFinished | CatalogLoaded):
             return self._now + timedelta(milliseconds=entry.duration_ms)
         return self._now
 
-    def _close(self, entry: e.Entry) -> list[Span]:
+    def _close(self, entry: Entry) -> list[Span]:
         match entry:
-            case e.RunStarted():
+            case RunStarted():
                 return self._begin_run(entry)
-            case e.CatalogLoaded():
+            case CatalogLoaded():
                 return self._load_skills(entry)
-            case e.RunReopened():
+            case RunReopened():
                 return self._reopen(entry)
-            case e.RunFinished() | e.RunFailed():
+            case RunFinished() | RunFailed():
                 return self._end_run(entry)
-            case e.RunResumed():
+            case RunResumed():
                 self._totals.resumes += 1
                 return []
-            case e.ModelCallStarted() | e.ModelReplied() | e.DecisionMade():
+            case ModelCallStarted() | ModelReplied() | DecisionMade():
                 return self._follow_model(entry)
-            case e.StepStarted() | e.StepFinished() | e.DoubtResolved() | e.ChildRequested():
+            case StepStarted() | StepFinished() | DoubtResolved() | ChildRequested():
                 return self._follow_step(entry)
-            case e.ApprovalAsked() | e.ApprovalDecided() | e.InputAsked() | e.InputGiven():
+            case ApprovalAsked() | ApprovalDecided() | InputAsked() | InputGiven():
                 return self._follow_wait(entry)
             case _:
                 return []
 
-    def _begin_run(self, entry: e.RunStarted) -> list[Span]:
+    def _begin_run(self, entry: RunStarted) -> list[Span]:
         self._started, self._forked_at = entry, entry.forked_at
         above = TraceParent.parse(entry.trace_parent)
         span_id = build_span_id(self.run_id, RUN)
@@ -100,64 +107,64 @@ class SpanFold:
             self._fresh.append(attributes.Fresh("user", entry.task))
         return []
 
-    def _load_skills(self, entry: e.CatalogLoaded) -> list[Span]:
+    def _load_skills(self, entry: CatalogLoaded) -> list[Span]:
         self._begin(names.LOAD_SKILLS, attributes.describe_catalog(entry))
         self._open[names.LOAD_SKILLS].began -= timedelta(milliseconds=entry.duration_ms)
         return [self._finish(names.LOAD_SKILLS, {})]
 
-    def _reopen(self, entry: e.RunReopened) -> list[Span]:
+    def _reopen(self, entry: RunReopened) -> list[Span]:
         """The span of the run was exported when it failed: what follows is a span of its own below it."""
         if entry.step_id or self._started is None or self.trace is None:
             return []
         self._begin(RUN, attributes.name_run(self._started), parent_id=self.trace.span_id)
         return []
 
-    def _end_run(self, entry: e.RunFinished | e.RunFailed) -> list[Span]:
-        reason = entry.reason if isinstance(entry, e.RunFailed) else INTERRUPTED
+    def _end_run(self, entry: RunFinished | RunFailed) -> list[Span]:
+        reason = entry.reason if isinstance(entry, RunFailed) else INTERRUPTED
         inner = [key for key in self._open if key != RUN]
         closed = [self._finish(key, {}, error=reason) for key in reversed(inner)]
         if self._started is not None and RUN in self._open:
             known = attributes.describe_run_end(self._started, entry, self._totals, with_content=self._with_content)
-            error = entry.reason if isinstance(entry, e.RunFailed) else ""
+            error = entry.reason if isinstance(entry, RunFailed) else ""
             closed.append(self._finish(RUN, known, error=error))
         return closed
 
-    def _follow_model(self, entry: e.ModelCallStarted | e.ModelReplied | e.DecisionMade) -> list[Span]:
+    def _follow_model(self, entry: ModelCallStarted | ModelReplied | DecisionMade) -> list[Span]:
         match entry:
-            case e.ModelCallStarted():
+            case ModelCallStarted():
                 assert self._started is not None
                 closed = [self._finish(MODEL, {}, error=INTERRUPTED)] if MODEL in self._open else []
                 self._totals.turns = max(self._totals.turns, entry.turn)
                 self._begin(MODEL, attributes.describe_model_call(self._started, entry), kind="client")
                 return closed
-            case e.ModelReplied():
+            case ModelReplied():
                 self._totals.add(entry)
                 fresh, self._fresh = self._fresh, []
                 known = attributes.describe_reply(entry, fresh if self._with_content else None)
                 return [self._finish(MODEL, known)] if MODEL in self._open else []
-            case e.DecisionMade():
+            case DecisionMade():
                 numbered = enumerate(entry.decision.planned_actions, start=1)
                 self._planned = {f"{entry.turn}.{number}": action for number, action in numbered}
                 return []
 
-    def _follow_step(self, entry: e.StepStarted | e.StepFinished | e.DoubtResolved | e.ChildRequested) -> list[Span]:
+    def _follow_step(self, entry: StepStarted | StepFinished | DoubtResolved | ChildRequested) -> list[Span]:
         key = entry.step_id
         match entry:
-            case e.StepStarted():
+            case StepStarted():
                 closed = [self._finish(key, {}, error=INTERRUPTED)] if key in self._open else []
                 self._begin(key, attributes.describe_step(entry, with_content=self._with_content))
                 return closed
-            case e.StepFinished():
+            case StepFinished():
                 return self._finish_step(entry)
-            case e.ChildRequested():
+            case ChildRequested():
                 if key in self._open:
                     self._open[key].attributes[names.CHILD_RUN_ID] = entry.child_run_id
                 return []
-            case e.DoubtResolved():
+            case DoubtResolved():
                 known: attributes.Attributes = {names.STEP_STATUS: "in_doubt"}
                 return [self._finish(key, known, error=INTERRUPTED)] if key in self._open else []
 
-    def _finish_step(self, entry: e.StepFinished) -> list[Span]:
+    def _finish_step(self, entry: StepFinished) -> list[Span]:
         closed: list[Span] = []
         if entry.step_id not in self._open:
             action = self._planned.get(entry.step_id)
@@ -172,7 +179,7 @@ class SpanFold:
         known = attributes.describe_result(entry, with_content=self._with_content)
         return [*closed, self._finish(entry.step_id, known, error=error)]
 
-    def _build_script(self, entry: e.StepFinished) -> Span:
+    def _build_script(self, entry: StepFinished) -> Span:
         """The process of a script, inside the call that started it."""
         open_span = OpenSpan(
             span_id=build_entry_id(self.run_id, self._seq, "/script"),
@@ -183,16 +190,16 @@ class SpanFold:
         error = (entry.error_type or entry.status) if entry.is_error else ""
         return self._build(open_span, error=error)
 
-    def _follow_wait(self, entry: e.ApprovalAsked | e.ApprovalDecided | e.InputAsked | e.InputGiven) -> list[Span]:
-        key = entry.approval_id if isinstance(entry, e.ApprovalAsked | e.ApprovalDecided) else entry.request_id
+    def _follow_wait(self, entry: ApprovalAsked | ApprovalDecided | InputAsked | InputGiven) -> list[Span]:
+        key = entry.approval_id if isinstance(entry, ApprovalAsked | ApprovalDecided) else entry.request_id
         match entry:
-            case e.ApprovalAsked() | e.InputAsked():
+            case ApprovalAsked() | InputAsked():
                 self._begin(key, attributes.describe_wait(entry, self._planned.get(entry.step_id)))
                 return []
-            case e.ApprovalDecided():
+            case ApprovalDecided():
                 known: attributes.Attributes = {names.APPROVAL_DECISION: entry.decision}
                 return [self._finish(key, known)] if key in self._open else []
-            case e.InputGiven():
+            case InputGiven():
                 return [self._finish(key, {})] if key in self._open else []
 
     def _begin(
@@ -238,7 +245,7 @@ class SpanFold:
         )
 
 
-def find_context(run_id: str, entries: Iterable[e.Entry], key: str) -> str:
+def find_context(run_id: str, entries: Iterable[Entry], key: str) -> str:
     """The `traceparent` of a step that is under way, from the journal: for what is started on its behalf."""
     folding = SpanFold(run_id)
     for entry in entries:

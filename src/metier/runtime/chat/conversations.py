@@ -25,7 +25,9 @@ from metier.context.conversation import (
     render_summary,
     render_transcript,
 )
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.question import InputAsked, InputGiven
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState, fold
@@ -215,21 +217,21 @@ def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
     return tuple(fact for fact in known if fact.is_own or fact.key not in own)
 
 
-def _find_notes(entries: Sequence[e.Entry]) -> tuple[str, ...]:
+def _find_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
     """What was done for a message: the calls with their ends, and what the person was asked. Never what came out."""
     notes: dict[str, str] = {}
     asked: dict[str, str] = {}
     for entry in entries:
         match entry:
-            case e.StepStarted() if entry.action.type in ("call_tool", "run_command"):
+            case StepStarted() if entry.action.type in ("call_tool", "run_command"):
                 name, arguments = name_call(entry.action)
                 given = ", ".join(f"{key}={value}" for key, value in arguments.items())
                 notes[entry.step_id] = one_line(f"{name}({given})", _LONGEST_NOTE)
-            case e.StepFinished() if entry.step_id in notes:
+            case StepFinished() if entry.step_id in notes:
                 notes[entry.step_id] += f": {entry.status}"
-            case e.InputAsked():
+            case InputAsked():
                 asked[entry.request_id] = one_line(f"asked the person: {entry.question}", _LONGEST_NOTE)
-            case e.InputGiven() if entry.request_id in asked:
+            case InputGiven() if entry.request_id in asked:
                 answers = ", ".join(f"{key}={value}" for key, value in entry.values.items())
                 told = one_line(f"They answered: {answers}", _LONGEST_NOTE)
                 notes[entry.request_id] = f"{asked[entry.request_id]} {told}"

@@ -14,9 +14,12 @@ from metier.context.decoder import build_step
 from metier.decisions import ActionStep
 from metier.definitions.names import Profile
 from metier.definitions.policy_file import read_policy_file
-from metier.engine import entries as e
 from metier.engine.calls import build_memory_key
 from metier.engine.decide import Policy
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.question import ApprovalAsked
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.execution.approvals import Found
 from metier.engine.execution.paths import find_call_leads
 from metier.engine.journal import read_entries
@@ -119,7 +122,7 @@ class Backtest(Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
-def find_calls(run_id: str, entries: Sequence[e.Entry]) -> list[PastCall]:
+def find_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
     """Every call that was judged, in order. What was remembered from an earlier answer counts as asked about."""
     state = RunState(run_id)
     found: dict[str, PastCall] = {}
@@ -133,9 +136,9 @@ def find_calls(run_id: str, entries: Sequence[e.Entry]) -> list[PastCall]:
     return list(found.values())
 
 
-def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Profile], Policy]) -> Backtest:
+def backtest(run_id: str, entries: Sequence[Entry], build: Callable[[str, Profile], Policy]) -> Backtest:
     """Judge the calls of a run again, under the agent and profile it had. `build` gives the rules of today."""
-    started = entries[0] if entries and isinstance(entries[0], e.RunStarted) else None
+    started = entries[0] if entries and isinstance(entries[0], RunStarted) else None
     if started is None:
         return Backtest(0, ())
     policy = build(started.agent, read_profile(started.profile))
@@ -160,13 +163,13 @@ def backtest(run_id: str, entries: Sequence[e.Entry], build: Callable[[str, Prof
     return Backtest(len(calls), tuple(changes))
 
 
-def _find_decision(entry: e.Entry, state: RunState) -> Decision | None:
+def _find_decision(entry: Entry, state: RunState) -> Decision | None:
     match entry:
-        case e.ApprovalAsked():
+        case ApprovalAsked():
             return "ask"
-        case e.StepStarted():
+        case StepStarted():
             return "ask" if build_memory_key(entry.action) in state.remembered else "allow"
-        case e.StepFinished(status="denied"):
+        case StepFinished(status="denied"):
             return "deny"
         case _:
             return None

@@ -16,7 +16,9 @@ from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, TaskStep, load_task
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partner, Partners, read_inputs
-from metier.engine.entries import ChildRequest, RunStarted, parse_entry, render_entry
+from metier.engine.entries.entry import parse_entry, render_entry
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.task import ChildRequest
 from metier.runtime.records.pins import (
     AGENT,
     OUTSIDE,

@@ -6,7 +6,7 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine.entries import RunWorktree
+from metier.engine.entries.run import RunWorktree
 from metier.engine.execution.offering import keep_changes
 from metier.engine.journal import read_entries
 from metier.engine.phases import FINAL

@@ -25,7 +25,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field, ValidationError
 
-from metier.engine.entries import Entry, RunStarted, parse_entry, render_entry
+from metier.engine.entries.entry import Entry, parse_entry, render_entry
+from metier.engine.entries.run import RunStarted
 from metier.engine.phases import IllegalTransition
 from metier.engine.state import RunState, fold
 from metier.errors import ArchiveRefused

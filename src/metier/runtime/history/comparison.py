@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from metier.approval.judge import RulePolicy
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import Profile, fold_id
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelCallStarted
 from metier.engine.replaying.recording import Difference, find_differences
 from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
 from metier.runtime.history.run_views import read_history
@@ -64,7 +65,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return self.left is None and self.right is None
 
 
-def compare_runs(left: Sequence[e.Entry], right: Sequence[e.Entry]) -> Comparison:
+def compare_runs(left: Sequence[Entry], right: Sequence[Entry]) -> Comparison:
     """Where the two part. How they began is told apart: another model is a reason, not a decision."""
     one, other = _find_moments(left), _find_moments(right)
     beginnings = tuple(find_differences(one[0].facts, other[0].facts)) if one and other else ()
@@ -83,17 +84,17 @@ def compare_runs(left: Sequence[e.Entry], right: Sequence[e.Entry]) -> Compariso
     return Comparison(same=same, turn=turn, left=None, right=None, beginnings=beginnings)
 
 
-def _find_moments(entries: Sequence[e.Entry]) -> list[Moment]:
+def _find_moments(entries: Sequence[Entry]) -> list[Moment]:
     moments: list[Moment] = []
     turn = 0
     for number, entry in enumerate(entries, start=1):
-        turn = entry.turn if isinstance(entry, e.ModelCallStarted) else turn
+        turn = entry.turn if isinstance(entry, ModelCallStarted) else turn
         if entry.kind in _TOLD:
             moments.append(Moment(number, entry.kind, _without_ids(_facts(entry)), turn))
     return moments
 
 
-def _facts(entry: e.Entry) -> JsonValue:
+def _facts(entry: Entry) -> JsonValue:
     return cast("JsonValue", entry.model_dump(mode="json", include=set(_TOLD[entry.kind])))  # JSON mode gives JSON
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
+from metier.engine.entries.run import RunStarted
 from metier.engine.execution.approvals import build_approval_id
 from metier.engine.journal import read_entries, store_entries
 from metier.engine.state import RunState, apply
@@ -53,7 +55,7 @@ class Fork(Struct, frozen=True, kw_only=True):
     """What is not as it was in the parent: definitions, instructions, tools, model, provider, task."""
 
 
-def find_points(run_id: str, entries: Sequence[e.Entry]) -> tuple[Point, ...]:
+def find_points(run_id: str, entries: Sequence[Entry]) -> tuple[Point, ...]:
     """Where a run can be forked: no step is under way there and no answer is awaited."""
     state = RunState(run_id)
     points: list[Point] = []
@@ -83,7 +85,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
 
 
-async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: e.RunStarted) -> PreparedRun:
+async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     restored = await restore_run(agent.place, store, folder=folder, started=started)
     return replace(
         restored,
@@ -113,7 +115,7 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
     )
 
 
-def _resolve(place: Host, started: e.RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
+def _resolve(place: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
     """The agent and the settings of now, with the model of the parent unless another one is asked for.
 
     A parent that was started elsewhere does not choose who is asked.
@@ -132,8 +134,8 @@ def _resolve(place: Host, started: e.RunStarted, request: ForkRequest, *, is_own
 
 
 async def _build_start(
-    runtime: Runtime, started: e.RunStarted, request: ForkRequest, *, parent: str, run: PreparedRun
-) -> tuple[e.RunStarted, list[e.Entry]]:
+    runtime: Runtime, started: RunStarted, request: ForkRequest, *, parent: str, run: PreparedRun
+) -> tuple[RunStarted, list[Entry]]:
     """The first entry; and the last, where the parent was not started in this store."""
     place, new_id = runtime.place, run.folder.name
     async with build_services(place, runtime.store, run=run) as services:
@@ -159,22 +161,22 @@ async def _build_start(
     return seal(beginning, place, new_id), [seal(entry, place, new_id) for entry in adopted]
 
 
-def _adapt(entries: Sequence[e.Entry], new_id: str) -> list[e.Entry]:
+def _adapt(entries: Sequence[Entry], new_id: str) -> list[Entry]:
     """Approvals belong to one run: those that were decided keep their decision under an id of the new one."""
-    adapted: list[e.Entry] = []
+    adapted: list[Entry] = []
     times_asked: dict[str, int] = {}
     for entry in entries:
-        if not isinstance(entry, e.ApprovalAsked | e.ApprovalDecided):
+        if not isinstance(entry, ApprovalAsked | ApprovalDecided):
             adapted.append(entry)
             continue
-        if isinstance(entry, e.ApprovalAsked):
+        if isinstance(entry, ApprovalAsked):
             times_asked[entry.step_id] = times_asked.get(entry.step_id, -1) + 1
         approval_id = build_approval_id(new_id, entry.step_id, times_asked=times_asked[entry.step_id])
         adapted.append(entry.model_copy(update={"approval_id": approval_id}))
     return adapted
 
 
-def _changed_words(before: e.RunStarted, after: e.RunStarted) -> list[str]:
+def _changed_words(before: RunStarted, after: RunStarted) -> list[str]:
     names = ("provider", "model", "task")
     words = [name for name in names if getattr(before, name) != getattr(after, name)]
     code = [name for name, tree in after.pins.items() if name.startswith(CODE) and before.pins.get(name, tree) != tree]

@@ -11,8 +11,8 @@ from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName
 from metier.context.provenance import Difference, Segment, find_difference, list_segments
 from metier.definitions.problems import Problem
-from metier.engine import entries as e
 from metier.engine.decide import find_read_denial
+from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed
 from metier.engine.journal import read_entries
 from metier.engine.model.call import compose
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
@@ -114,10 +114,10 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         state = RunState(_PREVIEW)
         names = tuple(package.definition.name for package in services.shelf.packages.values())
         apply(state, await build_start(request, run, services, pins={}))
-        apply(state, e.CatalogLoaded(skills=names))
+        apply(state, CatalogLoaded(skills=names))
         near = await services.shelf.find_similar(services.clean(request.task))
         apply(state, build_ranking(request.task, services, similar=near.ranked))
-        apply(state, e.ContextDisclosed())
+        apply(state, ContextDisclosed())
         asking = Asking(services.read_access(), asks_for_json(services))
         composed = await compose(state, services, asking=asking)
         files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]

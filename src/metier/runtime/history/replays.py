@@ -13,8 +13,10 @@ from metier.context.tokens import TokenCounter
 from metier.definitions.names import canonical_name
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
-from metier.engine import entries as e
 from metier.engine.authority import find_authority, find_origin
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import RunStarted
+from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.journal import read_entries
 from metier.engine.replaying.recorded_store import RecordedStore
 from metier.engine.replaying.recording import Recording
@@ -83,7 +85,7 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
 
 
 async def replay_entries(
-    run_id: str, entries: Sequence[e.Entry], *, place: Host, store: Store, with_current_files: bool = False
+    run_id: str, entries: Sequence[Entry], *, place: Host, store: Store, with_current_files: bool = False
 ) -> ReplayReport:
     """The same for a journal from anywhere; its blobs are in `store`."""
     services = await build_replay_services(place, store, entries, with_current_files=with_current_files)
@@ -106,7 +108,7 @@ def open_archive_store(archive: Archive, store: Store) -> RecordedStore:
     return RecordedStore(store, Recording(()), blobs=blobs)
 
 
-def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
+def get_start(run_id: str, entries: Sequence[Entry]) -> RunStarted:
     """Raises `StoreDamaged` for a journal without a beginning."""
     started = find_authority(entries)
     if started is None:
@@ -114,7 +116,7 @@ def get_start(run_id: str, entries: Sequence[e.Entry]) -> e.RunStarted:
     return started
 
 
-def find_changed(started: e.RunStarted, agent: AgentInForce) -> tuple[str, ...]:
+def find_changed(started: RunStarted, agent: AgentInForce) -> tuple[str, ...]:
     """The agent and the skills whose files differ from the pinned bytes, that are new, or that are gone."""
     now = {
         f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.data).hexdigest()
@@ -150,7 +152,7 @@ NO_CHANGES = ReplayChanges()
 async def build_replay_services(
     place: Host,
     store: Store,
-    entries: Sequence[e.Entry],
+    entries: Sequence[Entry],
     *,
     with_current_files: bool = False,
     changes: ReplayChanges = NO_CHANGES,
@@ -220,9 +222,9 @@ def _speak(
     )
 
 
-def _problems(entries: Sequence[e.Entry]) -> tuple[Problem, ...]:
+def _problems(entries: Sequence[Entry]) -> tuple[Problem, ...]:
     """As many as there were then: files that could not be loaded are not kept."""
-    count = next((entry.problems for entry in entries if isinstance(entry, e.CatalogLoaded)), 0)
+    count = next((entry.problems for entry in entries if isinstance(entry, CatalogLoaded)), 0)
     return (Problem(severity="error", code="recorded", message="Recorded with the run"),) * count
 
 

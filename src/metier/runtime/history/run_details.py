@@ -11,7 +11,9 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.definitions.files.contained_path import read_contained
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelReplied
+from metier.engine.entries.step import StepFinished
 from metier.engine.journal import read_entries, read_entries_of
 from metier.engine.model.debug_bodies import dump_request
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
@@ -43,10 +45,10 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
 
 async def list_artifacts(
-    runtime: Runtime, run_id: str, *, entries: Sequence[e.Entry] | None = None
+    runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None
 ) -> tuple[Artifact, ...]:
     """The last state of each file, in the order in which they were first written."""
-    entries = await read_entries_of(runtime.store, run_id, e.StepFinished) if entries is None else entries
+    entries = await read_entries_of(runtime.store, run_id, StepFinished) if entries is None else entries
     roots = (runtime.folder(run_id), runtime.place.workspace)
     found = {artifact.file: artifact for artifact in _find(entries, roots)}
     return tuple(found.values())[:_MAX_ARTIFACTS]
@@ -71,9 +73,9 @@ async def read_artifact(runtime: Runtime, run_id: str, sha256: str) -> tuple[Art
     return found, data
 
 
-def _find(entries: Sequence[e.Entry], roots: Sequence[Path]) -> Iterator[Artifact]:
+def _find(entries: Sequence[Entry], roots: Sequence[Path]) -> Iterator[Artifact]:
     """Only what lies in the run's folder or in the workspace: a journal from elsewhere may name any path."""
-    finished = [entry for entry in entries if isinstance(entry, e.StepFinished)]
+    finished = [entry for entry in entries if isinstance(entry, StepFinished)]
     for step_id, noted in ((step.step_id, noted) for step in finished for noted in step.artifacts):
         given, size = Path(str(noted.get("path", ""))), noted.get("bytes")
         file = given if given.is_absolute() else roots[-1] / given
@@ -121,8 +123,8 @@ async def read_exchange(runtime: Runtime, run_id: str, turn: int) -> Exchange:
     )
 
 
-def _list_replies(entries: Sequence[e.Entry], turn: int) -> list[JsonValue]:
-    replied = [entry for entry in entries if isinstance(entry, e.ModelReplied) and entry.turn == turn]
+def _list_replies(entries: Sequence[Entry], turn: int) -> list[JsonValue]:
+    replied = [entry for entry in entries if isinstance(entry, ModelReplied) and entry.turn == turn]
     return [entry.reply.model_dump(mode="json", exclude_defaults=True) for entry in replied]
 
 
@@ -157,16 +159,14 @@ class Moment(Struct, frozen=True, kw_only=True):
     """A new run can share these entries and continue from here."""
 
 
-async def read_moment(
-    runtime: Runtime, run_id: str, number: int, *, entries: Sequence[e.Entry] | None = None
-) -> Moment:
+async def read_moment(runtime: Runtime, run_id: str, number: int, *, entries: Sequence[Entry] | None = None) -> Moment:
     """`entries` are all of the journal, where it was read. Raises `UsageError` for a number that it does not have."""
     entries = await read_history(runtime, run_id) if entries is None else entries
     clean = build_place_cleaner(runtime.place).value
     return build_moment(run_id, entries, number, clean=clean)
 
 
-def build_moment(run_id: str, entries: Sequence[e.Entry], number: int, *, clean: Clean) -> Moment:
+def build_moment(run_id: str, entries: Sequence[Entry], number: int, *, clean: Clean) -> Moment:
     """Pure."""
     if not 1 <= number <= len(entries):
         raise UsageError(f"Run {run_id!r} has no entry {number}", hint=f"Its journal has entries 1 to {len(entries)}")

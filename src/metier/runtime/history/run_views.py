@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from metier.decisions import describe_failure, describe_success
 from metier.engine.decide import get_run_limits
-from metier.engine.entries import Entry, StepFinished
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.step import StepFinished
 from metier.engine.journal import read_entries, read_entries_of
 from metier.engine.state import RunState, fold
 from metier.errors import ConfigError, LogError

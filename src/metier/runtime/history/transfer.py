@@ -12,8 +12,9 @@ from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.definitions.names import SKILL_PIN as SKILL
-from metier.engine import entries as e
-from metier.engine.entries import Entry, parse_entry, render_entry
+from metier.engine.entries.entry import Entry, parse_entry, render_entry
+from metier.engine.entries.run import ModelChanged, RunAdopted, RunStarted
+from metier.engine.entries.skill import ContextDisclosed
 from metier.engine.execution.approvals import render_call
 from metier.engine.journal import read_entries, store_entries
 from metier.engine.replaying.recorded_store import RecordedStore
@@ -208,13 +209,13 @@ async def _redact(archive: Archive, runtime: Runtime) -> Archive:
 def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
     """Texts and arguments; digests, ids and hashes are no text."""
     cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
-    if isinstance(entry, e.RunStarted):
+    if isinstance(entry, RunStarted):
         return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
-    if isinstance(entry, e.RunAdopted):
+    if isinstance(entry, RunAdopted):
         return cleaned.model_copy(update={"pins": entry.pins, "nonce": entry.nonce})
-    if isinstance(entry, e.ModelChanged):
+    if isinstance(entry, ModelChanged):
         return cleaned.model_copy(update={"pins": entry.pins})
-    if isinstance(entry, e.ContextDisclosed):
+    if isinstance(entry, ContextDisclosed):
         return entry
     return cleaned
 
@@ -223,7 +224,7 @@ def _clean_blobs(
     blobs: Mapping[str, bytes], entries: Sequence[Entry], cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
-    pinned = [entry.pins for entry in entries if isinstance(entry, e.RunStarted | e.RunAdopted | e.ModelChanged)]
+    pinned = [entry.pins for entry in entries if isinstance(entry, RunStarted | RunAdopted | ModelChanged)]
     kinds: dict[str, BlobKind] = {digest: _find_kind(name) for pins in pinned for name, digest in pins.items()}
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}

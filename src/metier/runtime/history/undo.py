@@ -9,8 +9,10 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine import entries as e
-from metier.engine.entry_types.undo import FileChange
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import RunAdopted
+from metier.engine.entries.step import FileChange, UndoFinished, UndoStarted
+from metier.engine.entries.task import ChildRequested
 from metier.engine.execution.file_changes import find_changes, keep
 from metier.engine.file_timeline import (
     FileEffect,
@@ -62,7 +64,7 @@ class UndoPlan(Struct, frozen=True, kw_only=True):
     files: tuple[PlannedFile, ...]
     unknown: tuple[str, ...] = ()
     """Steps of whose changes nothing is known."""
-    open_undo: e.UndoStarted | None = None
+    open_undo: UndoStarted | None = None
     """An undo that was cut short and is completed."""
 
     @property
@@ -86,7 +88,7 @@ async def read_effects(
     *,
     prefix: str = "",
     only_here: bool = False,
-    entries: Sequence[e.Entry] | None = None,
+    entries: Sequence[Entry] | None = None,
 ) -> list[FileEffect]:
     """What a run and the runs it started did to files, in order. Steps that a kill cut short are looked at now.
 
@@ -95,7 +97,7 @@ async def read_effects(
     found: list[FileEffect] = []
     entries = await read_entries(runtime.store, run_id) if entries is None else entries
     for effect in list_effects(run_id, _keep_here(runtime, run_id, entries) if only_here else entries, prefix=prefix):
-        if isinstance(effect, e.ChildRequested):
+        if isinstance(effect, ChildRequested):
             if effect.order.worktree:
                 continue  # it changed nothing here
             child = effect.child_run_id
@@ -133,7 +135,7 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
     async with runtime.writing(plan.run_id, Watch()) as log:
         begun = plan.open_undo
         if begun is None:
-            begun = e.UndoStarted(
+            begun = UndoStarted(
                 undo_id=f"undo-{log.state.undone + 1}",
                 to_step=plan.to,
                 changes=tuple([await _keep_change(runtime, file) for file in chosen]),
@@ -143,7 +145,7 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
         restored, failed = await _restore(runtime, chosen)
         left = [f"{file.path}: {file.cannot}" for file in plan.files if file.cannot]
         left += [f"{file.path}: it changed since" for file in plan.conflicts if not overwrite]
-        ended = e.UndoFinished(undo_id=begun.undo_id, files=len(restored), left_alone=(*left, *failed))
+        ended = UndoFinished(undo_id=begun.undo_id, files=len(restored), left_alone=(*left, *failed))
         await log.record(ended, durable=True)
         return Undone(undo_id=begun.undo_id, restored=tuple(restored), left_alone=ended.left_alone)
 
@@ -166,7 +168,7 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     """Path → unified diff; texts are as they are, secrets included."""
 
 
-async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[e.Entry] | None = None) -> list[StepChanges]:
+async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> list[StepChanges]:
     """Of a run and the runs it started, in order; steps without a change are left out."""
     return [
         StepChanges(
@@ -222,14 +224,14 @@ async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool)
     return replace(planned, is_conflict=is_conflict, diff=_render_diff(wanted.path, shown, (wanted.target, data)))
 
 
-def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[e.Entry]) -> Sequence[e.Entry]:
+def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[Entry]) -> Sequence[Entry]:
     """What happened in this store. A journal that was brought here says which files to write, and with what in them."""
     if not is_started_here(runtime.place, run_id, entries):
         raise UsageError(
             f"Run {run_id!r} was not started here, so nothing is written back from it",
             hint=f"`agent runs show {run_id}` tells what it did",
         )
-    last = max((number for number, entry in enumerate(entries) if isinstance(entry, e.RunAdopted)), default=0)
+    last = max((number for number, entry in enumerate(entries) if isinstance(entry, RunAdopted)), default=0)
     return entries[last:]
 
 

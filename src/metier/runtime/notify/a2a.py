@@ -9,8 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field, JsonValue
 
-from metier.engine import entries as e
-from metier.engine.entries import InputAsked
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.question import ApprovalAsked, InputAsked
+from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.run_state import RunState
 from metier.errors import MetierError, ToolFailed
@@ -49,7 +50,7 @@ PUSH = "a2a"
 MEDIA_TYPE = "application/a2a+json"
 _MOST_RESULT_CHARACTERS = 100_000
 """A longer result is left out: the caller gets the task."""
-_RESTS = (e.RunPaused, e.RunFinished, e.RunFailed)
+_RESTS = (RunPaused, RunFinished, RunFailed)
 _HEADER_VALUE = r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 CANCEL = "a2a-cancel"
 """The channel of these messages."""
@@ -170,13 +171,13 @@ async def check_target(target: Target, place: Host) -> None:
     await _find_addresses(parse_url(target.url), place)
 
 
-async def build_pushes(log: RunLog, entries: Sequence[e.Entry], *, place: Host, store: Store) -> list[OutboxRow]:
+async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, store: Store) -> list[OutboxRow]:
     """Messages about an entry with which a task pauses or ends; none for most entries and most runs."""
     found = next((pair for pair in enumerate(entries, start=1) if isinstance(pair[1], _RESTS)), None)
     if found is None or log.state.started is None:
         return []
     number, entry = found
-    is_end = not isinstance(entry, e.RunPaused)
+    is_end = not isinstance(entry, RunPaused)
     if is_end and log.state.started.parent_run_id:
         return []  # the run above continues
     top = await _find_top(store, log.state.run_id, log.state.started.parent_run_id)
@@ -255,23 +256,23 @@ async def _find_top(store: Store, run_id: str, parent_id: str) -> str:
     return run_id
 
 
-def _find_standing(log: RunLog, entries: Sequence[e.Entry], *, entry: e.Entry, place: Host, number: int) -> Standing:
+def _find_standing(log: RunLog, entries: Sequence[Entry], *, entry: Entry, place: Host, number: int) -> Standing:
     """How the task stands when the entries are written."""
     state, clock = log.state, place.clock
     standing = Standing(status="paused", at=clock.now(), waiting_run_id=state.run_id, waiting_seq=state.seq + number)
     match entry:
-        case e.RunPaused():
-            asked = [each for each in entries if isinstance(each, e.InputAsked)]
-            approvals = [each.approval_id for each in entries if isinstance(each, e.ApprovalAsked)]
+        case RunPaused():
+            asked = [each for each in entries if isinstance(each, InputAsked)]
+            approvals = [each.approval_id for each in entries if isinstance(each, ApprovalAsked)]
             return replace(
                 standing,
                 pause=entry.pause,
                 question=asked[-1] if asked else state.question,
                 approval_id=approvals[0] if approvals else find_open_approval(state),
             )
-        case e.RunFinished():
+        case RunFinished():
             return replace(standing, status="completed", result=entry.result)
-        case e.RunFailed():
+        case RunFailed():
             return replace(standing, status=entry.status, failure=f"{entry.message} ({entry.reason})")
         case _:
             return standing
@@ -293,7 +294,7 @@ def _build(receiver: Receiver, row: RunRow, standing: Standing, *, place: Host, 
     return build_row(place, subject, message, channel=PUSH, name=name)
 
 
-def build_cancel(log: RunLog, entries: Sequence[e.Entry], *, place: Host) -> list[OutboxRow]:
+def build_cancel(log: RunLog, entries: Sequence[Entry], *, place: Host) -> list[OutboxRow]:
     """One message where the entries cancel a run that a remote agent answers."""
     started = log.state.started
     number = next((n for n, entry in enumerate(entries, start=1) if _is_cancellation(entry)), 0)
@@ -324,5 +325,5 @@ async def cancel_remote(row: OutboxRow, place: Host, *, seconds: float) -> str:
     return ""
 
 
-def _is_cancellation(entry: e.Entry) -> bool:
-    return isinstance(entry, e.RunFailed) and entry.status == "canceled"
+def _is_cancellation(entry: Entry) -> bool:
+    return isinstance(entry, RunFailed) and entry.status == "canceled"

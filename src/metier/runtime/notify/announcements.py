@@ -5,7 +5,10 @@ from contextlib import suppress
 
 from pydantic import JsonValue
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelReplied
+from metier.engine.entries.question import ApprovalAsked
+from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
 from metier.errors import ConfigError, StoreError
 from metier.runtime.cleaning import build_place_cleaner
@@ -34,7 +37,7 @@ def check_notify(place: Host) -> None:
         )
 
 
-_TOLD = (e.RunPaused, e.RunFinished, e.RunFailed, e.ModelReplied)
+_TOLD = (RunPaused, RunFinished, RunFailed, ModelReplied)
 """Entries that a message may be about."""
 
 
@@ -45,10 +48,10 @@ class Announcer:
         self._place = place
         self._store = store
 
-    async def __call__(self, log: RunLog, entries: Sequence[e.Entry]) -> None:
+    async def __call__(self, log: RunLog, entries: Sequence[Entry]) -> None:
         if not any(isinstance(entry, _TOLD) for entry in entries):
             return
-        asked = [entry.approval_id for entry in entries if isinstance(entry, e.ApprovalAsked)]
+        asked = [entry.approval_id for entry in entries if isinstance(entry, ApprovalAsked)]
         rows = [
             row
             for number, entry in enumerate(entries, start=1)
@@ -61,7 +64,7 @@ class Announcer:
             if rows:
                 await self._store.outbox.put(rows)
 
-    def _build(self, log: RunLog, entry: e.Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
+    def _build(self, log: RunLog, entry: Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
         word = find_word(log, entry)
         notify = self._place.settings.notify
         if not word or word not in notify.events or not notify.channels:
@@ -74,7 +77,7 @@ class Announcer:
             name = f"{budget}:{channel}" if budget else ""
             yield build_row(self._place, subject, message, channel=channel, name=name)
 
-    def _describe(self, log: RunLog, entry: e.Entry, word: str) -> dict[str, JsonValue]:
+    def _describe(self, log: RunLog, entry: Entry, word: str) -> dict[str, JsonValue]:
         state = log.state
         assert state.started is not None
         text, status = _find_text(entry)
@@ -93,30 +96,30 @@ class Announcer:
         }
 
 
-def find_word(log: RunLog, entry: e.Entry) -> str:
+def find_word(log: RunLog, entry: Entry) -> str:
     """What of `notify.events` an entry is; nothing for most."""
     state = log.state
     match entry:
-        case e.RunPaused():
+        case RunPaused():
             return _WORDS.get(entry.pause, "")
-        case e.RunFinished() | e.RunFailed():
+        case RunFinished() | RunFailed():
             # Work that was handed on ends within the run above it, which tells of itself.
             is_own = state.started is not None and not (state.started.order and state.started.parent_run_id)
             return "ended" if is_own else ""
-        case e.ModelReplied():
+        case ModelReplied():
             limit = state.limits.max_cost_usd
             return "budget" if limit is not None and state.cost_usd + entry.cost_usd >= SHARE * limit else ""
         case _:
             return ""
 
 
-def _find_text(entry: e.Entry) -> tuple[str, str]:
+def _find_text(entry: Entry) -> tuple[str, str]:
     match entry:
-        case e.RunPaused():
+        case RunPaused():
             return entry.reason, "paused"
-        case e.RunFinished():
+        case RunFinished():
             return entry.result, "completed"
-        case e.RunFailed():
+        case RunFailed():
             return f"{entry.message} ({entry.reason})", entry.status
         case _:
             return "Four fifths of the budget are spent", ""

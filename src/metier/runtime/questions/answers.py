@@ -11,7 +11,10 @@ from anyio.to_thread import run_sync
 from msgspec import Struct, field
 from pydantic import JsonValue
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.question import InputAsked, InputGiven
+from metier.engine.entries.run import RunPaused, RunResumed, SkillCodeAccepted
+from metier.engine.entries.step import DoubtResolved
 from metier.engine.journal import RunLog
 from metier.engine.phases import FINAL
 from metier.engine.services import Services
@@ -75,13 +78,13 @@ async def take_answer(
     disabled = tuple(sorted(services.read_access()))
     if is_told and not entries and state.disabled == frozenset(disabled):
         return True
-    await log.record(e.RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
+    await log.record(RunResumed(reason=reason, driver=log.lease.owner, disabled_tools=disabled), *entries)
     return True
 
 
 async def list_answers(
     state: RunState, answer: Answer, approvals: Approvals, *, remembered: frozenset[str] = frozenset()
-) -> list[e.Entry]:
+) -> list[Entry]:
     """The answers that the journal does not have yet, as entries."""
     return [*await _find_decided(state, approvals, remembered), *_given(state, answer)]
 
@@ -91,7 +94,7 @@ def waits_for_answer(state: RunState, *kinds: str) -> bool:
     return state.pause is not None and state.pause.pause in (kinds or ("approval", "input", "in_doubt"))
 
 
-async def _find_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[e.Entry]:
+async def _find_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[Entry]:
     asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
     found = await approvals.find_decisions(state.run_id, asking) if asking else []
     return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
@@ -105,14 +108,14 @@ def _reason_to_go_on(log: RunLog) -> str:
     return "after an interruption" if log.lease.left_by or state.deaths else "continued"
 
 
-def _given(state: RunState, answer: Answer) -> list[e.Entry]:
+def _given(state: RunState, answer: Answer) -> list[Entry]:
     if answer.values is not None and state.question is not None:
-        return [e.InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
+        return [InputGiven(request_id=state.question.request_id, values=answer.values, answered_by=answer.by)]
     doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
     if state.pause is not None and state.pause.pause == "step_failed":
         doubtful = next(step for step in state.steps if step.finished and step.finished.counts_as_failure)
     if answer.doubt is not None and doubtful is not None:
-        return [e.DoubtResolved(step_id=doubtful.step_id, answer=answer.doubt, answered_by=answer.by)]
+        return [DoubtResolved(step_id=doubtful.step_id, answer=answer.doubt, answered_by=answer.by)]
     return []
 
 
@@ -129,7 +132,7 @@ def check_answer(state: RunState, given: Answer) -> None:
         raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
 
 
-def _check_values(values: dict[str, JsonValue], question: e.InputAsked) -> None:
+def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
     """A skill checks its answers itself, and asks again; the answers to a model's question are checked only here."""
     fields = question.fields
     known = list_field_names(fields)
@@ -257,14 +260,14 @@ async def settle_code(
         by = await ask(question) if ask is not None and not is_early else None
     if by is None:
         return None
-    await log.record(e.SkillCodeAccepted(code=changed, accepted_by=by), durable=True)
+    await log.record(SkillCodeAccepted(code=changed, accepted_by=by), durable=True)
     return {**above, **now}
 
 
-async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[e.Entry]) -> None:
+async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[Entry]) -> None:
     """Record the answers, then that the run waits for the acceptance. Without an answer it waits for that first."""
     pause = log.state.pause
     if waits_for_answer(log.state) and not answers:
         return
     if answers or pause is None or (pause.pause, pause.reason) != ("changed_code", changed.sentence):
-        await log.record(*answers, e.RunPaused(pause="changed_code", reason=changed.sentence), durable=True)
+        await log.record(*answers, RunPaused(pause="changed_code", reason=changed.sentence), durable=True)

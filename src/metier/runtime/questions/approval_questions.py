@@ -10,7 +10,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.running_files import find_running_file
-from metier.engine import entries as e
+from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.execution.approvals import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries_of
 from metier.engine.state import RunState
@@ -38,7 +38,7 @@ class ApprovalQuestion:
     """One approval with everything that a user needs to decide it."""
 
     row: ApprovalRow
-    asked: e.ApprovalAsked | None
+    asked: ApprovalAsked | None
     """What the journal says; nothing where a kill came between the object and its entry."""
     tool: str
     arguments: dict[str, JsonValue]
@@ -121,7 +121,7 @@ class Approvals:
         await self._expire_open(run_id)
         after = 0
         while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
-            asked: dict[str, e.ApprovalAsked] = {}
+            asked: dict[str, ApprovalAsked] = {}
             for run in dict.fromkeys(row.run_id for row in rows):
                 asked |= await self._find_asked(run)
             yield [self._build(row, asked.get(row.approval_id)) for row in rows]
@@ -142,9 +142,9 @@ class Approvals:
         row = found[0]
         return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
 
-    async def _find_asked(self, run_id: str) -> dict[str, e.ApprovalAsked]:
+    async def _find_asked(self, run_id: str) -> dict[str, ApprovalAsked]:
         """What the journal of a run says about its approvals, by their ids; its other entries are not parsed."""
-        return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, e.ApprovalAsked)}
+        return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, ApprovalAsked)}
 
     async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
@@ -187,7 +187,7 @@ class Approvals:
             )
         return decided
 
-    async def find_decisions(self, run_id: str, asking: dict[str, str]) -> list[e.ApprovalDecided]:
+    async def find_decisions(self, run_id: str, asking: dict[str, str]) -> list[ApprovalDecided]:
         """What was decided about these approvals (id → step) since they were asked."""
         rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
         if await self._expire(rows):
@@ -200,7 +200,7 @@ class Approvals:
         for row in await self._store.list_approvals(run_id=run_id, status="open"):
             await self._store.decide_approval(row.approval_id, status="expired", decided_by=EXPIRY, reason=reason)
 
-    def _build(self, row: ApprovalRow, asked: e.ApprovalAsked | None) -> ApprovalQuestion:
+    def _build(self, row: ApprovalRow, asked: ApprovalAsked | None) -> ApprovalQuestion:
         tool, arguments = parse_call(row.payload)
         return ApprovalQuestion(
             row=row, asked=asked, tool=tool, arguments=arguments, refuse=self._refuse, look=self._look
@@ -229,9 +229,9 @@ def parse_call(payload: bytes) -> tuple[str, dict[str, JsonValue]]:
     return str(call["tool"]), cast("dict[str, JsonValue]", call["arguments"])
 
 
-def _build_entry(row: ApprovalRow) -> e.ApprovalDecided:
+def _build_entry(row: ApprovalRow) -> ApprovalDecided:
     assert row.status != "open"
-    decided = e.ApprovalDecided(
+    decided = ApprovalDecided(
         approval_id=row.approval_id,
         step_id=row.step_id,
         decision=row.status,

@@ -6,9 +6,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine import entries as e
 from metier.engine.decide import get_run_limits
-from metier.engine.entry_types.limits import Limit
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.limits import Limit, LimitsRaised
+from metier.engine.entries.run import ModelChanged, RunReopened
 from metier.engine.options import RuntimeOptions
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
@@ -127,7 +128,7 @@ def check_model_change(state: RunState, model: str) -> None:
 
 async def build_model_change(
     place: Host, store: Store, state: RunState, *, folder: Path, model: str, by: str
-) -> e.ModelChanged | None:
+) -> ModelChanged | None:
     """The change to the model settings that hold now, or to `model`; nothing where the run has them already.
 
     What the command line or the caller chose for this run alone stays. Raises `UsageError` for a model that may not be
@@ -150,7 +151,7 @@ async def build_model_change(
     is_same = place.provider is not None or own.provider == own_before.provider
     provider = state.started.provider if is_same else own.provider
     pins = await pin_settings(settings, host, store)
-    return e.ModelChanged(
+    return ModelChanged(
         provider=provider,
         model=OFFLINE if provider == OFFLINE else own.name,
         options=own.model_copy(update={"structured_output_mode": "native"}) if provider == OFFLINE else own,
@@ -198,12 +199,12 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
         raise UsageError(f"The run cost {state.cost_usd:.4f} USD already", hint="Give --max-cost-usd a higher number")
 
 
-def build_entries(chain: list[RunState], state: RunState, raised: RaisedLimits, *, by: str) -> list[e.Entry]:
+def build_entries(chain: list[RunState], state: RunState, raised: RaisedLimits, *, by: str) -> list[Entry]:
     """What the journal of one run of the chain gets."""
-    entries: list[e.Entry] = []
+    entries: list[Entry] = []
     if raised.is_any:
         entries.append(
-            e.LimitsRaised(
+            LimitsRaised(
                 max_turns=raised.max_turns,
                 max_cost_usd=raised.max_cost_usd,
                 timeout_seconds=raised.timeout_seconds,
@@ -213,9 +214,9 @@ def build_entries(chain: list[RunState], state: RunState, raised: RaisedLimits, 
     lowest = chain[-1]
     if state is lowest:
         if state.failure is not None:
-            entries.append(e.RunReopened(reason=state.failure.reason, reopened_by=by))
+            entries.append(RunReopened(reason=state.failure.reason, reopened_by=by))
         return entries
     if (step := find_failed_step(state)) is None:
         return entries
     reason = f"Run {chain[chain.index(state) + 1].run_id} goes on"
-    return [*entries, e.RunReopened(reason=reason, reopened_by=by, step_id=step.step_id)]
+    return [*entries, RunReopened(reason=reason, reopened_by=by, step_id=step.step_id)]

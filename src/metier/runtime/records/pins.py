@@ -21,7 +21,7 @@ from metier.definitions.names import SKILL_PIN as SKILL
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.skills.skill import parse_skill
 from metier.engine.delegation.partners import Partners
-from metier.engine.entries import RunStarted
+from metier.engine.entries.run import RunStarted
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
 from metier.ids import measure_ms

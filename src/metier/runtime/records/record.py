@@ -8,7 +8,11 @@ from typing import cast
 from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
-from metier.engine import entries as e
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.model import ModelReplied
+from metier.engine.entries.run import RunFailed, RunFinished, RunStarted
+from metier.engine.entries.skill import CatalogLoaded
+from metier.engine.entries.step import DoubtResolved, StepFinished, StepInDoubt, StepStarted
 from metier.engine.journal import measure
 from metier.engine.phases import FINAL
 from metier.engine.projection import tool_of
@@ -22,13 +26,13 @@ _WORDS = ("task", "message", "result", "steps")
 """What people, models and tools said; the rest is names, numbers and digests of our own."""
 
 
-def find_agent(started: e.RunStarted) -> str:
+def find_agent(started: RunStarted) -> str:
     """The ID of the agent that does the work: a task has none of its own, and names that of its steps."""
     order = started.order
     return started.agent or (order.agent if order is not None and order.task_id else "")
 
 
-def build_row(run_id: str, *entries: e.Entry, now: datetime, queue: str = "") -> RunRow:
+def build_row(run_id: str, *entries: Entry, now: datetime, queue: str = "") -> RunRow:
     """The first entry says what the run is, all of them how it stands."""
     state = fold(run_id, entries)
     started = state.started
@@ -55,7 +59,7 @@ def build_row(run_id: str, *entries: e.Entry, now: datetime, queue: str = "") ->
 type Clean = Callable[[JsonValue], JsonValue]
 
 
-def write_record(folder: Path, entries: Iterable[e.Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
+def write_record(folder: Path, entries: Iterable[Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
     """Replace the record as a whole. A file is passed on and kept: it is cleaned like the log, unlike the journal."""
     record = build_record(entries, state, now=now)
     record |= {name: clean(record[name]) for name in _WORDS}
@@ -76,7 +80,7 @@ def is_current(folder: Path, state: RunState) -> bool:
     return isinstance(record, dict) and cast("dict[str, object]", record).get("journal_entries") == state.seq
 
 
-def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:
+def build_record(entries: Iterable[Entry], state: RunState, *, now: datetime) -> dict[str, JsonValue]:
     started = state.started
     assert started is not None
     kept = list(entries)
@@ -93,14 +97,14 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
         "mode": started.mode,
         "provider": started.provider,
         "model": started.model,
-        "answered_by": list(dict.fromkeys(each.reply.model for each in kept if isinstance(each, e.ModelReplied))),
+        "answered_by": list(dict.fromkeys(each.reply.model for each in kept if isinstance(each, ModelReplied))),
         "profile": started.profile,
         "started_at": started.started_at,
         "duration_ms": _find_duration(kept, state, now=now),
         "recorded_at": now.isoformat(),
         "workspace": started.workspace,
         "skills": list(dict.fromkeys(state.used_skills)),
-        "skill_problems": next((each.problems for each in kept if isinstance(each, e.CatalogLoaded)), 0),
+        "skill_problems": next((each.problems for each in kept if isinstance(each, CatalogLoaded)), 0),
         "definitions": dict(started.pins),
         "turns": state.total_turns,
         "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
@@ -111,7 +115,7 @@ def build_record(entries: Iterable[e.Entry], state: RunState, *, now: datetime) 
     }
 
 
-def _describe_task(started: e.RunStarted) -> dict[str, JsonValue]:
+def _describe_task(started: RunStarted) -> dict[str, JsonValue]:
     """A task in words has no id; a step has the id of its task and its own file."""
     order = started.order
     if order is None:
@@ -124,21 +128,21 @@ def _describe_task(started: e.RunStarted) -> dict[str, JsonValue]:
     }
 
 
-def _find_duration(entries: Iterable[e.Entry], state: RunState, *, now: datetime) -> float | None:
+def _find_duration(entries: Iterable[Entry], state: RunState, *, now: datetime) -> float | None:
     """From the beginning to the end, or until now; nothing where an older version began the run."""
     began = state.started.started_at if state.started else ""
     if not began:
         return None
     if state.phase not in FINAL:
         return measure(began, now)
-    ends = [entry.duration_ms for entry in entries if isinstance(entry, e.RunFinished | e.RunFailed)]
+    ends = [entry.duration_ms for entry in entries if isinstance(entry, RunFinished | RunFailed)]
     return ends[-1]
 
 
-def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:
+def _steps(entries: Iterable[Entry]) -> list[JsonValue]:
     steps: dict[str, dict[str, JsonValue]] = {}
     for entry in entries:
-        if isinstance(entry, e.StepStarted):
+        if isinstance(entry, StepStarted):
             steps[entry.step_id] = {
                 "step_id": entry.step_id,
                 "uses": tool_of(entry.action.params, entry.action.type),
@@ -146,7 +150,7 @@ def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:
                 "effect": entry.effect,
                 "attempts": entry.attempt,
             }
-        elif isinstance(entry, e.StepFinished):
+        elif isinstance(entry, StepFinished):
             steps.setdefault(entry.step_id, {"step_id": entry.step_id}).update(
                 {
                     "status": entry.status,
@@ -156,14 +160,14 @@ def _steps(entries: Iterable[e.Entry]) -> list[JsonValue]:
                     "artifacts": list(entry.artifacts),
                 }
             )
-        elif isinstance(entry, e.StepInDoubt):
+        elif isinstance(entry, StepInDoubt):
             steps.setdefault(entry.step_id, {"step_id": entry.step_id})["status"] = "in_doubt"
-        elif isinstance(entry, e.DoubtResolved):
+        elif isinstance(entry, DoubtResolved):
             steps.setdefault(entry.step_id, {"step_id": entry.step_id}).update(_describe_answer(entry))
     return list(steps.values())
 
 
-def _describe_answer(entry: e.DoubtResolved) -> dict[str, JsonValue]:
+def _describe_answer(entry: DoubtResolved) -> dict[str, JsonValue]:
     """A user's answer for a step, which is its result where it says how the step ended."""
     status = {"done": "succeeded", "skip": "skipped"}.get(entry.answer)
     said: dict[str, JsonValue] = {"answer": entry.answer, "answered_by": entry.answered_by}

@@ -8,8 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 from pydantic import ValidationError
 
-from metier.engine import entries as e
-from metier.engine.entries import Entry, RunFailed, RunFinished, RunPaused, RunStarted
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStarted
+from metier.engine.entries.step import StepStarted as StepStartedEntry
 from metier.engine.execution.stepping import REPEATABLE, SPOOL
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver, Told, open_log
@@ -63,13 +64,13 @@ class Loss(Struct, frozen=True, kw_only=True):
         )
 
 
-def check_journal(folder: Path, run_id: str, entries: Sequence[e.Entry], *, accepts_loss: bool = False) -> Told:
+def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False) -> Told:
     """Compare a journal with the event log and the spool of its folder. How far the log tells of it.
 
     Raises `StoreDamaged` where entries are missing, unless that is accepted: then the old log is set aside.
     """
     log = folder / FILE_NAME
-    begun = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, e.StepStarted)})
+    begun = Counter({entry.step_id: entry.attempt for entry in entries if isinstance(entry, StepStartedEntry)})
     attempts, named = Counter(begun), dict[str, str]()
     events, told = 0, 0
     for entry, line in scan_events(log) if log.exists() else ():

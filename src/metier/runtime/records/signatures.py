@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from metier.engine import entries as e
-from metier.engine.entries import render_entry
+from metier.engine.entries.entry import Entry, render_entry
+from metier.engine.entries.run import RunAdopted, RunStarted
 from metier.engine.phases import FINAL
 from metier.engine.state import RunState
 from metier.errors import StoreError, UsageError
@@ -28,7 +28,7 @@ _MAX_HANDLE_CHARACTERS = 200
 
 # The seal is bound to the run, to the entry that carries it and to the database file itself: it is in no archive, and
 # a copied, cloned or unpacked database is another file.
-def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Host, run_id: str) -> T:
+def seal[T: (RunStarted, RunAdopted)](entry: T, place: Host, run_id: str) -> T:
     """The entry with the seal of this store; without one where there is no secret, e.g. in a home that is read-only."""
     try:
         secret = load_store_secrets(place)[0]
@@ -37,10 +37,10 @@ def seal[T: (e.RunStarted, e.RunAdopted)](entry: T, place: Host, run_id: str) ->
     return entry.model_copy(update={"seal": _sign_seal(entry, place, run_id, secret=secret)})
 
 
-def is_started_here(place: Host, run_id: str, entries: Sequence[e.Entry]) -> bool:
+def is_started_here(place: Host, run_id: str, entries: Sequence[Entry]) -> bool:
     """The run was started, forked or adopted in this store, and not brought to it."""
-    last = next((entry for entry in reversed(entries) if isinstance(entry, e.RunAdopted)), entries[0])
-    assert isinstance(last, e.RunStarted | e.RunAdopted), "a journal begins with the start of its run"
+    last = next((entry for entry in reversed(entries) if isinstance(entry, RunAdopted)), entries[0])
+    assert isinstance(last, RunStarted | RunAdopted), "a journal begins with the start of its run"
     if not last.seal:
         return False
     try:
@@ -52,12 +52,12 @@ def is_started_here(place: Host, run_id: str, entries: Sequence[e.Entry]) -> boo
     return is_ours and not (place.settings.store.backend == "sqlite" and is_tracked(place.runs / DATABASE))
 
 
-def unseal(entry: e.Entry) -> e.Entry:
+def unseal(entry: Entry) -> Entry:
     """As it goes into an archive and comes out of one."""
-    return entry.model_copy(update={"seal": ""}) if isinstance(entry, e.RunStarted | e.RunAdopted) else entry
+    return entry.model_copy(update={"seal": ""}) if isinstance(entry, RunStarted | RunAdopted) else entry
 
 
-def _sign_seal(entry: e.RunStarted | e.RunAdopted, place: Host, run_id: str, *, secret: bytes) -> str:
+def _sign_seal(entry: RunStarted | RunAdopted, place: Host, run_id: str, *, secret: bytes) -> str:
     digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
     words = json.dumps(["metier run seal 1", run_id, digest, identify_store(place)])
     return hmac.digest(secret, words.encode(), "sha256").hex()

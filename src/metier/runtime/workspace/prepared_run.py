@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from metier.definitions.task import TaskDefinition, TaskStep
-from metier.engine.entries import ChildRequest
+from metier.engine.entries.task import ChildRequest
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce
 from metier.runtime.workspace.hooks import load_hooks

@@ -1,4 +1,4 @@
-"""Entries that bound a stretch of time: a call, a step, a wait, the run itself. Part of `entries`; a pure value."""
+"""The base of journal entries that record when they were written. A pure value."""
 
 from metier.messages import Value
 

@@ -1,14 +1,25 @@
-"""Entries about the steps of a turn: intent, result, repetition, doubt. Part of the union in `entries`. Pure values."""
+"""Entries of steps: intent, result, retry, unknown outcome, hooks, undone file changes. Pure values."""
 
 from typing import Literal
 
 from pydantic import Field, JsonValue
 
 from metier.decisions import ActionStep, StepStatus, TaskState
-from metier.engine.entry_types.timed import TimedEntry
-from metier.engine.entry_types.undo import FileChange
+from metier.engine.entries.timed_entry import TimedEntry
 from metier.messages import MediaPart, Spent, Value
 from metier.tools.effects import Effect
+from metier.tools.files.file_state import FileState
+from metier.tools.hooks.definition import HookEvent
+from metier.tools.hooks.protocol import HookDecision, HookStatus
+
+
+class FileChange(Value):
+    """One path, before and after. None stands for a path at which nothing was."""
+
+    path: str
+    """Relative to the workspace."""
+    before: FileState | None = None
+    after: FileState | None = None
 
 
 class SpoolIdentity(Value):
@@ -114,3 +125,57 @@ class DoubtResolved(Value):
     answer: Literal["done", "retry", "skip", "abort"]
     answered_by: str = ""
     text: str = ""
+
+
+class UndoStarted(Value):
+    """The intent: these files are about to become what they were. A kill after it is made good by the next undo."""
+
+    kind: Literal["undo_started"] = "undo_started"
+    undo_id: str
+    to_step: str
+    """The first step whose changes are taken back."""
+    changes: tuple[FileChange, ...]
+    """As the undo finds the files, and as it leaves them."""
+    undone_by: str = ""
+
+
+class UndoFinished(Value):
+    kind: Literal["undo_finished"] = "undo_finished"
+    undo_id: str
+    files: int = 0
+    left_alone: tuple[str, ...] = ()
+    """Paths that could not be restored, each with the reason."""
+
+
+class HookOutcome(Value):
+    """One command of the moment."""
+
+    command: str
+    source: str = ""
+    status: HookStatus = "ok"
+    decision: HookDecision = ""
+    exit_code: int | None = None
+    message: str = ""
+    """What it says to the user; of one that failed, why."""
+    ignored: str = ""
+    """What it wanted and cannot have."""
+    duration_ms: float = 0
+
+
+class HooksRan(Value):
+    """Every command of one moment ran; what they said together."""
+
+    kind: Literal["hooks_ran"] = "hooks_ran"
+    event: HookEvent
+    step_id: str = ""
+    """The step that it is about; empty where the run as a whole is meant."""
+    outcomes: tuple[HookOutcome, ...] = ()
+    decision: HookDecision = ""
+    """The strictest of theirs."""
+    reason: str = ""
+    context: str = ""
+    """What the model is told."""
+    updated_input: dict[str, JsonValue] | None = None
+    """The arguments that the call has from now on. They are judged like those of the model."""
+    changes: tuple[FileChange, ...] = Field(default=(), exclude_if=lambda changes: not changes)
+    """What they made of the file that the step had written, such as a formatter does."""
