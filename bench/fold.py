@@ -9,7 +9,7 @@ from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelRep
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, SkillsRanked
 from metier.engine.entries.step import StepFinished, StepStarted
-from metier.engine.state import fold
+from metier.engine.state.fold import fold
 from metier.messages import ModelReply, ToolCallPart, Usage
 
 SMALL, LARGE = 2_500, 10_000

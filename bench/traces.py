@@ -12,7 +12,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted, ModelReplied
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.step import StepFinished, StepStarted
-from metier.engine.tracing.span_fold import SpanFold
+from metier.engine.trace_spans import SpanFold
 from metier.messages import ModelReply, TextPart, Usage
 from metier.runtime.traces import clean_span
 from metier.telemetry.options import LoggingOptions

@@ -25,7 +25,8 @@ MetierError                     1   something failed that a user can act on
 └── StoreError                  1   the run store cannot be used
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -168,3 +169,25 @@ class ArchiveRefused(MetierError):
 
 class StoreError(MetierError):
     """The run store cannot be used."""
+
+
+@contextmanager
+def unwrapped() -> Generator[None]:
+    """Raises the first of our own errors that a group holds, or its first error."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise _find_cause(group) from group
+
+
+def _find_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    leaves = list(_find_leaves(group))
+    return next((leaf for leaf in leaves if isinstance(leaf, MetierError)), leaves[0])
+
+
+def _find_leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _find_leaves(error)  # pyright: ignore[reportUnknownArgumentType]  a group holds exceptions
+        else:
+            yield error

@@ -8,7 +8,8 @@ from metier.engine.entries.model import DecisionMade
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.entries.run import RunResumed
 from metier.engine.entries.step import StepFinished, StepRetried
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.tools.effects import Effect
 
 

@@ -14,7 +14,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run

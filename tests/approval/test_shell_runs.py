@@ -8,7 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply

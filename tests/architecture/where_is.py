@@ -11,14 +11,14 @@ class Answer(NamedTuple):
 
 ANSWERS = (
     Answer("Where does a run choose what to do next?", "engine/decide.py", "def decide("),
-    Answer("Where does a journal become the state of a run?", "engine/state.py", "def fold("),
-    Answer("Which entries can a journal hold?", "engine/entries.py", "class RunStarted("),
+    Answer("Where does a journal become the state of a run?", "engine/state/fold.py", "def fold("),
+    Answer("Which entries can a journal hold?", "engine/entries/entry.py", "type Entry ="),
     Answer("Which events of a step does the log hold?", "events/step.py", "class StepStarted("),
     Answer("Where is the envelope of an event?", "events/record.py", "class EventRecord("),
     Answer("Where is the one loop that drives every run?", "engine/loop.py", "async def drive("),
-    Answer("Where is a request sent to the model and its reply recorded?", "engine/model/call.py", "async def "),
+    Answer("Where is a request sent to the model and its reply recorded?", "engine/model/model_call.py", "async def "),
     Answer("What happens to a step that a crash left in doubt?", "engine/execution/recovery.py", "async def "),
-    Answer("Where is a recorded run driven again without effects?", "engine/replaying/replay.py", "class "),
+    Answer("Where is a recorded run driven again without effects?", "engine/replay/replay.py", "class "),
     Answer("How do the rules judge a call?", "approval/judge.py", "def "),
     Answer("Which shell commands count as harmless?", "tools/shell/harmless.py", "def "),
     Answer("Where is the `Edit` tool?", "tools/files/edit.py", "class "),

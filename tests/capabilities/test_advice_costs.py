@@ -7,8 +7,8 @@ import pytest
 from capability_skills import write_skill
 
 from metier.engine.options import RuntimeOptions
-from metier.engine.replaying.recording import Divergence
-from metier.engine.state import RunState
+from metier.engine.replay.recording import Divergence
+from metier.engine.state.run_state import RunState
 from metier.providers.options import ModelOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host

@@ -11,7 +11,7 @@ from metier import create_agent_adapter, create_executor
 from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse
 from metier.cli.main import run
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime

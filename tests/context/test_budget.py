@@ -16,7 +16,8 @@ from metier.context.tokens import TokenCounter, calibrate, estimate_tokens
 from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import StepExecutionResult
 from metier.engine.entries.model import ModelCallStarted
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.errors import PromptTooLarge
 from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec, assistant, user
 from metier.providers.base import ModelRequest

@@ -16,7 +16,7 @@ from metier.engine.entries.entry import Entry, render_entry
 from metier.engine.entries.run import RunResumed, RunStarted
 from metier.engine.entries.step import SpoolIdentity, StepStarted
 from metier.engine.journal import read_entries
-from metier.engine.stopping import Stopper
+from metier.engine.stopper import Stopper
 from metier.providers.failures import NotFound
 from metier.runtime.child_runs import request_task
 from metier.runtime.history.archive import Archive

@@ -8,7 +8,8 @@ from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelRep
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, SkillsRanked
 from metier.engine.entries.step import StepFinished, StepStarted
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.run_state import RunState
 from metier.events.skill import Candidate
 from metier.messages import ModelReply, Part, TextPart, ToolCallPart, Usage
 from metier.tools.effects import Effect

@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import ToolFailed
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer

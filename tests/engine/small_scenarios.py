@@ -17,7 +17,7 @@ from metier.engine.journal import RunLog
 from metier.engine.loop import Driver
 from metier.engine.projection import project
 from metier.engine.services import Services
-from metier.engine.state import apply
+from metier.engine.state.fold import apply
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer
 from metier.runtime.runs import Runtime, Watch

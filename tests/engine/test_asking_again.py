@@ -4,8 +4,8 @@ from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.engine.actions import AskApproval
 from metier.engine.decide import decide
-from metier.engine.state import RunState
-from metier.engine.steps import Step
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
 from metier.tools.effects import Effect
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from metier.engine.entries.entry import Entry, parse_entry
 from metier.engine.projection import project
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 FILES = sorted(CORPUS.glob("*.jsonl"))

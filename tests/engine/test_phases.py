@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from metier.engine.phases import FINAL, TRANSITIONS, IllegalTransition, Phase, check_transition
+from metier.engine.state.phases import FINAL, TRANSITIONS, IllegalTransition, Phase, check_transition
 
 PHASES: tuple[Phase, ...] = get_args(Phase.__value__)
 

@@ -15,8 +15,8 @@ from metier.engine.entries.run import RunFinished, RunResumed
 from metier.engine.entries.skill import CatalogLoaded, SkillsRanked
 from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.journal import read_entries
-from metier.engine.replaying.replay import Replayed, replay
-from metier.engine.stopping import Stopper
+from metier.engine.replay.replay import Replayed, replay
+from metier.engine.stopper import Stopper
 from metier.providers.failures import QuotaExhausted
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.replays import build_replay_services, replay_run

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_scenarios import ENOUGH, build_tools, build_workspace, carry_out, open_at
 
-from metier.engine.stopping import Stopper
+from metier.engine.stopper import Stopper
 from metier.providers.failures import QuotaExhausted
 from metier.runtime.history.archive import load_archive, render_archive
 from metier.runtime.history.replays import replay_run

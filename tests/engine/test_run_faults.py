@@ -18,7 +18,8 @@ from reference_scenario import Call, Narrator
 
 from metier.engine.journal import read_entries
 from metier.engine.projection import project
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.events.run import LogRepaired, PinnedDefinitionUsed
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer

@@ -24,8 +24,9 @@ from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, Input
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunResumed
 from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed, HandedOff
 from metier.engine.entries.step import DoubtResolved, StepInDoubt, StepRetried
-from metier.engine.phases import IllegalTransition, Phase
-from metier.engine.state import RunState, apply, fold
+from metier.engine.state.fold import apply, fold
+from metier.engine.state.phases import IllegalTransition, Phase
+from metier.engine.state.run_state import RunState
 from metier.messages import ToolResultPart
 
 LOOK = tool("look", "c1")

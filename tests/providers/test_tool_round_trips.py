@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from vendors import VENDORS, Vendor
 from wire_server import Answer, WireServer, whole
 
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import ToolFailed
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest

@@ -12,7 +12,7 @@ from chat_workspace import LIMIT, CountingModel, build_place, chatting, is_summa
 from msgspec.structs import replace
 
 from metier.engine.journal import read_entries
-from metier.engine.stopping import Stopper
+from metier.engine.stopper import Stopper
 from metier.errors import UsageError
 from metier.messages import Message
 from metier.providers.base import ModelRequest

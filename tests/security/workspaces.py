@@ -12,7 +12,7 @@ from metier.definitions.names import Profile
 from metier.engine.entries.entry import Entry
 from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.messages import ToolResultPart
 from metier.providers.base import Provider
 from metier.providers.options import ModelOptions

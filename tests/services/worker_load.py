@@ -23,7 +23,7 @@ import anyio
 from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host

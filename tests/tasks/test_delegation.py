@@ -8,7 +8,7 @@ from teams import Cast, Deed, find_told, open_team, write, write_agents
 
 from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
-from metier.engine.stopping import Stopper
+from metier.engine.stopper import Stopper
 from metier.ids import CHILD
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run

@@ -7,8 +7,8 @@ import pytest
 from pydantic import JsonValue
 from teams import Call, Cast, Deed, find_told, open_team, write, write_agents
 
-from metier.engine.projection_work import list_task_steps
-from metier.engine.state import RunState
+from metier.engine.projection import list_task_steps
+from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.events.task import TaskStepChanged
 from metier.runtime.child_runs import request_task

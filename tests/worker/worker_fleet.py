@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import anyio
 
-from metier.engine.phases import FINAL
+from metier.engine.state.phases import FINAL
 from metier.errors import BrokerUnavailable
 from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.broker_opening import find_broker

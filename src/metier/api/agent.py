@@ -16,8 +16,8 @@ from pydantic import JsonValue
 from metier.api.outcome import OutputForm, build_result, describe_approval, find_question, read_form
 from metier.api.results import Approval, Decision, RunResult
 from metier.api.stream import EventFeed, RunStream, Stoppable
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.ids import find_user
 from metier.providers.base import Provider
 from metier.runtime.cleaning import build_place_redactor

@@ -10,7 +10,7 @@ from pydantic import JsonValue, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from metier.api.results import Approval, Question, RunResult, Usage
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.known_cost import find_cost
 from metier.runtime.questions.answers import list_field_names

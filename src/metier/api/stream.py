@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import anyio
 
 from metier.api.results import RunResult
-from metier.engine.stopping import Stopper
+from metier.engine.stopper import Stopper
 from metier.errors import UsageError
 from metier.events.record import EventRecord
 from metier.providers.base import Delta

@@ -14,7 +14,7 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.cli.task.command import parse_inputs
 from metier.definitions.schedule import build_schedule
-from metier.engine.unwrapping import unwrapped
+from metier.errors import unwrapped
 from metier.runtime.host import Host
 from metier.runtime.queue.schedules import (
     KnownSchedule,

@@ -10,9 +10,9 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import MetierError, UsageError
 from metier.events.record import EventRecord
 from metier.providers.base import Observer

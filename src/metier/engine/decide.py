@@ -9,13 +9,13 @@ from metier.context.control import is_same_call, is_single
 from metier.decisions import ActionStep, TaskState, describe_failure, find_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
-from metier.engine.calls import build_identity, build_memory_key
 from metier.engine.delegation.orders import find_refusal, is_delegation
 from metier.engine.delegation.task_result import as_json, build_task_result, render_result
 from metier.engine.entries.limits import Limits
-from metier.engine.hooks.due import find_before, find_due, find_ending, find_permission, find_question
-from metier.engine.state import RunState
-from metier.engine.steps import Step
+from metier.engine.state.calls import build_identity, build_memory_key
+from metier.engine.state.due_hooks import find_before, find_due, find_ending, find_permission, find_question
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
 from metier.providers.options import OFFLINE
 from metier.tools.effects import Effect
 

@@ -13,7 +13,8 @@ from metier.engine.entries.entry import Entry, parse_entry, render_entry
 from metier.engine.entries.run import RunFailed, RunFinished
 from metier.engine.entries.timed_entry import TimedEntry
 from metier.engine.projection import project
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.events.payload import Payload
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.failures import StoreDamaged, StoreFull
@@ -35,7 +36,7 @@ class _Untold(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Follows the entries of a run, once they are written; see `engine.tracing`."""
+    """Follows the entries of a run, once they are written; see `engine.trace_spans`."""
 
     def take(self, entry: Entry) -> None: ...
 

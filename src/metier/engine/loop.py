@@ -15,9 +15,10 @@ from metier.engine.journal import RunLog
 from metier.engine.perform import perform
 from metier.engine.projection import project
 from metier.engine.services import Services
-from metier.engine.state import RunState, apply
-from metier.engine.stopping import Stopper
-from metier.engine.unwrapping import unwrapped
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
+from metier.errors import unwrapped
 from metier.store.base import Lease, Store
 from metier.store.failures import StoreFull
 from metier.telemetry.sinks import EventWriter

@@ -6,15 +6,15 @@ from metier.engine import actions as a
 from metier.engine.entries.model import ProgressVerified
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.entries.skill import HandedOff
-from metier.engine.execution.approvals import ask_again, ask_approval
-from metier.engine.execution.checking import check_result
-from metier.engine.execution.delegating import await_child, delegate, plan_task, stop_at_step
-from metier.engine.execution.hooking import run_hooks
+from metier.engine.execution.approval_requests import ask_again, ask_approval
+from metier.engine.execution.child_execution import await_child, delegate, plan_task, stop_at_step
+from metier.engine.execution.hook_execution import run_hooks
 from metier.engine.execution.recovery import settle_doubt
-from metier.engine.execution.stepping import ask_input, refuse_step, retry_step, run_steps, tell_failure
+from metier.engine.execution.result_checks import check_result
+from metier.engine.execution.step_execution import ask_input, refuse_step, retry_step, run_steps, tell_failure
 from metier.engine.journal import RunLog
-from metier.engine.model.call import call_model, decode
-from metier.engine.model.planning import disclose, load_catalog, rank_skills
+from metier.engine.model.model_call import call_model, decode
+from metier.engine.model.skill_selection import disclose, load_catalog, rank_skills
 from metier.engine.services import Services
 
 

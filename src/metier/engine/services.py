@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -16,16 +17,15 @@ from metier.decisions import ActionStep
 from metier.definitions.task import TaskDefinition
 from metier.engine.decide import Policy
 from metier.engine.delegation.partners import Partners
+from metier.engine.entries.run import RunWorktree
 from metier.engine.entries.skill import SkillsRanked
-from metier.engine.hooks.seam import Hooking
-from metier.engine.nearby import Nearby
+from metier.engine.nearby_instructions import Nearby
 from metier.engine.options import RuntimeOptions
 from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.request_parts.media import MediaFinder
 from metier.engine.request_parts.offer import Offer, OfferKey
 from metier.engine.request_parts.same_messages import SameMessages
-from metier.engine.request_parts.skill_index import SkillIndex
-from metier.engine.snapshotting import Snapshotting, Worktrees
+from metier.engine.skill_index import SkillIndex
 from metier.events.payload import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
@@ -39,8 +39,33 @@ from metier.skills.options import SkillsOptions
 from metier.store.base import Store
 from metier.store.machine import MachineIdentity, identify_machine
 from metier.tools.buffers import Buffers, NoBuffers
+from metier.tools.files.snapshots import Changed
+from metier.tools.hooks.definition import HookCommand
+from metier.tools.hooks.hook_process import HookRun
 from metier.tools.process.sandbox.protected_paths import ProtectedState
 from metier.tools.toolbox import Toolbox
+
+
+class WorkspaceSnapshots(Protocol):
+    """Takes snapshots of the workspace; `tools.files.snapshots.Snapshots` is one."""
+
+    def take(self) -> str: ...
+
+    def compare(self, before: str, after: str) -> list[Changed]: ...
+
+
+class Worktrees(Protocol):
+    """Reads what runs changed that have a worktree of their own."""
+
+    async def read(self, run_id: str, tree: RunWorktree) -> bytes:
+        """A patch for `git apply`, empty where nothing changed. Raises `Unavailable`."""
+        ...
+
+
+class HookRunner(Protocol):
+    """Runs hooks; `tools.hooks.run.HookRunner` is one."""
+
+    async def run(self, hook: HookCommand, data: Mapping[str, JsonValue]) -> HookRun: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +159,11 @@ class Services(Struct, frozen=True, kw_only=True):
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     protected: ProtectedState | None = None
     """Looks at what confined programs must not change; None where none is confined."""
-    snapshots: Snapshotting | None = None
+    snapshots: WorkspaceSnapshots | None = None
     """Takes snapshots around programs, so that their changes can be undone; None where nothing is run."""
     worktrees: Worktrees | None = None
     """Reads what runs changed that work in a worktree; None where results come from a record."""
-    hooks: Hooking | None = None
+    hooks: HookRunner | None = None
     """Runs the user's commands; None where nothing is run."""
     nearby: Nearby | None = None
     """Finds the project instructions of folders that the run comes to; None where results come from a record."""

@@ -18,7 +18,7 @@ from metier.engine.entries.model import ModelCallStarted, ModelReplied
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.skill import SkillsRanked
 from metier.engine.journal import read_entries
-from metier.engine.replaying.replay import replay
+from metier.engine.replay.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
 from metier.providers.cost import cost_usd
 from metier.providers.facts import FactBook, load_facts

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.evals.bench import Variant, build_bench, open_bench
 from metier.evals.format.cases import EvalCase
 from metier.evals.targets import SourcedCase, Target

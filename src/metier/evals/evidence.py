@@ -13,7 +13,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import DecisionMade, ModelReplied
 from metier.engine.entries.run import RunFailed, RunFinished
 from metier.engine.entries.step import StepFinished, StepStarted
-from metier.engine.state import fold
+from metier.engine.state.fold import fold
 from metier.runtime.history.archive import Archive
 from metier.runtime.run_status import get_exit_code
 from metier.tools.files.file_state import FileState

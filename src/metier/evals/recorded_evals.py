@@ -10,7 +10,7 @@ import anyio
 from msgspec import Struct
 
 from metier.engine.entries.entry import Entry
-from metier.engine.replaying.recorded_store import RecordedStore
+from metier.engine.replay.recorded_store import RecordedStore
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError
 from metier.evals.bench import Variant, build_bench, open_bench

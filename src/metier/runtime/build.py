@@ -20,9 +20,9 @@ from metier.definitions.project_files import Deny, ProjectFile
 from metier.definitions.skills.scripts import is_capability
 from metier.engine.decide import Policy, find_read_denial
 from metier.engine.delegation.partners import Partners
-from metier.engine.nearby import describe_files
-from metier.engine.request_parts.skill_index import SkillIndex
+from metier.engine.nearby_instructions import describe_files
 from metier.engine.services import Instructions, Services
+from metier.engine.skill_index import SkillIndex
 from metier.errors import MetierError, UsageError
 from metier.events.model import ProjectInstructionsLoaded
 from metier.ids import measure_ms

@@ -21,19 +21,18 @@ from metier.engine.delegation.partners import fill_inputs, read_inputs
 from metier.engine.entries.limits import Limits
 from metier.engine.entries.run import RunFailed, RunStarted, RunWorktree
 from metier.engine.entries.task import ChildRequest, ChildRequested, PlannedStep, TaskPlanned
-from metier.engine.execution.delegating import find_open_delegations, record_children_end
+from metier.engine.execution.child_execution import find_open_delegations, record_children_end
 from metier.engine.execution.past_results import build_results
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.options import RuntimeOptions
-from metier.engine.phases import FINAL
 from metier.engine.services import Services
-from metier.engine.state import RunState, apply, fold
-from metier.engine.state_parts.child import Child
-from metier.engine.steps import Step
-from metier.engine.stopping import Stopper
-from metier.engine.tracing.span_fold import find_context
-from metier.engine.unwrapping import unwrapped
-from metier.errors import ConfigError, MetierError, UsageError
+from metier.engine.state.fold import apply, fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import Child, RunState
+from metier.engine.state.steps import Step
+from metier.engine.stopper import Stopper
+from metier.engine.trace_spans import find_context
+from metier.errors import ConfigError, MetierError, UsageError, unwrapped
 from metier.events.record import EventRecord
 from metier.messages import Value
 from metier.runtime.checks.validation import check_task

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metier.decisions import TaskState
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.ids import CHILD
 from metier.runtime.child_runs import get_cause
 from metier.runtime.questions.approval_questions import ApprovalQuestion

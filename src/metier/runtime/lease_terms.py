@@ -9,8 +9,8 @@ from msgspec import Struct
 from metier.engine.entries.run import RunFailed, RunPaused, RunResumed
 from metier.engine.journal import RunLog
 from metier.engine.loop import LEASE_SECONDS
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.store.base import Lease, Store
 
 

@@ -11,8 +11,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine.unwrapping import unwrapped
-from metier.errors import ConfigError, ToolFailed, UsageError
+from metier.errors import ConfigError, ToolFailed, UsageError, unwrapped
 from metier.events.run import McpServerReported
 from metier.programs.code import ProgramCode
 from metier.runtime.cleaning import build_place_cleaner, load_place_config

@@ -8,7 +8,7 @@ from metier.definitions.names import PLUGIN
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.references import INHERIT
 from metier.engine.execution.past_results import FILE_NAME as RESULTS
-from metier.engine.request_parts.skill_index import SkillIndex
+from metier.engine.skill_index import SkillIndex
 from metier.errors import UsageError
 from metier.providers.absent import AbsentProvider
 from metier.providers.allowed import AllowedProvider

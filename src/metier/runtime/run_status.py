@@ -9,10 +9,9 @@ from msgspec import Struct, field
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.engine.projection_work import list_task_steps
-from metier.engine.state import RunState
-from metier.engine.state_parts.child import Child
-from metier.engine.steps import Step
+from metier.engine.projection import list_task_steps
+from metier.engine.state.run_state import Child, RunState
+from metier.engine.state.steps import Step
 from metier.providers.failures import list_reasons
 from metier.providers.known_cost import find_cost
 from metier.runtime.child_runs import find_failed, get_cause
@@ -191,4 +190,4 @@ def parse_plan(state: RunState) -> Plan | None:
     """The plan of a dry run that reached its end; None for every other run."""
     if state.started is None or state.started.mode != "dry_run" or not state.result:
         return None
-    return cast("Plan", json.loads(state.result))  # written by `engine.model.dry_run` or `engine.task_result`
+    return cast("Plan", json.loads(state.result))  # written by `dry_run_reply` or `task_result` of the engine

@@ -15,19 +15,19 @@ from pydantic import ValidationError
 
 from metier.approval.reading import is_reading
 from metier.decisions import ActionStep, TaskState
-from metier.engine.authority import find_authority
 from metier.engine.decide import is_planned
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import ModelChanged, RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries, store_entries
 from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
-from metier.engine.model.planning import report_skill_problems
-from metier.engine.phases import FINAL
+from metier.engine.model.skill_selection import report_skill_problems
 from metier.engine.services import Services
-from metier.engine.state import RunState, fold
-from metier.engine.stopping import Stopper
-from metier.engine.unwrapping import unwrapped
-from metier.errors import ConfigError, StoreError, UsageError
+from metier.engine.state.authority import find_authority
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
+from metier.errors import ConfigError, StoreError, UsageError, unwrapped
 from metier.events.run import PinnedDefinitionUsed
 from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider

@@ -18,8 +18,8 @@ from metier.capabilities.delegation import DelegationRequest
 from metier.capabilities.protocol import AgentResponse, InputRequest
 from metier.decisions import CalledRun
 from metier.engine.entries.task import ChildRequest
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.runtime.child_runs import ChildRunStart, build_limits
 from metier.runtime.delegation.skill_calls import build_waiting, find_stored, name_work, read_response
 from metier.runtime.host import Host

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from metier.engine.entries.entry import Entry
 from metier.engine.journal import read_entries
-from metier.engine.state import fold
-from metier.engine.tracing.span_fold import SpanFold
+from metier.engine.state.fold import fold
+from metier.engine.trace_spans import SpanFold
 from metier.errors import UsageError
 from metier.extras import hint_extra
 from metier.runtime.cleaning import build_place_cleaner

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from metier.engine.unwrapping import unwrapped
-from metier.errors import MetierError, StoreError
+from metier.errors import MetierError, StoreError, unwrapped
 from metier.events.record import EventRecord
 from metier.runtime.cleaning import find_place_secrets
 from metier.runtime.history.spending import record_old_runs

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.engine.journal import read_entries
-from metier.engine.projection import project
-from metier.engine.projection_work import list_task_steps
-from metier.engine.state import RunState, apply
+from metier.engine.projection import list_task_steps, project
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.errors import MetierError
 from metier.messages import Value
 from metier.runtime.questions.answers import Answer

@@ -14,9 +14,8 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
 from msgspec.structs import replace
 
-from metier.engine.state import RunState
-from metier.engine.unwrapping import unwrapped
-from metier.errors import BrokerUnavailable, MetierError
+from metier.engine.state.run_state import RunState
+from metier.errors import BrokerUnavailable, MetierError, unwrapped
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.celery_broker import DRIVE, TIME_OUT, list_failures, send
 from metier.runtime.queue.detached import can_go_on

@@ -15,8 +15,7 @@ from multiprocessing.context import ForkContext, ForkProcess
 
 import anyio
 
-from metier.engine.unwrapping import unwrapped
-from metier.errors import BrokerUnavailable, StoreError
+from metier.errors import BrokerUnavailable, StoreError, unwrapped
 from metier.runtime.queue.broker import Address, name_recovery
 from metier.runtime.queue.celery_broker import CeleryBroker, build_app
 from metier.runtime.queue.pool import Job, sweep

@@ -6,7 +6,7 @@ from functools import partial
 
 import anyio
 
-from metier.engine.unwrapping import unwrapped
+from metier.errors import unwrapped
 from metier.runtime.queue.autostart import alone
 from metier.runtime.queue.pool import Job, RunPool
 from metier.runtime.runs import open_runtime

@@ -18,8 +18,7 @@ from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place, open_run_place
-from metier.engine.unwrapping import unwrapped
-from metier.errors import UsageError
+from metier.errors import UsageError, unwrapped
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.chat.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
 from metier.runtime.host import Host

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from metier.cli.chat.permission_modes import PermissionModes
 from metier.cli.chat.turn_view import TurnView
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.runtime.chat.chats import Chat
 from metier.runtime.questions.approval_questions import Asker
 from metier.runtime.runs import Watch

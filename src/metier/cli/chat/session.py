@@ -25,10 +25,9 @@ from metier.cli.run.driver import describe_cause
 from metier.cli.shared.failure import report
 from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
 from metier.cli.shared.signals import STEP_SECONDS, passing_signals
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
-from metier.engine.unwrapping import unwrapped
-from metier.errors import MetierError
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
+from metier.errors import MetierError, unwrapped
 from metier.ids import find_user
 from metier.runtime.chat.chats import Chat
 from metier.runtime.chat.commands import MARK

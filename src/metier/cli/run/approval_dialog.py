@@ -24,7 +24,7 @@ from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import build_output_redactor, printable, warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.ids import find_user
 from metier.runtime.documents import render_edit

@@ -30,11 +30,10 @@ from metier.cli.shared.output import (
 )
 from metier.cli.shared.signals import obeying_signals
 from metier.definitions.nearest import hint_nearest
-from metier.engine.projection_work import list_task_steps
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
-from metier.engine.unwrapping import unwrapped
-from metier.errors import LogError
+from metier.engine.projection import list_task_steps
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
+from metier.errors import LogError, unwrapped
 from metier.ids import find_user
 from metier.providers.facts import load_facts
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
@@ -144,18 +143,20 @@ def _render_run(plan: Plan) -> list[str]:
     lines += [
         f"tool:       {tool['tool']}  {tool['verdict']}  {tool['reason']}".rstrip() for tool in _rows(plan, "tools")
     ]
-    left = [str(name) for name in cast("list[JsonValue]", plan["not_loaded"])]  # as `engine.model.dry_run` writes it
+    left = [
+        str(name) for name in cast("list[JsonValue]", plan["not_loaded"])
+    ]  # as `engine.model.dry_run_reply` writes it
     if left:
         lines.append(f"not loaded: the tools of {', '.join(left)}, which say what they offer by running")
     return lines
 
 
 def _section(plan: Plan, name: str) -> Plan:
-    return cast("Plan", plan[name])  # as `engine.model.dry_run` writes it
+    return cast("Plan", plan[name])  # as `engine.model.dry_run_reply` writes it
 
 
 def _rows(plan: Plan, name: str) -> list[Plan]:
-    return cast("list[Plan]", plan[name])  # as `engine.model.dry_run` writes it
+    return cast("list[Plan]", plan[name])  # as `engine.model.dry_run_reply` writes it
 
 
 MAX_FILES_NAMED = 10

@@ -15,7 +15,7 @@ from metier.cli.run.worker_handoff import detach_run
 from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout, choose_output
 from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
 from metier.runtime.history.run_views import read_run_view

@@ -12,7 +12,7 @@ from metier.cli.run.worker_handoff import detach_run
 from metier.cli.shared.options import OutputFormat
 from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_run_place
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.build import list_tools

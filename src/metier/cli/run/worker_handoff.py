@@ -11,9 +11,8 @@ import anyio
 from metier.cli.run.driver import describe_waiting
 from metier.cli.shared.options import OutputFormat
 from metier.cli.shared.output import warn_line, write_json
-from metier.engine.state import RunState
-from metier.engine.unwrapping import unwrapped
-from metier.errors import BrokerUnavailable, UsageError
+from metier.engine.state.run_state import RunState
+from metier.errors import BrokerUnavailable, UsageError, unwrapped
 from metier.runtime.host import Host
 from metier.runtime.queue.autostart import start_worker
 from metier.runtime.queue.broker_opening import find_broker

@@ -14,8 +14,8 @@ from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
 from metier.cli.shared.options import Config, Events, RunName, Verbose
 from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.ids import find_user
 from metier.runtime.history.follower import Follower
 from metier.runtime.questions.answers import Answer

@@ -21,8 +21,9 @@ from metier.cli.runs.list_runs import app as listing
 from metier.cli.shared.options import AsJson, Config, Events, RunName, Verbose
 from metier.cli.shared.output import printable, write_json, write_line
 from metier.cli.shared.place import open_place
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.ids import CHILD, find_user
 from metier.runtime.cleaning import build_place_redactor

@@ -11,7 +11,7 @@ from metier.cli.runs.replay import write_difference
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.shared.place import open_place
-from metier.engine.replaying.recording import Difference
+from metier.engine.replay.recording import Difference
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
 from metier.runtime.history.run_views import read_history
 from metier.runtime.runs import open_runtime

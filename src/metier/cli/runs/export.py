@@ -15,7 +15,7 @@ from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.definitions.files.whole_file import replace_file
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 from metier.runtime.history.run_views import render_shared_run

@@ -16,8 +16,8 @@ from metier.cli.shared.options import Config, RunName, Verbose
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.engine.entries.entry import Entry
-from metier.engine.replaying.recording import Difference, Divergence
-from metier.engine.state import RunState
+from metier.engine.replay.recording import Difference, Divergence
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.events.record import EventRecord
 from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run

@@ -12,7 +12,7 @@ from types import FrameType
 import anyio
 
 from metier.cli.shared.output import warn_line
-from metier.engine.stopping import Stopper
+from metier.engine.stopper import Stopper
 
 STEP_SECONDS = 0.5
 """Grace period of a running step after Ctrl-C at a terminal, or when the terminal closes."""

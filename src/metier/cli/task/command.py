@@ -32,7 +32,7 @@ from metier.definitions.acceptance import render_criterion
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import TaskDefinition
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.checks.validation import find_all_problems

@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from msgspec import Struct, field
 from pydantic import JsonValue
 
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.runtime.notify import a2a
 from metier.runtime.notify.a2a import PREFIX, Standing, find_standing
 from metier.runtime.questions.answers import list_field_names

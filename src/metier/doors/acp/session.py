@@ -14,9 +14,9 @@ from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, 
 from metier.doors.acp.prompts import Prompt
 from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
 from metier.doors.forms import build_schema, read_values
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
 from metier.runtime.chat.chats import Chat, OpenTurn

@@ -11,8 +11,8 @@ from mcp.shared.exceptions import MCPError
 from msgspec import Struct
 
 from metier.doors.mcp.door import McpDoor
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.providers.failures import list_reasons
 from metier.runtime.child_runs import find_failed
 from metier.skills.package import list_files, read_file

@@ -8,7 +8,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from metier.doors.mcp.server import build_server, opened_door
-from metier.engine.unwrapping import unwrapped
+from metier.errors import unwrapped
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime

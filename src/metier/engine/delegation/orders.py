@@ -19,8 +19,8 @@ from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine.entries.limits import Limits
 from metier.engine.entries.run import RunPaused
 from metier.engine.entries.task import ChildRequest
-from metier.engine.state import RunState
-from metier.engine.steps import Step
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
 from metier.ids import CHILD
 
 SKIPPED = "(this step was skipped)"

@@ -6,7 +6,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 
 type Foreseen = dict[str, JsonValue]
 

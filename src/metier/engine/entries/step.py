@@ -91,7 +91,7 @@ class StepFinished(TimedEntry):
     media: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda media: not media)
     """Pictures and documents that the model sees beside `text`."""
     nearby: dict[str, str] = Field(default_factory=dict)
-    """Files of project instructions that `text` ends with, path → hash; see `engine.nearby`."""
+    """Files of project instructions that `text` ends with, path → hash; see `engine.nearby_instructions`."""
     diff: str | None = Field(default=None, exclude_if=lambda diff: diff is None)
     """The change that `Write` or `Edit` made, as a unified diff; empty if it changed nothing, None if not known."""
 

@@ -9,21 +9,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+import anyio.to_thread
 from anyio.to_thread import run_sync
+from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
 from metier.context.control import CONTROL_NAMES
+from metier.engine.entries.run import RunFailed
 from metier.engine.entries.step import FileChange, StepFinished
-from metier.engine.execution.protecting import WITHOUT_PROGRAMS
-from metier.engine.services import Services
-from metier.engine.snapshotting import Snapshotting
-from metier.engine.steps import Step
+from metier.engine.journal import RunLog
+from metier.engine.services import Services, WorkspaceSnapshots
+from metier.engine.state.steps import Step
 from metier.errors import ToolFailed
 from metier.store.base import Store
 from metier.tools.files.file_state import FileState, Found, are_same, look_at
 from metier.tools.files.file_text import is_unsaved
 from metier.tools.files.snapshots import Unavailable
+from metier.tools.process.sandbox.protected_paths import Held
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
 SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"
@@ -57,7 +60,7 @@ async def add_changes(finished: StepFinished, step: Step, services: Services) ->
 
 
 async def find_changes(
-    before: Mapping[str, JsonValue], snapshots: Snapshotting, *, store: Store, workspace: Path
+    before: Mapping[str, JsonValue], snapshots: WorkspaceSnapshots, *, store: Store, workspace: Path
 ) -> list[FileChange]:
     """What differs now from what an intent noted. Raises `Unavailable`, `OSError`, `ToolFailed`."""
     if isinstance(name := before.get(SNAPSHOT), str):
@@ -127,3 +130,61 @@ def _describe(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or "a file cannot be read"
     return error.message if isinstance(error, ToolFailed) else str(error)
+
+
+PROTECTED_CHANGED = "protected_changed"
+RECORDS_MOVED = "records_moved"
+WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "WebSearch", "script_list"})
+"""Built-in tools that run no code of others; what they write is judged by itself."""
+
+
+class Looked(Struct, frozen=True):
+    """What was found before programs ran."""
+
+    held: Held
+    """Nothing where no program is confined."""
+    folder: tuple[int, int] | None
+    """The run's own folder: its device and inode. None where there is none."""
+
+
+async def look_at_protected(steps: Sequence[Step], services: Services) -> Looked | None:
+    """None where no program is about to run."""
+    if all(name_call(step.action)[0] in WITHOUT_PROGRAMS for step in steps):
+        return None
+    held: Held = await anyio.to_thread.run_sync(services.protected.look) if services.protected is not None else {}
+    return Looked(held, _identify_folder(services))
+
+
+async def end_if_changed(before: Looked | None, log: RunLog, services: Services) -> bool:
+    """Ends the run where a protected path is not what it was, or its own folder is gone.
+
+    The instructions of this and later runs lie in the first, what it writes down in the second.
+    """
+    if before is None:
+        return False
+    failure: RunFailed | None = None
+    if services.protected is not None and (
+        changes := await anyio.to_thread.run_sync(services.protected.roll_back, before.held)
+    ):
+        failure = RunFailed(reason=PROTECTED_CHANGED, message=changes)
+    elif before.folder is not None and before.folder != _identify_folder(services):
+        failure = RunFailed(reason=RECORDS_MOVED, message=describe_moved(services))
+    if failure is None:
+        return False
+    await log.record(failure, durable=True)
+    return True
+
+
+def _identify_folder(services: Services) -> tuple[int, int] | None:
+    try:
+        found = services.run_folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def describe_moved(services: Services) -> str:
+    return (
+        f"The folder of this run '{services.run_folder}' was moved or removed while a program of the run was at work. "
+        "What came after is not on record there; put the folder back before you resume or replay the run"
+    )

@@ -8,7 +8,7 @@ from metier.engine import actions as a
 from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import SpoolIdentity, StepFinished, StepInDoubt
 from metier.engine.execution.file_changes import add_changes
-from metier.engine.execution.stepping import (
+from metier.engine.execution.step_execution import (
     build_context,
     build_finished,
     finish_steps,
@@ -19,7 +19,7 @@ from metier.engine.execution.stepping import (
 from metier.engine.journal import RunLog
 from metier.engine.projection import tool_of
 from metier.engine.services import Services
-from metier.engine.steps import Step
+from metier.engine.state.steps import Step
 from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
 from metier.tools.effects import REPEATABLE

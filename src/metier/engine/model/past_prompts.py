@@ -9,11 +9,12 @@ from metier.context.budget import FittedPrompt
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
 from metier.engine.entries.run import ModelChanged
-from metier.engine.model.call import compose
-from metier.engine.model.prompting import Asking
+from metier.engine.model.model_call import compose
+from metier.engine.model.prompt import Asking
 from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.services import Services, use_model
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer

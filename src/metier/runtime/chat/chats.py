@@ -14,12 +14,11 @@ from metier.context.conversation import LONGEST_FACT, LONGEST_KEY, KnownFact, Pa
 from metier.context.decoder import build_step
 from metier.decisions import TaskState
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.engine.calls import build_memory_key
 from metier.engine.loop import hold_lease
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
-from metier.engine.unwrapping import unwrapped
-from metier.errors import UsageError
+from metier.engine.state.calls import build_memory_key
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.errors import UsageError, unwrapped
 from metier.ids import find_user
 from metier.providers.model_names import ModelName, parse_model_name
 from metier.providers.options import OFFLINE

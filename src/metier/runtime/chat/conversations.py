@@ -29,8 +29,9 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import InputAsked, InputGiven
 from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.journal import read_entries
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.messages import MediaPart
 from metier.providers.options import OFFLINE
 from metier.runtime.cleaning import build_place_cleaner

@@ -14,16 +14,17 @@ from metier.context.decoder import build_step
 from metier.decisions import ActionStep
 from metier.definitions.names import Profile
 from metier.definitions.policy_file import read_policy_file
-from metier.engine.calls import build_memory_key
 from metier.engine.decide import Policy
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.step import StepFinished, StepStarted
-from metier.engine.execution.approvals import Found
-from metier.engine.execution.paths import find_call_leads
+from metier.engine.execution.approval_requests import Found
+from metier.engine.execution.judged_paths import find_call_leads
 from metier.engine.journal import read_entries
-from metier.engine.state import RunState, apply, fold
+from metier.engine.state.calls import build_memory_key
+from metier.engine.state.fold import apply, fold
+from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_all_tools, list_tools
 from metier.runtime.host import Host

@@ -16,8 +16,9 @@ from metier.decisions import CalledRun
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.scripts import is_capability
 from metier.engine.journal import read_entries
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.ids import CHILD
 from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider

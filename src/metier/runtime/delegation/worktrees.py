@@ -7,10 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.engine.entries.run import RunWorktree
-from metier.engine.execution.offering import keep_changes
+from metier.engine.execution.child_execution import keep_changes
 from metier.engine.journal import read_entries
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import is_folder_name

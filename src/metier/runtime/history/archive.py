@@ -27,8 +27,9 @@ from pydantic import Field, ValidationError
 
 from metier.engine.entries.entry import Entry, parse_entry, render_entry
 from metier.engine.entries.run import RunStarted
-from metier.engine.phases import IllegalTransition
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import IllegalTransition
+from metier.engine.state.run_state import RunState
 from metier.errors import ArchiveRefused
 from metier.messages import Value
 

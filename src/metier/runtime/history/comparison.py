@@ -12,7 +12,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import Profile, fold_id
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
-from metier.engine.replaying.recording import Difference, find_differences
+from metier.engine.replay.recording import Difference, find_differences
 from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
 from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host

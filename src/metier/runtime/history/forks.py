@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.entries.run import RunStarted
-from metier.engine.execution.approvals import build_approval_id
+from metier.engine.execution.approval_requests import build_approval_id
 from metier.engine.journal import read_entries, store_entries
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.model_names import parse_model_name, qualify_model_name
 from metier.runtime.adoption import build_adoption, build_foreign_run, find_said

@@ -14,13 +14,14 @@ from metier.definitions.problems import Problem
 from metier.engine.decide import find_read_denial
 from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed
 from metier.engine.journal import read_entries
-from metier.engine.model.call import compose
+from metier.engine.model.model_call import compose
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
-from metier.engine.model.planning import build_ranking
-from metier.engine.model.prompting import Asking, asks_for_json, list_described
+from metier.engine.model.prompt import Asking, asks_for_json, list_described
+from metier.engine.model.skill_selection import build_ranking
 from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.services import Services
-from metier.engine.state import RunState, apply, fold
+from metier.engine.state.fold import apply, fold
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.base import ModelRequest
 from metier.providers.facts import Prices, load_facts

@@ -13,16 +13,16 @@ from metier.context.tokens import TokenCounter
 from metier.definitions.names import canonical_name
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
-from metier.engine.authority import find_authority, find_origin
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.journal import read_entries
-from metier.engine.replaying.recorded_store import RecordedStore
-from metier.engine.replaying.recording import Recording
-from metier.engine.replaying.replay import Replayed, replay
-from metier.engine.request_parts.skill_index import build_shelf
+from metier.engine.replay.recorded_store import RecordedStore
+from metier.engine.replay.recording import Recording
+from metier.engine.replay.replay import Replayed, replay
 from metier.engine.services import Services
+from metier.engine.skill_index import build_shelf
+from metier.engine.state.authority import find_authority, find_origin
 from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey

@@ -17,7 +17,8 @@ from metier.engine.entries.step import StepFinished
 from metier.engine.journal import read_entries, read_entries_of
 from metier.engine.model.debug_bodies import dump_request
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.errors import FilesChanged, UsageError
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.history.forks import can_fork

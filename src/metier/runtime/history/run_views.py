@@ -12,7 +12,8 @@ from metier.engine.decide import get_run_limits
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.step import StepFinished
 from metier.engine.journal import read_entries, read_entries_of
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, LogError
 from metier.events.record import EventRecord
 from metier.extras import hint_extra

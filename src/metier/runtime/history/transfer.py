@@ -15,12 +15,12 @@ from metier.definitions.names import SKILL_PIN as SKILL
 from metier.engine.entries.entry import Entry, parse_entry, render_entry
 from metier.engine.entries.run import ModelChanged, RunAdopted, RunStarted
 from metier.engine.entries.skill import ContextDisclosed
-from metier.engine.execution.approvals import render_call
+from metier.engine.execution.approval_requests import render_call
 from metier.engine.journal import read_entries, store_entries
-from metier.engine.replaying.recorded_store import RecordedStore
-from metier.engine.replaying.recording import Recording
-from metier.engine.replaying.replay import replay
-from metier.engine.state import RunState
+from metier.engine.replay.recorded_store import RecordedStore
+from metier.engine.replay.recording import Recording
+from metier.engine.replay.replay import replay
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.events.payload import Payload
 from metier.runtime.cleaning import build_place_cleaner

@@ -13,7 +13,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.question import ApprovalAsked, InputAsked
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
-from metier.engine.run_state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, ToolFailed
 from metier.messages import Value
 from metier.providers.offline.progress import find_task

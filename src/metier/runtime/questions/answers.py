@@ -16,9 +16,9 @@ from metier.engine.entries.question import InputAsked, InputGiven
 from metier.engine.entries.run import RunPaused, RunResumed, SkillCodeAccepted
 from metier.engine.entries.step import DoubtResolved
 from metier.engine.journal import RunLog
-from metier.engine.phases import FINAL
 from metier.engine.services import Services
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.runtime.child_runs import find_waiting, read_run
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Approvals, Asker, Reply

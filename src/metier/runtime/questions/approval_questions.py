@@ -11,10 +11,10 @@ from pydantic import JsonValue
 
 from metier.approval.running_files import find_running_file
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
-from metier.engine.execution.approvals import Found, hash_call, render_edited_call
+from metier.engine.execution.approval_requests import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries_of
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import ApprovalClosed, UsageError
 from metier.ids import Clock
 from metier.store.base import ApprovalAttempt, ApprovalRow, Store

@@ -11,8 +11,8 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import Limit, LimitsRaised
 from metier.engine.entries.run import ModelChanged, RunReopened
 from metier.engine.options import RuntimeOptions
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.messages import Value
 from metier.providers.failures import list_reasons

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from metier.decisions import TaskState
 from metier.engine.loop import LEASE_SECONDS
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import LogDamaged, MetierError
 from metier.ids import CHILD
 from metier.runtime.lease_terms import LeaseTerms

@@ -15,8 +15,8 @@ import anyio
 from anyio.to_thread import run_sync
 from msgspec import Struct, field
 
-from metier.engine.state import RunState
-from metier.engine.stopping import Stopper
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import MetierError, StoreError
 from metier.runtime.host import Host
 from metier.runtime.notify.delivery import LOOK_SECONDS, deliver_due

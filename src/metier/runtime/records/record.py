@@ -14,9 +14,10 @@ from metier.engine.entries.run import RunFailed, RunFinished, RunStarted
 from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.entries.step import DoubtResolved, StepFinished, StepInDoubt, StepStarted
 from metier.engine.journal import measure
-from metier.engine.phases import FINAL
 from metier.engine.projection import tool_of
-from metier.engine.state import RunState, fold
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.providers.known_cost import find_cost
 from metier.store.base import RunRow
 

@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStarted
 from metier.engine.entries.step import StepStarted as StepStartedEntry
-from metier.engine.execution.stepping import REPEATABLE, SPOOL
+from metier.engine.execution.step_execution import REPEATABLE, SPOOL
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.loop import Driver, Told, open_log
 from metier.engine.projection import project
 from metier.engine.services import Services
-from metier.engine.state import RunState, apply
+from metier.engine.state.fold import apply
+from metier.engine.state.run_state import RunState
 from metier.events.model import PromptLayerCut
 from metier.events.record import EventRecord
 from metier.events.step import StepStarted

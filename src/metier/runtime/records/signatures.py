@@ -12,8 +12,8 @@ from pathlib import Path
 
 from metier.engine.entries.entry import Entry, render_entry
 from metier.engine.entries.run import RunAdopted, RunStarted
-from metier.engine.phases import FINAL
-from metier.engine.state import RunState
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
 from metier.errors import StoreError, UsageError
 from metier.runtime.host import Host
 from metier.skills.git.clones import is_tracked

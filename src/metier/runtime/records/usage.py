@@ -1,6 +1,6 @@
 """The usage of a run, from its journal into the totals of the store."""
 
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.runtime.records.index_rows import TYPED
 from metier.store.base import Store
 from metier.store.usage import UsageRow

@@ -216,7 +216,7 @@ def find_project_problems(place: Host) -> dict[Path, tuple[Problem, ...]]:
 
 
 class NearbyFiles(Struct, frozen=True, kw_only=True):
-    """Finds the instructions of folders that a run comes to. An `engine.nearby.Nearby`."""
+    """Finds the instructions of folders that a run comes to. An `engine.nearby_instructions.Nearby`."""
 
     workspace: Path
     clean: Callable[[str], str]

@@ -12,7 +12,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
 from metier.definitions.skills.sources import find_bundled_folder
-from metier.engine.request_parts.skill_index import SkillIndex, build_shelf
+from metier.engine.skill_index import SkillIndex, build_shelf
 from metier.errors import SkillNotFound
 from metier.routing.prefilter import rank_request
 from metier.routing.similar_opening import Surroundings, open_similarities

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from metier.decisions import TaskState
 from metier.definitions.files.contained_path import read_contained
-from metier.engine.phases import FINAL
+from metier.engine.state.phases import FINAL
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.cleaning import build_place_cleaner

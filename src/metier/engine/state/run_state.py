@@ -1,34 +1,70 @@
-"""The state of a run: what is known of it. `state.apply` changes it, entry by entry; nothing here does I/O."""
+"""The state of a run, folded from its journal. `state.fold` changes it, entry by entry; nothing here does I/O."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from metier.context.layers import Exchange
 from metier.decisions import ModelDecision, StepExecutionResult, TaskState
-from metier.engine.authority import KEPT_PAUSES, change_model, put_back, take_authority
-from metier.engine.entries.limits import Limits, LimitsRaised
+from metier.engine.entries.limits import Limits
 from metier.engine.entries.model import DecodeFailed, ModelCallStarted, Rejection
 from metier.engine.entries.question import InputAsked
 from metier.engine.entries.run import (
-    ModelChanged,
-    RunAdopted,
     RunFailed,
     RunPaused,
-    RunReopened,
     RunStarted,
-    SkillCodeAccepted,
 )
 from metier.engine.entries.skill import DisclosedPiece
-from metier.engine.entries.step import UndoFinished, UndoStarted
-from metier.engine.entries.task import PlannedStep, ResultChecked
-from metier.engine.phases import IllegalTransition, Phase, check_transition
-from metier.engine.state_parts.child import Child
-from metier.engine.state_parts.hook_memory import HookMemory
-from metier.engine.steps import Step
+from metier.engine.entries.step import HooksRan
+from metier.engine.entries.task import ChildEnded, ChildRequested, PlannedStep, ResultChecked
+from metier.engine.state.phases import IllegalTransition, Phase, check_transition
+from metier.engine.state.steps import Step
 from metier.events.skill import Candidate
 from metier.events.step import PlanStep
 from metier.messages import ModelReply
 from metier.providers.tool_names import wire_name
 from metier.store.usage import Amounts
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    run_id: str
+    step_id: str
+    agent: str
+    task: str
+    skill: str = ""
+    """Whose code is all that it calls; empty where an agent or a task does the work."""
+    status: TaskState = "pending"
+    """`pending` until it ended: how it stands meanwhile, its own journal knows."""
+    ended: ChildEnded | None = None
+    """How it ended last."""
+
+    @classmethod
+    def of(cls, entry: ChildRequested) -> Self:
+        order = entry.order
+        return cls(
+            run_id=entry.child_run_id,
+            step_id=entry.step_id,
+            agent=order.agent,
+            task=order.task_id or order.task,
+            skill=order.call.skill if order.call is not None else "",
+        )
+
+
+@dataclass(slots=True)
+class HookMemory:
+    """What the journal says of hooks that are about the run as a whole."""
+
+    done: set[str] = field(default_factory=set[str])
+    context: list[str] = field(default_factory=list[str])
+    """What the model is told beside the task."""
+    blocked: HooksRan | None = None
+    """The run was not let begin, or was ended."""
+    is_notified: bool = False
+    """Of the present pause."""
+    is_asked_to_stop: bool = False
+    """`Stop` hooks have spoken about the present result."""
+    blocks: int = 0
+    """How often a hook did not let the run finish."""
 
 
 def write_tool_name(name: str, *, call_rules: int, is_json: bool) -> str:
@@ -178,65 +214,3 @@ class RunState:
     def enter(self, phase: Phase) -> None:
         check_transition(self.phase, phase)
         self.phase = phase
-
-
-def adopt(state: RunState, entry: RunAdopted) -> None:
-    if state.started is None:
-        raise IllegalTransition("A run is adopted that never started")
-    state.started = take_authority(state.started, entry)
-    state.limits = state.started.limits
-    state.remembered.clear()
-    state.is_foreign, state.nonce = True, entry.nonce
-    answering = state.question.step_id if state.question else ""
-    put_back(state.steps, answering=answering, tells_begun=entry.tells_begun)
-    if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
-        state.pause, state.status = None, "in_progress"
-
-
-def _accept_code(state: RunState, entry: SkillCodeAccepted) -> None:
-    """From here on the run is pinned to these trees."""
-    if state.started is None:
-        raise IllegalTransition("Code is accepted for a run that never started")
-    state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
-
-
-def _change_model(state: RunState, entry: ModelChanged) -> None:
-    if state.started is None:
-        raise IllegalTransition("The model of a run changes that never started")
-    state.started = change_model(state.started, entry)
-    # Another model has another window and another tokenizer.
-    state.prompt_limit, state.factor = None, 1.0
-
-
-def reopen(
-    state: RunState,
-    entry: LimitsRaised | RunReopened | SkillCodeAccepted | ModelChanged | UndoStarted | UndoFinished,
-) -> None:
-    """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays.
-
-    Files that were restored are no concern of the run: it knows what it did.
-    """
-    if isinstance(entry, UndoStarted | UndoFinished):
-        state.undone += isinstance(entry, UndoStarted)
-        return
-    if isinstance(entry, SkillCodeAccepted):
-        _accept_code(state, entry)
-        return
-    if isinstance(entry, ModelChanged):
-        _change_model(state, entry)
-        return
-    if isinstance(entry, LimitsRaised):
-        raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
-        state.limits = state.limits.model_copy(update=raised)
-        return
-    if entry.step_id:
-        step = state.step(entry.step_id)
-        step.phase, step.finished, state.pause, state.status = "running", None, None, "in_progress"
-        return
-    if state.phase != "ERROR":
-        raise IllegalTransition("Only a run that failed can be reopened")
-    state.reopened = state.failure.reason if state.failure is not None else ""
-    state.failure, state.status, state.result, state.phase = None, "in_progress", "", state.failed_in
-    if state.reply is not None and state.reply.shortfall is not None:
-        # The backbone had given up in this very reply: it is asked again.
-        state.reply, state.decision, state.steps, state.phase = None, None, [], "CALL_LLM"

@@ -11,10 +11,10 @@ from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
-from metier.engine.execution.paths import find_leads, find_question, render_leads
+from metier.engine.execution.judged_paths import find_leads, find_question, render_leads
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
-from metier.engine.steps import Step
+from metier.engine.state.steps import Step
 from metier.store.base import ApprovalRow
 from metier.tools.base import ToolContext
 

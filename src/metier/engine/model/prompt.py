@@ -23,9 +23,8 @@ from metier.definitions.references import find_limit
 from metier.engine.entries.model import DecodeFailed
 from metier.engine.entries.task import ChildRequest
 from metier.engine.request_parts.offer import Offer
-from metier.engine.run_state import write_tool_name
 from metier.engine.services import Services
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState, write_tool_name
 from metier.messages import Message, TextPart, ToolSpec, user
 from metier.providers.base import ModelRequest
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE

@@ -16,9 +16,9 @@ from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallSta
 from metier.engine.entries.run import RunFailed, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.model.debug_bodies import keep_reply, keep_request
-from metier.engine.model.dry_run import answer_dry_run
+from metier.engine.model.dry_run_reply import answer_dry_run
 from metier.engine.model.media import load_media
-from metier.engine.model.prompting import (
+from metier.engine.model.prompt import (
     Asking,
     asks_for_json,
     build_prompt,
@@ -30,8 +30,8 @@ from metier.engine.model.prompting import (
 )
 from metier.engine.request_parts.fingerprints import Fingerprint
 from metier.engine.services import Services
-from metier.engine.state import RunState
-from metier.engine.tracing.span_fold import MODEL
+from metier.engine.state.run_state import RunState
+from metier.engine.trace_spans import MODEL
 from metier.errors import ConfigError, PromptTooLarge, ProviderError
 from metier.events.model import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart

@@ -11,9 +11,9 @@ from pydantic import JsonValue
 from metier.context.budget import FittedPrompt
 from metier.decisions import ActionStep
 from metier.engine.decide import ToolPolicy
-from metier.engine.model.prompting import get_offer
+from metier.engine.model.prompt import get_offer
 from metier.engine.services import Services
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.messages import ModelReply, ToolCallPart, Usage
 from metier.providers.base import ModelRequest
 from metier.providers.cost import cost_usd

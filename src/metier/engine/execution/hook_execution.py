@@ -13,10 +13,10 @@ from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.entries.step import FileChange, HookOutcome, HooksRan
 from metier.engine.execution.file_changes import keep
-from metier.engine.hooks.due import find_notification, list_due
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
-from metier.engine.state import RunState
+from metier.engine.state.due_hooks import find_notification, list_due
+from metier.engine.state.run_state import RunState
 from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
 from metier.tools.files.file_state import are_same, look_at

@@ -22,19 +22,20 @@ from metier.engine.entries.run import ModelChanged, RunAdopted, RunFailed, RunPa
 from metier.engine.entries.skill import RANKING_VERSION, ContextDisclosed, SkillsRanked
 from metier.engine.entries.step import HooksRan, StepFinished, StepInDoubt
 from metier.engine.entries.task import ChildRequested, ResultChecked
-from metier.engine.execution.delegating import find_open_delegations
-from metier.engine.execution.stepping import build_intent, record_intents
+from metier.engine.execution.child_execution import find_open_delegations
+from metier.engine.execution.step_execution import build_intent, record_intents
 from metier.engine.journal import RunLog
 from metier.engine.loop import drive
 from metier.engine.perform import perform
-from metier.engine.phases import IllegalTransition
-from metier.engine.replaying.recorded_store import RecordedStore
-from metier.engine.replaying.recording import Diverged, Divergence, Recording, is_given
+from metier.engine.replay.recorded_store import RecordedStore
+from metier.engine.replay.recording import Diverged, Divergence, Recording, is_given
 from metier.engine.request_parts.fingerprints import Fingerprint, Fingerprints
 from metier.engine.services import Services, use_model
-from metier.engine.state import RunState, apply
-from metier.engine.steps import Step
-from metier.engine.stopping import Stopper
+from metier.engine.state.fold import apply
+from metier.engine.state.phases import IllegalTransition
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
+from metier.engine.stopper import Stopper
 from metier.errors import PromptTooLarge
 from metier.events.record import EventRecord
 from metier.messages import ModelReply

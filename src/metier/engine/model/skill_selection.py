@@ -19,10 +19,10 @@ from metier.engine.entries.skill import (
     SkillsRanked,
 )
 from metier.engine.journal import RunLog
-from metier.engine.model.prompting import build_catalog, list_described
+from metier.engine.model.prompt import build_catalog, list_described
 from metier.engine.projection import SUMMARY_CHARACTERS
 from metier.engine.services import Services
-from metier.engine.state import RunState
+from metier.engine.state.run_state import RunState
 from metier.errors import NoSkillMatches
 from metier.events.skill import (
     Candidate,

@@ -13,11 +13,11 @@ from pydantic import JsonValue
 from metier.approval.canonical import canonical_text
 from metier.approval.judge import name_call
 from metier.approval.verdict import Verdict
-from metier.engine.calls import edit_arguments
 from metier.engine.decide import judge_step
 from metier.engine.services import Services
-from metier.engine.state import RunState
-from metier.engine.steps import Step
+from metier.engine.state.calls import edit_arguments
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
 from metier.errors import ToolFailed
 from metier.tools.toolbox import Toolbox
 

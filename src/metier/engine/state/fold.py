@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
 from metier.decisions import ActionStep, TaskState, find_invocation, find_owner
-from metier.engine.calls import build_identity, build_memory_key, edit_arguments
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, ProgressVerified
@@ -41,11 +40,12 @@ from metier.engine.entries.step import (
     UndoStarted,
 )
 from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested, ResultChecked, TaskPlanned
-from metier.engine.hooks.due import apply_hooks
-from metier.engine.phases import IllegalTransition
-from metier.engine.run_state import RunState, adopt, reopen
-from metier.engine.state_parts.child import Child
-from metier.engine.steps import Step, add_candidates, build_exchange, read_plan
+from metier.engine.state.authority import adopt, reopen
+from metier.engine.state.calls import build_identity, build_memory_key, edit_arguments
+from metier.engine.state.due_hooks import apply_hooks
+from metier.engine.state.phases import IllegalTransition
+from metier.engine.state.run_state import Child, RunState
+from metier.engine.state.steps import Step, add_candidates, build_exchange, read_plan
 from metier.messages import Spent
 from metier.store.usage import Amounts, parse_hour
 

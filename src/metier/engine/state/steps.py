@@ -13,11 +13,11 @@ from metier.context.layers import Exchange
 from metier.context.outside_text import TOOL_OUTPUT, fence
 from metier.context.trimming import READING_TOOL
 from metier.decisions import ActionStep, StepExecutionResult, read_failure
-from metier.engine.calls import build_identity
 from metier.engine.entries.model import Rejection
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.step import HooksRan, StepFinished, StepStarted
 from metier.engine.entries.task import ChildRequested
+from metier.engine.state.calls import build_identity
 from metier.events.step import PlanStep
 from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
 

@@ -1,13 +1,11 @@
-"""The spans of a run as a fold of its journal: each is closed by one entry, and is the same whenever it is folded.
-
-Pure: times are those that entries note. A driver folds entry by entry and exports what closes; an export folds the
-whole journal again and gets spans with the same ids.
-"""
+"""The spans of a trace, folded from the journal of a run. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from metier.decisions import ActionStep
+from metier.engine import span_attributes as attributes
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
@@ -16,11 +14,40 @@ from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.entries.step import DoubtResolved, StepFinished, StepStarted
 from metier.engine.entries.task import ChildRequested
 from metier.engine.entries.timed_entry import TimedEntry
-from metier.engine.tracing import span_attributes as attributes
-from metier.engine.tracing.open_span import OpenSpan
 from metier.telemetry.otel import names
-from metier.telemetry.otel.span import Span, SpanKind
+from metier.telemetry.otel.span import AttributeValue, Span, SpanKind
 from metier.telemetry.otel.trace_context import TraceParent, build_entry_id, build_span_id
+
+_SUBJECT_OF = {
+    names.CHAT: names.REQUEST_MODEL,
+    names.EXECUTE_TOOL: names.TOOL_NAME,
+    names.INVOKE_AGENT: names.AGENT_NAME,
+    names.INVOKE_WORKFLOW: names.WORKFLOW_NAME,
+    names.RUN_SCRIPT: names.SCRIPT,
+    names.AWAIT_APPROVAL: names.TOOL_NAME,
+}
+"""The attribute whose value is in the name of a span, by operation."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenSpan:
+    span_id: str
+    parent_id: str
+    began: datetime
+    attributes: dict[str, AttributeValue]
+    kind: SpanKind = "internal"
+
+    @property
+    def name(self) -> str:
+        """As the conventions build it: the operation and its subject, both few in number."""
+        operation = str(self.attributes.get(names.OPERATION, ""))
+        subject = self.attributes.get(_SUBJECT_OF.get(operation, ""), "")
+        return f"{operation} {subject}" if subject else operation
+
+    @property
+    def call_id(self) -> str:
+        return str(self.attributes.get(names.TOOL_CALL_ID, ""))
+
 
 RUN = "run"
 MODEL = "model"

@@ -11,8 +11,8 @@ from metier.approval.judge import name_call
 from metier.context.outside_text import render_nearby
 from metier.definitions.project_files import ProjectFile
 from metier.engine.entries.step import StepFinished
-from metier.engine.state import RunState
-from metier.engine.steps import Step
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
 from metier.events.model import InstructionFile, ProjectInstructionsLoaded
 from metier.events.payload import Payload
 

@@ -27,18 +27,17 @@ from metier.engine.entries.question import InputAsked
 from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import FailureTold, SpoolIdentity, StepFinished, StepRetried, StepStarted
 from metier.engine.entries.task import ChildRequested
-from metier.engine.execution.approvals import find_approved_base
-from metier.engine.execution.file_changes import add_changes, note_before
+from metier.engine.execution.approval_requests import find_approved_base
+from metier.engine.execution.file_changes import add_changes, end_if_changed, look_at_protected, note_before
+from metier.engine.execution.judged_paths import build_guard
 from metier.engine.execution.past_results import keep_results
-from metier.engine.execution.paths import build_guard
-from metier.engine.execution.protecting import end_if_changed, look_at_protected
 from metier.engine.journal import RunLog
 from metier.engine.model.media import keep_media
-from metier.engine.model.planning import get_disclosure_limits
-from metier.engine.nearby import add_nearby
+from metier.engine.model.skill_selection import get_disclosure_limits
+from metier.engine.nearby_instructions import add_nearby
 from metier.engine.services import Services
-from metier.engine.steps import Step, read_plan
-from metier.engine.unwrapping import unwrapped
+from metier.engine.state.steps import Step, read_plan
+from metier.errors import unwrapped
 from metier.events.payload import Payload
 from metier.events.skill import SkillDisclosureLoaded
 from metier.events.step import SkillStepExecuted

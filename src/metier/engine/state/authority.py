@@ -1,0 +1,127 @@
+"""Authority over a run: the settings, model, code and limits that hold since it was adopted or changed. Pure."""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.limits import LimitsRaised
+from metier.engine.entries.run import (
+    ModelChanged,
+    RunAdopted,
+    RunReopened,
+    RunStarted,
+    SkillCodeAccepted,
+)
+from metier.engine.entries.step import UndoFinished, UndoStarted
+from metier.engine.state.phases import IllegalTransition
+from metier.engine.state.run_state import RunState
+from metier.engine.state.steps import Step
+from metier.tools.effects import REPEATABLE
+
+KEPT_PAUSES = frozenset({"input", "delegation", "step_failed"})
+"""What an adopted run still waits for: an answer, a child, a decision about a step of its task."""
+
+
+def find_authority(entries: Sequence[Entry]) -> RunStarted | None:
+    """The start of the run with the model and settings it has now, since it was last adopted or its model changed."""
+    started = find_origin(entries)
+    if started is None:
+        return None
+    changed = takewhile(lambda entry: not isinstance(entry, RunAdopted), reversed(entries))
+    last = next((entry for entry in changed if isinstance(entry, ModelChanged)), None)
+    return started if last is None else change_model(started, last)
+
+
+def find_origin(entries: Sequence[Entry]) -> RunStarted | None:
+    """The start of the run, as it was or since it was last adopted; nothing without a beginning."""
+    started = entries[0] if entries else None
+    if not isinstance(started, RunStarted):
+        return None
+    adopted = next((entry for entry in reversed(entries) if isinstance(entry, RunAdopted)), None)
+    return started if adopted is None else take_authority(started, adopted)
+
+
+def change_model(started: RunStarted, entry: ModelChanged) -> RunStarted:
+    """The start of the run with another model and the settings that go with it."""
+    pins = {**started.pins, **entry.pins}
+    return started.model_copy(update={"provider": entry.provider, "model": entry.model, "pins": pins})
+
+
+def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
+    """How the run stands since it was adopted."""
+    update = adopted.model_dump(exclude={"kind", "limits", "nonce", "hooks", "tells_begun"})
+    return started.model_copy(update=update | {"limits": adopted.limits, "hooks": adopted.hooks})
+
+
+def put_back(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
+    """Nothing that was approved or under way elsewhere counts here: each step is asked about before it runs.
+
+    `answering` is the step whose question a user has not answered.
+    """
+    for step in steps:
+        if step.phase != "finished" and step.delegated is None and step.step_id != answering:
+            was_begun = step.started is not None and step.started.effect not in REPEATABLE
+            step.may_be_done = step.may_be_done or (was_begun and tells_begun)
+            step.phase, step.started, step.is_foreign = "pending", None, True
+
+
+def adopt(state: RunState, entry: RunAdopted) -> None:
+    if state.started is None:
+        raise IllegalTransition("A run is adopted that never started")
+    state.started = take_authority(state.started, entry)
+    state.limits = state.started.limits
+    state.remembered.clear()
+    state.is_foreign, state.nonce = True, entry.nonce
+    answering = state.question.step_id if state.question else ""
+    put_back(state.steps, answering=answering, tells_begun=entry.tells_begun)
+    if state.pause is not None and state.pause.pause not in KEPT_PAUSES:
+        state.pause, state.status = None, "in_progress"
+
+
+def _accept_code(state: RunState, entry: SkillCodeAccepted) -> None:
+    """From here on the run is pinned to these trees."""
+    if state.started is None:
+        raise IllegalTransition("Code is accepted for a run that never started")
+    state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
+
+
+def _change_model(state: RunState, entry: ModelChanged) -> None:
+    if state.started is None:
+        raise IllegalTransition("The model of a run changes that never started")
+    state.started = change_model(state.started, entry)
+    # Another model has another window and another tokenizer.
+    state.prompt_limit, state.factor = None, 1.0
+
+
+def reopen(
+    state: RunState,
+    entry: LimitsRaised | RunReopened | SkillCodeAccepted | ModelChanged | UndoStarted | UndoFinished,
+) -> None:
+    """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays.
+
+    Files that were restored are no concern of the run: it knows what it did.
+    """
+    if isinstance(entry, UndoStarted | UndoFinished):
+        state.undone += isinstance(entry, UndoStarted)
+        return
+    if isinstance(entry, SkillCodeAccepted):
+        _accept_code(state, entry)
+        return
+    if isinstance(entry, ModelChanged):
+        _change_model(state, entry)
+        return
+    if isinstance(entry, LimitsRaised):
+        raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
+        state.limits = state.limits.model_copy(update=raised)
+        return
+    if entry.step_id:
+        step = state.step(entry.step_id)
+        step.phase, step.finished, state.pause, state.status = "running", None, None, "in_progress"
+        return
+    if state.phase != "ERROR":
+        raise IllegalTransition("Only a run that failed can be reopened")
+    state.reopened = state.failure.reason if state.failure is not None else ""
+    state.failure, state.status, state.result, state.phase = None, "in_progress", "", state.failed_in
+    if state.reply is not None and state.reply.shortfall is not None:
+        # The backbone had given up in this very reply: it is asked again.
+        state.reply, state.decision, state.steps, state.phase = None, None, [], "CALL_LLM"
