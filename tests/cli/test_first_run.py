@@ -215,3 +215,6 @@ def test_a_run_that_makes_changes_without_asking_says_so_in_one_line(
         capsys.readouterr()
         assert workspace.agent("run", "say it", *flags) == 0
         assert (notice in capsys.readouterr().err) == is_told, flags
+    workspace.write(".agent/agents/broken/AGENT.md", "---\nname: [\n---\n")
+    assert workspace.agent("run", "say it", "--agent", "broken") == 2
+    assert notice not in capsys.readouterr().err

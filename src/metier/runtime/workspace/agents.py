@@ -167,6 +167,8 @@ def check_model(place: Host, agent_id: str, *, model: str) -> None:
 def approves_changes(place: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
     """Whether a run of this agent makes changes without asking: its profile allows them, and it has a tool for them."""
     definition = _read_definition(place, agent_id)
+    if agent_id and definition is None:  # broken: the run does not start
+        return False
     if choose_profile(place.settings.runtime.profile, definition) != "permissive":
         return False
     agent = AgentInForce(place=place, definition=definition)
