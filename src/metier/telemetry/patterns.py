@@ -189,6 +189,15 @@ _AFTER_PREFIX: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """Kind, prefixes, and what follows one of the prefixes."""
 
 _ANCHORED: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("mailersend", ("mlsn.",), _START + r"mlsn\.[a-f0-9]{64}" + _END),
+    ("neon", ("npg_",), _START + r"npg_(?=[A-Za-z]*\d)[A-Za-z0-9]{12,}"),
+    ("infisical", ("st.",), _START + rf"st\.{_UUID}\.[a-f0-9]{{32}}\.[a-f0-9]{{32}}" + _END),
+    ("linkedin", ("WPL_AP",), _START + r"WPL_AP\d\.[A-Za-z0-9]{12,}\.[A-Za-z0-9]{8,}={0,2}"),
+    ("instagram", ("IGQV", "IGQW", "IGAA"), _START + r"IG(?:QV|QW|AA)[A-Za-z0-9_-]{80,}"),
+    ("intercom", ("dG9rO",), _START + r"dG9rO[A-Za-z0-9+/]{40,}={0,2}"),
+    ("twitter", ("AAAAAAAAAAAAAAAAAAAAA",), _START + r"A{21,}(?=[A-Za-z0-9%]{0,80}\d)[A-Za-z0-9%]{40,}"),
+    ("salesforce", ("00D",), _START + r"00D[A-Za-z0-9]{12,15}![A-Za-z0-9._]{80,}"),
+    ("adyen", ("AQE",), _START + r"AQE[A-Za-z0-9+/]{60,}=?-[A-Za-z0-9+/]{32,}=?-[A-Za-z0-9]{8,}"),
     ("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), _START + r"A[A-Z]{3}[A-Z0-9]{16}" + _END),
     ("aws", ("A3T",), _START + r"A3T[A-Z0-9]{17}" + _END),
     ("aws", ("ABSK",), _START + r"ABSK[A-Za-z0-9]{12}[A-Za-z0-9+/]{80,}={0,2}"),
@@ -254,6 +263,17 @@ _IN_CONTEXT: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("access_token$production$",),
         r"access_token\$production\$(?P<v>[0-9a-z]{16}\$[0-9a-f]{32})",
     ),
+    ("opsgenie", ("GenieKey ",), rf"GenieKey (?P<v>{_UUID})"),
+    ("okta", ("SSWS ",), r"SSWS (?P<v>00[A-Za-z0-9_-]{40})"),
+    ("infura", ("infura.io/",), r"infura\.io/(?:ws/)?v3/(?P<v>[a-f0-9]{32})"),
+    ("alchemy", (".alchemy.com/v2/",), r"\.alchemy\.com/v2/(?P<v>[A-Za-z0-9_-]{21,})"),
+    (
+        "password-hash",
+        ("$apr1$", "$1$", "$5$", "$6$"),
+        r"\$(?:apr1|1|5|6)\$(?P<v>(?:rounds=\d+\$)?[A-Za-z0-9./]{1,16}\$[A-Za-z0-9./]{22,86})",
+    ),
+    ("password-hash", ("$2a$", "$2b$", "$2y$"), r"\$2[aby]\$\d\d\$(?P<v>[A-Za-z0-9./]{53})"),
+    ("password-hash", ("$argon2", "$y$"), r"\$(?:argon2(?:id|i|d)|y)\$(?P<v>[A-Za-z0-9+/.=,$]{40,})"),
     ("sshpass", ("sshpass -p",), r"sshpass -p ?['\"]?(?P<v>[^\s'\"]{3,256})"),
 )
 """Secrets that the text around them gives away: kind, the literals that begin the match, and the whole expression."""
@@ -279,6 +299,7 @@ _INSIDE: tuple[tuple[bytes, str, str], ...] = (
         "asana",
         rf"(?P<v>(?:[12]/\d{{13,19}}(?:/\d{{13,19}})?|{_UUID}):[a-f0-9]{{32}})" + _END,
     ),
+    (rb"NRAL", "newrelic", r"[a-f0-9]{36}NRAL" + _END),
     (rb"\.[a-f0-9]{64}", "airtable", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
     (rb"\.[a-f0-9]{24}\.", "harness", r"[ps]at\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}"),
 )
