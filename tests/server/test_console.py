@@ -307,3 +307,24 @@ def test_a_viewer_sees_the_inbox_without_buttons(scene: Workspace, model: ModelS
         assert "This will change the file notes/roadmap.md" in page
         assert 'value="approved"' not in page
         assert "is read-only" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("echo \x1b]0; touch made #\x07", "echo \\x1b]0; touch made #\\x07"),
+        ("curl -u me:abc;touch${IFS}made x", "curl -u me:abc;touch${IFS}made x"),
+        ("cat a\u202eb", "cat a\\u202eb"),
+    ],
+)
+def test_the_page_of_an_approval_hides_nothing_that_would_run(
+    scene: Workspace, model: ModelServer, console: ConsoleClient, command: str, shown: str
+) -> None:
+    model.follow(calls("Bash", command=command), says("Done."))
+    scene.agent("run", "Do it", "-q")
+    console.open("/")
+    (name,) = re.findall(r'id="approval-(ap-\w+)"', console.page)
+
+    console.open(f"/approvals/{name}")
+
+    assert shown in console.words()

@@ -33,9 +33,13 @@ def show_call_text(text: str, redactor: Redactor) -> str:
     and `sshpass -p a;rm` would show no `rm`.
     """
     known = redactor.redact_known(text)
-    signs = _SIGNS.findall(known)
     readings = (redactor.redact(text), _build_format_redactor().redact(known))
-    return reveal(next((masked for masked in readings if _SIGNS.findall(masked) == signs), known))
+    return reveal(next((masked for masked in readings if has_same_signs(masked, known)), known))
+
+
+def has_same_signs(masked: str, text: str) -> bool:
+    """Return False if masking a text hid a sign by which a shell tells commands apart."""
+    return _SIGNS.findall(masked) == _SIGNS.findall(text)
 
 
 @functools.cache

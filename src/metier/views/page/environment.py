@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.telemetry.call_text import has_same_signs
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import reveal, sanitize
 from metier.views.closing import find_seconds, format_cost, format_seconds, format_tokens
@@ -115,8 +116,10 @@ class _OutsideTexts(Struct, frozen=True):
     clean: Callable[[str], str]
 
     def render_json(self, value: JsonValue) -> str:
-        """As people read it; a text stays the text that it is."""
-        return self.sanitize(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+        """As people read it; a text stays the text that it is, and no sign of a shell is hidden."""
+        text = reveal(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+        masked = self.clean(text)
+        return masked if has_same_signs(masked, text) else text
 
     def sanitize(self, text: str) -> str:
         """Sanitised first: a secret that colour codes cut into pieces is whole again when it is looked for."""
