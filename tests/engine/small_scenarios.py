@@ -26,11 +26,11 @@ from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import DATABASE
 from metier.store.base import Lease, Store, StoredEntry
 from metier.store.machine import Machine
+from metier.store.wrapper import StoreWrapper
 from metier.testing.crash_kit import record_effect
 from metier.testing.crash_points import Points
 from metier.testing.crash_scenario import OpenStore, Reach, Scenario, open_pointed_sqlite
 from metier.testing.recorded_effect import RecordedEffect, build_settle
-from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolResult
 
 LINES: list[list[Call]] = [

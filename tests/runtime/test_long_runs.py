@@ -21,8 +21,8 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.base import StoredEntry
+from metier.store.wrapper import StoreWrapper
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
-from metier.testing.store_wrapper import StoreWrapper
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

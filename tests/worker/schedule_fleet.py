@@ -24,8 +24,8 @@ from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 from metier.store.base import Lease, RunRow, Store, StoredEntry
 from metier.store.schedules import Firing, FiringOutcome, ScheduleMark, ScheduleRow, ScheduleStore
+from metier.store.wrapper import StoreWrapper
 from metier.testing.scripted import ScriptedProvider
-from metier.testing.store_wrapper import StoreWrapper
 
 LOOK_SECONDS = 0.05
 DEATH = 0.06

@@ -14,7 +14,7 @@ from metier.runtime.queue.pool import Job, RunPool, work_on
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease, RunRow, StoredEntry
-from metier.testing.store_wrapper import StoreWrapper
+from metier.store.wrapper import StoreWrapper
 from services.worker_load import Load, build_place
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

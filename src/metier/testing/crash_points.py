@@ -27,7 +27,7 @@ from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
 from metier.runtime.host import Host
 from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
-from metier.testing.store_wrapper import StoreWrapper
+from metier.store.wrapper import StoreWrapper
 from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult
 
 REACHED, ARMED = "reached", "armed"

@@ -8,7 +8,7 @@ from typing import Literal
 from metier.decisions import TaskState
 from metier.engine.entries.entry import parse_entry
 from metier.engine.replay.recording import Recording
-from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSearch, Store, StoredEntry
+from metier.store.base import ApprovalRow, Lease, RunRow, Store, StoredEntry
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,
     Claim,
@@ -20,9 +20,7 @@ from metier.store.contexts import (
     Redemption,
     StoredMessage,
 )
-from metier.store.outbox import OutboxStore
-from metier.store.schedules import ScheduleStore
-from metier.store.usage import UsageStore
+from metier.store.wrapper import StoreReader
 
 
 class RecordedContexts:
@@ -73,12 +71,15 @@ class RecordedContexts:
         return await self._contexts.list_contexts(task_state=task_state, limit=limit)
 
 
-class RecordedStore:
-    """`store.base.Store` in front of another one, which it never changes."""
+class RecordedStore(StoreReader):
+    """`store.base.Store` in front of another one, which it never changes.
+
+    Schedules, outbox and usage are those of the real store: only the driver of a run writes them, not its replay.
+    """
 
     def __init__(self, store: Store, tape: Recording, *, blobs: Mapping[str, bytes] | None = None) -> None:
         """`blobs` are there beside those of the real store."""
-        self._store = store
+        super().__init__(store)
         self._tape = tape
         self._blobs = dict(blobs or {})
         self._contexts = RecordedContexts(store.contexts)
@@ -86,21 +87,6 @@ class RecordedStore:
     @property
     def contexts(self) -> RecordedContexts:
         return self._contexts
-
-    @property
-    def schedules(self) -> ScheduleStore:
-        """Those of the real store: no run reads or writes them."""
-        return self._store.schedules
-
-    @property
-    def outbox(self) -> OutboxStore:
-        """That of the real store: a replay tells of nothing."""
-        return self._store.outbox
-
-    @property
-    def usage(self) -> UsageStore:
-        """That of the real store: usage is recorded by the driver of a run, not by its replay."""
-        return self._store.usage
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
         del row, entries
@@ -118,19 +104,10 @@ class RecordedStore:
         for entry in entries:
             self._tape.take(parse_entry(entry.data))
 
-    async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
-        return await self._store.read_journal(run_id, after=after, limit=limit)
-
-    async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
-        return await self._store.wait_for_entries(run_id, after=after, seconds=seconds)
-
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
         """A replay has no queue to claim from."""
         del queue, owner, seconds
         return None
-
-    async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
-        return await self._store.list_stale(queue=queue, limit=limit)
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         del seconds
@@ -148,33 +125,6 @@ class RecordedStore:
     async def ask_to_end(self, run_id: str, ending: str) -> None:
         del run_id, ending
 
-    async def find_run(self, run_id: str) -> RunRow | None:
-        return await self._store.find_run(run_id)
-
-    async def list_runs(
-        self,
-        *,
-        prefix: str = "",
-        status: TaskState | None = None,
-        context_id: str = "",
-        queue: str = "",
-        before: int = 0,
-        limit: int = 100,
-    ) -> list[RunRow]:
-        return await self._store.list_runs(
-            prefix=prefix, status=status, context_id=context_id, queue=queue, before=before, limit=limit
-        )
-
-    async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
-        return await self._store.search_runs(search, before=before, limit=limit)
-
-    async def list_ended(
-        self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
-    ) -> list[RunRow]:
-        return await self._store.list_ended(
-            updated_before=updated_before, after=after, number_below=number_below, limit=limit
-        )
-
     async def delete_run(self, run_id: str) -> None:
         del run_id
 
@@ -191,7 +141,7 @@ class RecordedStore:
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
-        return self._blobs[digest] if digest in self._blobs else await self._store.get_blob(digest)
+        return self._blobs[digest] if digest in self._blobs else await self.inner.get_blob(digest)
 
     async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
         del lease, row
@@ -207,17 +157,6 @@ class RecordedStore:
     ) -> bool:
         del approval_id, status, decided_by, reason, edited_payload
         return False
-
-    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
-        return await self._store.find_approvals(prefix, limit=limit)
-
-    async def list_approvals(
-        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
-    ) -> list[ApprovalRow]:
-        return await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=limit)
-
-    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
-        return await self._store.list_attempts(approval_id)
 
     async def close(self) -> None:
         return None

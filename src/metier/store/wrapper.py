@@ -1,4 +1,4 @@
-"""A store that hands everything on to another one: what a wrapper around a store starts from."""
+"""Stores in front of another store."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,8 +12,11 @@ from metier.store.schedules import ScheduleStore
 from metier.store.usage import UsageStore
 
 
-class StoreWrapper:
-    """`store.base.Store` by delegation. Override what should be different."""
+class StoreReader:
+    """The reads of another store. A subclass is a `store.base.Store` only if it decides about every write.
+
+    A replay builds on this: a write that is added to `Store` later is refused, not passed on to the real store.
+    """
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -34,43 +37,14 @@ class StoreWrapper:
     def usage(self) -> UsageStore:
         return self.inner.usage
 
-    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
-        await self.inner.create_run(row, entries)
-
-    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
-        return await self.inner.begin_run(row, entries, owner=owner, seconds=seconds)
-
-    async def append(
-        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
-    ) -> None:
-        await self.inner.append(lease, first_seq, entries, durable=durable)
-
     async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
         return await self.inner.read_journal(run_id, after=after, limit=limit)
-
-    async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        return await self.inner.take_lease(run_id, owner=owner, seconds=seconds)
-
-    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
-        return await self.inner.claim_run(queue=queue, owner=owner, seconds=seconds)
 
     async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
         return await self.inner.list_stale(queue=queue, limit=limit)
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
         return await self.inner.wait_for_entries(run_id, after=after, seconds=seconds)
-
-    async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
-        await self.inner.renew_lease(lease, seconds=seconds)
-
-    async def release_lease(self, lease: Lease) -> None:
-        await self.inner.release_lease(lease)
-
-    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
-        await self.inner.update_run(lease, changes)
-
-    async def ask_to_end(self, run_id: str, ending: str) -> None:
-        await self.inner.ask_to_end(run_id, ending)
 
     async def find_run(self, run_id: str) -> RunRow | None:
         return await self.inner.find_run(run_id)
@@ -99,6 +73,53 @@ class StoreWrapper:
             updated_before=updated_before, after=after, number_below=number_below, limit=limit
         )
 
+    async def get_blob(self, digest: str) -> bytes:
+        return await self.inner.get_blob(digest)
+
+    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
+        return await self.inner.find_approvals(prefix, limit=limit)
+
+    async def list_approvals(
+        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
+    ) -> list[ApprovalRow]:
+        return await self.inner.list_approvals(run_id=run_id, status=status, after=after, limit=limit)
+
+    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
+        return await self.inner.list_attempts(approval_id)
+
+
+class StoreWrapper(StoreReader):
+    """`store.base.Store` by delegation. Override the methods that should behave differently."""
+
+    async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
+        await self.inner.create_run(row, entries)
+
+    async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
+        return await self.inner.begin_run(row, entries, owner=owner, seconds=seconds)
+
+    async def append(
+        self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
+    ) -> None:
+        await self.inner.append(lease, first_seq, entries, durable=durable)
+
+    async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        return await self.inner.take_lease(run_id, owner=owner, seconds=seconds)
+
+    async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
+        return await self.inner.claim_run(queue=queue, owner=owner, seconds=seconds)
+
+    async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
+        await self.inner.renew_lease(lease, seconds=seconds)
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self.inner.release_lease(lease)
+
+    async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
+        await self.inner.update_run(lease, changes)
+
+    async def ask_to_end(self, run_id: str, ending: str) -> None:
+        await self.inner.ask_to_end(run_id, ending)
+
     async def delete_run(self, run_id: str) -> None:
         await self.inner.delete_run(run_id)
 
@@ -110,9 +131,6 @@ class StoreWrapper:
 
     async def put_blob(self, data: bytes) -> str:
         return await self.inner.put_blob(data)
-
-    async def get_blob(self, digest: str) -> bytes:
-        return await self.inner.get_blob(digest)
 
     async def put_approval(self, lease: Lease, row: ApprovalRow) -> None:
         await self.inner.put_approval(lease, row)
@@ -129,17 +147,6 @@ class StoreWrapper:
         return await self.inner.decide_approval(
             approval_id, status=status, decided_by=decided_by, reason=reason, edited_payload=edited_payload
         )
-
-    async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
-        return await self.inner.find_approvals(prefix, limit=limit)
-
-    async def list_approvals(
-        self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
-    ) -> list[ApprovalRow]:
-        return await self.inner.list_approvals(run_id=run_id, status=status, after=after, limit=limit)
-
-    async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
-        return await self.inner.list_attempts(approval_id)
 
     async def close(self) -> None:
         await self.inner.close()
