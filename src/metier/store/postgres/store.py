@@ -15,8 +15,8 @@ from metier.store.postgres.schema import Connection
 from metier.store.queries import journal, run_index
 from metier.store.sql_store import SqlStore
 
-_MAX_UNFLUSHED = 32
-"""Entries of a run that are held in memory until an append makes them durable."""
+_MAX_UNFLUSHED = 500
+"""Entries of a run that are held in memory, about 1 MB. The next append flushes them, which takes milliseconds."""
 
 
 async def open_postgres_store(
