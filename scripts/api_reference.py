@@ -27,11 +27,11 @@ def _describe(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - any pub
     yield f"## metier.{name}\n"
     if inspect.isclass(value):
         bases = ", ".join(base.__name__ for base in value.__bases__ if base is not object)
-        yield f"A class{f' ({bases})' if bases and not bases.startswith('Protocol') else ''}.\n"
-        yield _first_words(value) + "\n"
+        kind = f"Subclass of `{bases}`. " if bases and not bases.startswith("Protocol") else ""
+        yield f"{kind}{_first_words(value)}\n"
         rows = list(_list_members(value))
         if rows:
-            yield "| member | what it is |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+            yield "\n".join(rows) + "\n"
     elif callable(value):
         yield f"```python\n{name}{_signature(value)}\n```\n"
         yield _first_words(value) + "\n"
@@ -44,12 +44,12 @@ def _list_members(value: type) -> Iterator[str]:
         if name.startswith("_"):
             continue
         if inspect.isfunction(member):
-            yield f"| `{name}{_signature(member, is_method=True)}` | {_first_words(member)} |".replace("\n", " ")
+            yield f"- `{name}{_signature(member, is_method=True)}`: {_first_words(member)}"
         elif isinstance(member, property) and member.fget is not None:
-            yield f"| `{name}` | {_first_words(member.fget)} |".replace("\n", " ")
+            yield f"- `{name}`: {_first_words(member.fget)}"
     fields = [name for name in getattr(value, "__annotations__", {}) if not name.startswith("_")]
     if fields:
-        yield f"| fields | {', '.join(f'`{name}`' for name in fields)} |"
+        yield f"- Fields: {', '.join(f'`{name}`' for name in fields)}"
 
 
 def _signature(value: Any, *, is_method: bool = False) -> str:  # noqa: ANN401
@@ -67,7 +67,7 @@ def _signature(value: Any, *, is_method: bool = False) -> str:  # noqa: ANN401
         else parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in kept
     ]
-    return str(inspect.Signature(plain)).replace("|", "\\|") if is_method else str(inspect.Signature(plain))
+    return str(inspect.Signature(plain))
 
 
 def _first_words(value: Any) -> str:  # noqa: ANN401
@@ -82,12 +82,17 @@ def render_http() -> str:
     parts = [
         "# HTTP API\n",
         "The routes of `agent serve`; `/api/openapi.json` has the fields. See [the server](../operations/server.md).\n",
-        "| route | what it does | parameters |\n| --- | --- | --- |",
+        "Every POST also accepts the header `Idempotency-Key`.\n",
+        "| route | purpose | parameters |\n| --- | --- | --- |",
     ]
     for path, operations in sorted(schema["paths"].items()):
         for method in _METHODS:
             if operation := operations.get(method):
-                named = ", ".join(f"`{each['name']}`" for each in operation.get("parameters", []))
+                named = ", ".join(
+                    f"`{each['name']}`"
+                    for each in operation.get("parameters", [])
+                    if each["in"] != "path" and each["name"] != "Idempotency-Key"
+                )
                 parts.append(f"| `{method.upper()} {path}` | {_summarise(operation)} | {named} |")
     return "\n".join(parts) + "\n"
 

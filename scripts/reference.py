@@ -1,4 +1,4 @@
-"""Write the generated docs: the reference, a drawing, the table of programs. `--check` fails when stale."""
+"""Write the generated docs: reference, package diagram, program table, llms.txt. `--check` fails if one is stale."""
 
 import re
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 
 from api_reference import render_http, render_python
 from house import render_house
+from llms import render_llms
 from program_starts import render_page
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -16,10 +17,16 @@ from metier import errors
 from metier.cli.help.help_texts import dress, load_texts
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.events.record import SCHEMA_VERSION, EventRecord, payload_types
-from metier.settings.template import setting_rows
+from metier.settings.template import SettingRow, setting_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by `./dev docs`. Do not edit. -->\n\n"
+SHARED_OPTIONS = {"--json": "Print JSON.", "--config": "Settings file to use."}
+SETTINGS_HEAD = """# Settings
+
+Every key of `agent.yaml`. The environment variable of a key is `AGENT_` and the key in capitals: `runtime.max_turns` is
+`AGENT_RUNTIME_MAX_TURNS`. See [configuration](../definitions/configuration.md).
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -46,6 +53,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/http.md": render_http,
         "reference/python.md": render_python,
         "house.svg": render_house,
+        "llms.txt": render_llms,
         "contributing/programs.md": render_page,
     }
 
@@ -60,7 +68,11 @@ def _get_head(page: str) -> str:
 
 
 def render_commands() -> str:
-    parts = ["# Commands\n"]
+    parts = [
+        "# Commands\n",
+        "`agent help COMMAND` prints the same text. Options that many commands share:\n",
+        "\n".join(f"- `{names}`: {text}" for names, text in SHARED_OPTIONS.items()) + "\n",
+    ]
     for name in COMMANDS:
         if name not in ALIASES:
             command = load_command(name)
@@ -71,40 +83,62 @@ def render_commands() -> str:
 
 def _command_sections(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer exports no command type
     yield f"## `{path}`\n\n{(command.help or '').strip()}\n"
-    rows = [_parameter_row(parameter) for parameter in command.params if not parameter.hidden]
-    if rows:
-        yield _table(["argument or option", "what it does", "default"], rows)
+    shown = [parameter for parameter in command.params if not parameter.hidden]
+    shared = [f"`{names}`" for names in map(_parameter_names, shown) if names in SHARED_OPTIONS]
+    own = [_parameter_line(parameter) for parameter in shown if _parameter_names(parameter) not in SHARED_OPTIONS]
+    if own:
+        yield "\n".join(own) + "\n"
+    if shared:
+        yield f"{'Also accepts' if own else 'Accepts'} {' and '.join(shared)}.\n"
     text = load_texts().get(path)
     if text is not None:
-        lines = [f"{example.line}{f'    # {example.note}' if example.note else ''}" for example in text.examples]
+        lines = [f"{example.line}{f'  # {example.note}' if example.note else ''}" for example in text.examples]
         yield "\n".join(["```sh", *lines, "```", ""])
     for name, child in getattr(command, "commands", {}).items():
         yield from _command_sections(child, f"{path} {name}")
 
 
-def _parameter_row(parameter: Any) -> list[str]:  # noqa: ANN401
-    is_argument = parameter.param_type_name == "argument"
-    names = parameter.name.upper() if is_argument else ", ".join([*parameter.opts, *parameter.secondary_opts])
+def _parameter_names(parameter: Any) -> str:  # noqa: ANN401
+    if parameter.param_type_name == "argument":
+        return str(parameter.name.upper())
+    return ", ".join([*parameter.opts, *parameter.secondary_opts])
+
+
+def _parameter_line(parameter: Any) -> str:  # noqa: ANN401
     default = parameter.default
-    shown = "" if default is None or callable(default) or default in (False, (), []) else f"`{default}`"
-    return [f"`{names}`", getattr(parameter, "help", None) or "", "required" if parameter.required else shown]
+    note = ""
+    if parameter.required:
+        note = " Required."
+    elif default not in (None, False, "", (), []) and not callable(default):
+        note = f" Default: `{default}`."
+    text = (getattr(parameter, "help", None) or "").replace("\n", " ")
+    return f"- `{_parameter_names(parameter)}`: {text}{note}"
 
 
 def render_settings() -> str:
-    rows = [
-        [f"`{row.key}`", row.type, f"`{row.default}`", _words(row.allowed), _words(row.variables), row.description]
-        for row in setting_rows()
-    ]
-    head = ["key", "type", "default", "allowed", "variables", "what it does"]
-    return (
-        "# Settings\n\nEvery key of `agent.yaml`. See [configuration](../definitions/configuration.md).\n\n"
-        + _table(head, rows)
-    )
+    parts = [SETTINGS_HEAD]
+    section = ""
+    for row in setting_rows():
+        if (name := row.key.partition(".")[0]) != section:
+            section = name
+            parts.append(f"## {section}\n")
+        parts.append(f"### `{row.key}`\n\n{row.description}\n\n{_setting_facts(row)}\n")
+    return "\n".join(parts)
+
+
+def _setting_facts(row: SettingRow) -> str:
+    facts = [row.type.capitalize()]
+    if row.allowed:
+        facts.append(", ".join(f"`{word}`" if row.type.startswith("word") else word for word in row.allowed))
+    if row.default not in ("", '""', "null", "[]", "{}"):
+        facts.append(f"default `{row.default}`")
+    facts += [f"also `{name}`" for name in row.variables[1:]]
+    return "; ".join(facts) + "."
 
 
 def render_events() -> str:
     parts = [
-        "# Events\n\nEvery line of `events.jsonl` is one record; `event_type` says which payload it carries.\n",
+        "# Events\n\nEvery line of `events.jsonl` is one record; `event_type` names its payload.\n",
         f"Schema version {SCHEMA_VERSION}.\n",
         "## The record\n",
         _fields(EventRecord),
@@ -116,8 +150,8 @@ def render_events() -> str:
 
 
 def _fields(model: type[BaseModel]) -> str:
-    rows = [[f"`{name}`", f"`{_type_name(field)}`", _default(field)] for name, field in model.model_fields.items()]
-    return _table(["field", "type", "default"], rows)
+    lines = [f"{name}: {_type_name(field)}{_default(field)}" for name, field in model.model_fields.items()]
+    return "\n".join(["```text", *lines, "```", ""]) if lines else ""
 
 
 def _type_name(field: FieldInfo) -> str:
@@ -130,13 +164,11 @@ def _type_name(field: FieldInfo) -> str:
     name = re.sub(r"\bmetier\.(events\.\w+|decisions|messages)\.", "", name).replace("NoneType", "None")
     for noise in ("typing.", "pydantic.types."):
         name = name.replace(noise, "")
-    return name.replace("|", "\\|")
+    return name
 
 
 def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    return f"`{field.get_default(call_default_factory=True)!r}`"
+    return "" if field.is_required() else f" = {field.get_default(call_default_factory=True)!r}"
 
 
 def render_exit_codes() -> str:
@@ -152,10 +184,6 @@ def render_exit_codes() -> str:
         "# Exit codes\n\n" + _table(["code", "meaning"], meaning)
         + "\n## Errors and the code they end with\n\n" + _table(["code", "error", "meaning"], sorted(rows))
     )  # fmt: skip
-
-
-def _words(words: tuple[str, ...]) -> str:
-    return "<br>".join(f"`{word}`" for word in words)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

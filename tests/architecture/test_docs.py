@@ -26,7 +26,7 @@ def commands() -> list[str]:
 def test_reference_has_every_setting_command_and_event() -> None:
     pages = {path.stem: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
 
-    missing = [row.key for row in setting_rows() if f"\n| `{row.key}` |" not in pages["settings"]]
+    missing = [row.key for row in setting_rows() if f"\n### `{row.key}`\n" not in pages["settings"]]
     missing += [name for name in payload_types() if f"\n## `{name}`\n" not in pages["events"]]
     missing += [command for command in commands() if f"\n## `{command}`\n" not in pages["commands"]]
 
