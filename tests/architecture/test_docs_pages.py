@@ -39,3 +39,19 @@ def test_files_that_pages_for_contributors_name_exist() -> None:
                 missing.append(f"{page}: {named}")
 
     assert missing == []
+
+
+def test_documentation_stays_short_and_has_diagrams() -> None:
+    pages = {page: page.read_text("utf-8") for page in DOCS.rglob("*.md")}
+    written = {page: text for page, text in pages.items() if not {"reference", "decisions"} & set(page.parts)}
+
+    def count(text: str) -> int:
+        return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+    assert sum(map(count, pages.values())) <= 60_000
+    assert [page.name for page, text in written.items() if count(text) > 1_300] == ["security.md"]
+    assert sum(text.count("```mermaid\n") for text in written.values()) >= 10
+
+
+def test_decisions_are_not_in_the_search() -> None:
+    assert all("search:\n  exclude: true\n" in page.read_text("utf-8") for page in (DOCS / "decisions").glob("*.md"))

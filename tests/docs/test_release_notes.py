@@ -28,3 +28,13 @@ def test_every_extra_that_brings_something_has_a_row_in_getting_started() -> Non
 
     assert rows == [*sorted(rows[:-1]), "all"]
     assert set(rows) == {name for name, packages in extras.items() if packages}
+
+
+def test_site_shows_this_version() -> None:
+    assert f"\ncopyright: Metier {__version__} " in (ROOT / "mkdocs.yml").read_text("utf-8")
+
+
+def test_changelog_page_has_five_highlights_per_release() -> None:
+    _, *releases = (ROOT / "docs/changelog.md").read_text("utf-8").split("\n## ")
+
+    assert {release.count("\n- ") for release in releases} == {5}
