@@ -66,6 +66,19 @@ def test_the_same_call_failing_again_ends_the_run(counter: Workspace, model: Mod
     assert counter.events()[-1]["payload"]["reason"] == "step_failed"
 
 
+def test_failed_script_of_a_skill_without_effects_is_retried_once(counter: Workspace, model: ModelServer) -> None:
+    file = counter.folder / "skills" / "counter" / "SKILL.md"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("\n---\n", "\nside_effects: {kinds: []}\n---\n", 1), encoding="utf-8")
+    model.follow(calls("script_run", **run_script("--from", "never", json=False)), says("It is broken."))
+
+    assert counter.agent("run", "Count") == 0
+
+    assert count_calls(counter) == 2
+    [retry] = [event["payload"] for event in counter.events() if event["event_type"] == "step_retry_scheduled"]
+    assert retry["reason"] == "execution_failed"
+
+
 def test_a_script_is_not_repeated_after_a_timeout(
     counter: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -422,6 +422,8 @@ def is_worth_repeating(step: Step, result: ToolResult) -> bool:
     A time-out has used its time already, and a wrong call is wrong again: both are for the model to read.
     """
     is_safe = step.started is not None and step.started.effect in REPEATABLE
+    # The effect of a script is unknown to the tool; its skill may declare that there is none.
+    is_safe = is_safe or result.meta.get("repeatable") is True
     return is_safe and result.meta.get("code") == TRANSIENT and result.meta.get("exit_code") != USAGE_ERROR
 
 

@@ -412,6 +412,7 @@ class _Record:
 
     skill: str = ""
     script: str = ""
+    is_repeatable: bool = False
     outcome: Outcome | None = None
 
 
@@ -434,6 +435,7 @@ async def _answer(tool: str, context: ToolContext, work: Callable[[_Record], Awa
         "exit_code": event.exit_code,
         "stdout_bytes": event.stdout_bytes,
         "stderr_bytes": event.stderr_bytes,
+        "repeatable": record.is_repeatable,
     }
     return replace(result, meta={**result.meta, **meta})
 
@@ -463,6 +465,7 @@ def _build_event(tool: str, result: ToolResult, record: _Record) -> SkillStepExe
 def _find(catalog: ScriptCatalog, arguments: Arguments, record: _Record) -> tuple[SkillPackage, Script]:
     package, script = catalog.find_script(str(arguments["skill_name"]), str(arguments["script_name"]))
     record.skill, record.script = package.definition.name, script.name
+    record.is_repeatable = is_declared_read(package.definition)
     return package, script
 
 
