@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from bench.routing_entry import Tool, index_tools
 from bench.routing_folder import folder_rows, repeat_words
 from bench.table import Row
-from metier.routing.cache import load_index, save_index
+from metier.routing.catalog import load_index, save_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, prefilter
 from metier.routing.ranking import RoutingIndex
 

@@ -8,8 +8,7 @@ import pytest
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
-from metier.routing.cache import FILES_KEPT, load_index, save_index
-from metier.routing.catalog import WORTH_KEEPING, open_index
+from metier.routing.catalog import FILES_KEPT, WORTH_KEEPING, load_index, open_index, save_index
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 

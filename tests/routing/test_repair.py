@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import OSA
 
-from metier.routing.ranking import build_index
+from metier.routing.ranking import CERTAINTY, MIN_SIMILARITY, build_index, find_meanings
 from metier.routing.skill import RoutableSkill
-from metier.routing.typos import CERTAINTY, MIN_SIMILARITY, find_meanings
 
 WORDS = (
     "banana bananas banner balance ballad accommodation accomodate mississippi missing committee commitee command "

@@ -8,12 +8,12 @@ from workspaces import Drill
 from metier.errors import MetierError
 from metier.events.payload import Payload
 from metier.messages import user
-from metier.providers.allowed import AllowedProvider
 from metier.providers.base import ModelRequest
 from metier.providers.facts import load_facts
 from metier.providers.failures import CallFailed, ModelNotAllowed, ServerFailed
 from metier.providers.options import ModelOptions
 from metier.providers.retry import Candidate, RetryPolicy, Turn, reply_with_retries
+from metier.providers.stand_ins import AllowedProvider
 from metier.runtime.model_providers import Models, guard
 from metier.testing.scripted import ScriptedProvider, fails, says
 

@@ -1,4 +1,4 @@
-"""What a reply cost, from the tokens the vendor counted and the prices that are known. Pure."""
+"""The cost of replies and runs, from the tokens that the vendor counted and the known prices. Pure."""
 
 from metier.messages import ModelReply, Usage
 from metier.providers.facts import FactBook, LongPrompt, ModelFacts, Prices
@@ -34,3 +34,8 @@ def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:
 
 def _or(price: float | None, otherwise: float) -> float:
     return otherwise if price is None else price
+
+
+def find_cost(cost: float, *, tokens: int) -> float | None:
+    """What a run cost so far; None where tokens were used and no price was counted for them."""
+    return None if tokens and not cost else round(cost, 6)

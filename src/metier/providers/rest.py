@@ -7,7 +7,7 @@ import httpx2
 
 from metier.providers.connection import Connection, Server
 from metier.providers.http_status import failure_of_status
-from metier.providers.json_values import Wire, parse_json
+from metier.providers.json_values import Wire, as_objects, as_text, parse_json
 from metier.providers.transport import (
     is_event_stream,
     open_http_client,
@@ -111,3 +111,13 @@ def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], N
         assembly.add(event)
 
     return add
+
+
+MOST_MODELS = 1000
+_LONGEST_NAME = 200
+
+
+def name_models(reply: Wire, *, items: str = "data", name: str = "id") -> tuple[str, ...]:
+    """Names without duplicates; what is no name is passed over, since anything may answer at an address."""
+    names = [as_text(each.get(name)) for each in as_objects(reply.get(items))[:MOST_MODELS]]
+    return tuple(dict.fromkeys(each for each in names if each and len(each) <= _LONGEST_NAME and each.isprintable()))

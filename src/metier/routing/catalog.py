@@ -6,21 +6,111 @@ Bodies are read when no index of exactly these contents is kept.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
+from metier.definitions.files.whole_file import KeptFiles
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import digest_content
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, read_skill_file
 from metier.definitions.text.front_matter import read_body, read_front_matter
-from metier.routing.cache import load_index, save_index
-from metier.routing.index import build_ordered_tables
+from metier.routing.index import IndexTables, Postings, build_ordered_tables
 from metier.routing.ranking import RoutingIndex
 from metier.routing.skill import RoutableSkill
+
+FORMAT = 7
+FILES_KEPT = 4
+"""Indexes of further catalogs that stay; the oldest goes first."""
+
+
+def load_index(folder: Path, fingerprint: str) -> RoutingIndex | None:
+    """The index of exactly this catalog, or nothing."""
+    sections = _files(folder).read(fingerprint)
+    return None if sections is None else RoutingIndex(_unpack(sections))
+
+
+def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
+    """A folder that cannot be written is no error."""
+    _files(folder).write(fingerprint, _pack(index.tables))
+
+
+def _files(folder: Path) -> KeptFiles:
+    return KeptFiles(folder, "routing", FORMAT, FILES_KEPT)
+
+
+def _pack(tables: IndexTables) -> list[bytes]:
+    return [
+        json.dumps([tables.ids, tables.names, tables.by_name]).encode(),
+        "\n".join(tables.words).encode(),
+        "\n".join(tables.forms).encode(),
+        array("i", tables.forms.values()).tobytes(),
+        tables.pair_starts.tobytes(),
+        tables.pair_seconds.tobytes(),
+        json.dumps(tables.name_words).encode(),
+        tables.name_rarities.tobytes(),
+        *(column.tobytes() for column in _columns(tables.postings)),
+        *(column.tobytes() for column in _columns(tables.pairs)),
+    ]
+
+
+def _unpack(sections: list[memoryview]) -> IndexTables:
+    # Written by `_pack`; the checksum says that nothing else is here.
+    ids, names, by_name = cast("tuple[list[str], list[str], dict[str, list[int]]]", json.loads(bytes(sections[0])))
+    words = _lines(sections[1])
+    return IndexTables(
+        ids=tuple(ids),
+        names=tuple(names),
+        words=dict(zip(words, range(len(words)), strict=True)),
+        forms=dict(zip(_lines(sections[2]), _ints("i", sections[3]), strict=True)),
+        pair_starts=_ints("I", sections[4]),
+        pair_seconds=_ints("I", sections[5]),
+        name_words=tuple(tuple(keys) for keys in cast("list[list[int]]", json.loads(bytes(sections[6])))),
+        name_rarities=_floats(sections[7]),
+        postings=_read_postings(sections[8:13]),
+        pairs=_read_postings(sections[13:18]),
+        by_name={name: tuple(numbers) for name, numbers in by_name.items()},
+    )
+
+
+def _columns(postings: Postings) -> Iterator[array[int] | array[float]]:
+    yield postings.starts
+    yield array("I", postings.skills)
+    yield postings.impacts
+    yield postings.fields
+    yield postings.rarities
+
+
+def _read_postings(sections: list[memoryview]) -> Postings:
+    starts, skills, impacts, fields, rarities = sections
+    return Postings(
+        _ints("I", starts),
+        _ints("I", skills),
+        _floats(impacts),
+        _ints("B", fields),
+        _floats(rarities),
+    )
+
+
+def _lines(section: memoryview) -> list[str]:
+    return bytes(section).decode().split("\n") if len(section) else []
+
+
+def _ints(typecode: str, section: memoryview) -> array[int]:
+    values: array[int] = array(typecode)
+    values.frombytes(section)
+    return values
+
+
+def _floats(section: memoryview) -> array[float]:
+    values = array("f")
+    values.frombytes(section)
+    return values
+
 
 MAX_BODY_CHARACTERS = 100_000
 """What is indexed of one body; instructions are never that long, and a data dump says nothing new."""

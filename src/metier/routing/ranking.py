@@ -5,9 +5,10 @@ closely (grammar, share of the request covered, share of the name said). Sums be
 same in a catalog of ten skills and of ten thousand; `docs/concepts/routing.md` says how the constants were found.
 """
 
+import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import chain, compress
@@ -16,13 +17,142 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, Prefix
 
-from metier.routing.emphasis import find_emphasis
 from metier.routing.index import RARITY_POWER, IndexTables, Postings, Term, build_tables, find_rarity
 from metier.routing.names import find_named
 from metier.routing.skill import MatchedWord, RoutableSkill, SkillCandidate, field_names
-from metier.routing.typos import MOST_REPAIRS, find_meanings
-from metier.routing.words import FUNCTION_WEIGHT, split_segments, stem, weight_of
+from metier.routing.words import FUNCTION_WEIGHT, split_segments, split_words, stem, weight_of
+
+ACT_WEIGHT = 1.2
+FIRST_WEIGHT, LAST_WEIGHT = 1.15, 1.2
+"""Of several sentences, the first and the last say what is wanted; those between tell about it."""
+CODE_WEIGHT = 0.6
+"""A word that stands only in code, in a path or in an address."""
+
+_VAGUE_ACTS = frozenset(
+    {"add", "build", "check", "create", "find", "list", "look", "make", "set", "show", "update", "write"}
+)
+"""Acts of so many skills that they tell less than their object."""
+
+_ACT = re.compile(
+    r"(?:(?:^|[.!?\n])\s*|\b(?:and|i|let's|lets|me|need|please|then|to|want|we|you)\s+)([a-z]+)", re.IGNORECASE
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_CODE_SIGNS = re.compile(r"[`/]|\.[a-z]")
+_FILE = re.compile(r"\.(?:cs|csv|go|java|js|json|jsx|md|pdf|py|rs|ts|tsx|ya?ml)\b", re.IGNORECASE)
+
+
+def find_emphasis(text: str) -> Callable[[str], float]:
+    """The factor of a word of this request, as `split_words` gives it."""
+    acts = {match.lower() for match in _ACT.findall(text)} - _VAGUE_ACTS
+    prose = _find_prose(text)
+    first, last = _find_ends(text)
+
+    def emphasize(word: str) -> float:
+        factor = ACT_WEIGHT if word in acts else 1.0
+        if word in last:
+            factor *= LAST_WEIGHT
+        elif word in first:
+            factor *= FIRST_WEIGHT
+        return factor if prose is None or word in prose else factor * CODE_WEIGHT
+
+    return emphasize
+
+
+def _find_ends(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of the first and of the last sentence; none where there is one sentence only."""
+    sentences = _SENTENCE_END.split(text.strip())
+    if len(sentences) < 2:
+        return frozenset(), frozenset()
+    return frozenset(split_words(sentences[0])), frozenset(split_words(sentences[-1]))
+
+
+def _find_prose(text: str) -> set[str] | None:
+    """The words outside of code, paths and addresses; nothing where the text has none of these."""
+    if not _CODE_SIGNS.search(text):
+        return None
+    pieces = [piece for piece in _CODE.sub(" ", text).split() if not _is_path(piece)]
+    return set(split_words(" ".join(pieces)))
+
+
+def _is_path(piece: str) -> bool:
+    return piece.count("/") > 1 or _FILE.search(piece) is not None
+
+
+SHORTEST_WORD = 4
+LONGEST_WORD = 40
+MOST_REPAIRS = 32
+"""Unknown words of one request that are looked at; a pasted log has thousands."""
+MIN_SIMILARITY = 0.74
+MEANINGS = 3
+CERTAINTY = 0.8
+"""What a repaired word counts at most, beside 1.0 for a known one."""
+
+STEM_LETTERS = 4
+MIN_PREFIX = 0.55
+INFLECTED_CERTAINTY = 0.9
+
+
+class Meaning(NamedTuple):
+    """A spelling of the catalog that an unknown word may stand for."""
+
+    word: str
+    weight: float
+
+
+def find_meanings(word: str, index: IndexTables) -> list[Meaning]:
+    """The nearest known spellings, surest first; nothing for short words and plain numbers."""
+    if not SHORTEST_WORD <= len(word) <= LONGEST_WORD or word.isdigit():
+        return []
+    if not index.forms_by_start:
+        _group_forms(index)
+    weights: dict[str, float] = {}
+    for form, similarity in _misspelt(word, index):
+        weights[form] = CERTAINTY * similarity
+    for form, similarity in _inflected(word, index):
+        weights[form] = max(weights.get(form, 0.0), INFLECTED_CERTAINTY * similarity)
+    surest = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
+    return [Meaning(form, weight) for form, weight in surest[:MEANINGS]]
+
+
+def _misspelt(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
+    choices: list[str] = []
+    # No spelling that differs more in length can be similar enough.
+    reach = int((1 - MIN_SIMILARITY) * (len(word) + 2))
+    # The first letter stays: people rarely mistype it, and another one makes another word (`vstack`, `gstack`).
+    for length in range(len(word) - reach, len(word) + reach + 1):
+        choices += index.forms_by_start.get(f"1{word[0]}{length}", ())
+    scorer = OSA.normalized_similarity
+    yield from _rank_spelling(word, choices, scorer, at_least=MIN_SIMILARITY, most=2 * MEANINGS)
+
+
+def _inflected(word: str, index: IndexTables) -> Iterator[tuple[str, float]]:
+    """Spellings with the same beginning: `translator` for `translation`, and the cases of inflected languages."""
+    choices = index.forms_by_start.get(word[:STEM_LETTERS], ())
+    yield from _rank_spelling(word, choices, Prefix.normalized_similarity, at_least=MIN_PREFIX, most=MEANINGS)
+
+
+def _rank_spelling(
+    word: str, choices: Iterable[str], scorer: Callable[..., float], *, at_least: float, most: int
+) -> Iterator[tuple[str, float]]:
+    # Of equally near spellings the first stays, so their order must not depend on how the index was built.
+    found = process.extract(word, sorted(choices), scorer=scorer, limit=most, score_cutoff=at_least)
+    return ((form, similarity) for form, similarity, _ in found)
+
+
+def _group_forms(index: IndexTables) -> None:
+    """Group spellings by first letter and length, and by beginning."""
+    groups: dict[str, list[str]] = {}
+    for form in index.forms:
+        if len(form) >= SHORTEST_WORD - 1 and not form.isdigit():
+            groups.setdefault(f"1{form[0]}{len(form)}", []).append(form)
+            groups.setdefault(form[:STEM_LETTERS], []).append(form)
+    # At once, so that another thread never sees half of it.
+    index.forms_by_start.update(groups)
+
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
 """What is read of a very long request: people put what they want before or after what they pasted."""

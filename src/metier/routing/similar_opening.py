@@ -37,7 +37,7 @@ def open_similarities(
     from metier.routing.embeddings.embedded_skills import EmbeddedSkills
 
     if options.folder:
-        from metier.routing.embeddings.folder import FolderEmbeddings
+        from metier.routing.embeddings.static_model import FolderEmbeddings
 
         workspace = surroundings.workspace
         local = FolderEmbeddings(workspace / options.folder, workspace=workspace, seconds=options.timeout_seconds)

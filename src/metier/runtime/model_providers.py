@@ -10,11 +10,8 @@ from metier.definitions.references import INHERIT
 from metier.engine.execution.past_results import FILE_NAME as RESULTS
 from metier.engine.skill_index import SkillIndex
 from metier.errors import UsageError
-from metier.providers.absent import AbsentProvider
-from metier.providers.allowed import AllowedProvider
 from metier.providers.base import Provider
 from metier.providers.connection import Connection
-from metier.providers.dry_run import DryRunProvider
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
 from metier.providers.model_names import parse_model_name
@@ -25,6 +22,7 @@ from metier.providers.options import OFFLINE
 from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, open_provider
 from metier.providers.remote_options import read_agents
 from metier.providers.retry import Candidate
+from metier.providers.stand_ins import AbsentProvider, AllowedProvider, DryRunProvider
 from metier.runtime.host import Host
 from metier.runtime.workspace.plugins import get_brought
 from metier.runtime.workspace.prepared_run import PreparedRun

@@ -12,8 +12,8 @@ from metier.approval.judge import name_call
 from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import Child, RunState
 from metier.engine.state.steps import Step
+from metier.providers.cost import find_cost
 from metier.providers.failures import list_reasons
-from metier.providers.known_cost import find_cost
 from metier.runtime.child_runs import find_failed, get_cause
 from metier.runtime.records.signatures import issue_token
 from metier.runtime.runs import Runtime

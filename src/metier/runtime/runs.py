@@ -30,9 +30,9 @@ from metier.engine.stopper import Stopper
 from metier.errors import ConfigError, StoreError, UsageError, unwrapped
 from metier.events.run import PinnedDefinitionUsed
 from metier.ids import CHILD
-from metier.providers.absent import AbsentProvider
 from metier.providers.base import Observer
 from metier.providers.connection import SharedClients
+from metier.providers.stand_ins import AbsentProvider
 from metier.runtime.adoption import adopt_run, build_adoption, check_commission
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.checks.present_policy import look_at_call, refuse_edited

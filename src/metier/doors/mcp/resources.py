@@ -20,7 +20,7 @@ from metier.doors.mcp.call_results import (
 from metier.doors.mcp.door import Context, McpDoor, is_readable, readable_prefix
 from metier.doors.mcp.skills import SCHEME, find_file, list_resources, read_cursor
 from metier.errors import MetierError, SkillError, UsageError
-from metier.providers.known_cost import find_cost
+from metier.providers.cost import find_cost
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow

@@ -6,7 +6,7 @@ here, and its text is never read as a decision.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,7 +15,6 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
-from metier.providers.a2a.answers import ENDED, RemoteTask, read_card, read_result, read_task
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.connection import Server
 from metier.providers.failures import (
@@ -25,9 +24,10 @@ from metier.providers.failures import (
     CallFailed,
     ConnectionLost,
     NotFound,
+    ReplyBroken,
     ServerFailed,
 )
-from metier.providers.json_values import Wire, as_object, as_objects, parse_json
+from metier.providers.json_values import Wire, as_object, as_objects, as_text, parse_json
 from metier.providers.transport import (
     ReplyTooLarge,
     connection_lost,
@@ -36,6 +36,61 @@ from metier.providers.transport import (
     read_body,
 )
 from metier.telemetry.otel.trace_context import HEADER
+
+_PREFIX = "TASK_STATE_"
+ENDED = frozenset({"completed", "failed", "canceled", "rejected"})
+RESTING = ENDED | {"input_required", "auth_required"}
+
+
+class RemoteTask(Struct, frozen=True, kw_only=True):
+    id: str
+    state: str
+    """As the protocol names it, without the prefix, in lower case."""
+    text: str = ""
+    """The result, the question, or why it failed."""
+    fields: JsonValue = None
+    """The form of the answer that it asks for."""
+
+    @property
+    def is_resting(self) -> bool:
+        return self.state in RESTING
+
+
+def read_card(card: Wire) -> str:
+    """The address for JSON-RPC of version 1. Raises `BadRequest` where there is none."""
+    for interface in as_objects(card.get("supportedInterfaces")):
+        version = as_text(interface.get("protocolVersion"))
+        if interface.get("protocolBinding") == "JSONRPC" and version.startswith("1"):
+            return as_text(interface.get("url"))
+    raise BadRequest("The card of the remote agent names no JSON-RPC address of version 1")
+
+
+def read_result(result: Wire) -> RemoteTask:
+    """The answer to a message: a task, or a message that is the whole answer."""
+    if task := as_object(result.get("task")):
+        return read_task(task)
+    if message := as_object(result.get("message")):
+        return RemoteTask(id=as_text(message.get("taskId")), state="completed", text=_join(message.get("parts")))
+    raise ReplyBroken("The remote agent answered with neither a task nor a message")
+
+
+def read_task(task: Wire) -> RemoteTask:
+    status = as_object(task.get("status"))
+    state, task_id = as_text(status.get("state")).removeprefix(_PREFIX).lower(), as_text(task.get("id"))
+    if not state or not task_id:
+        raise ReplyBroken("The remote agent answered with a task that has no id or no state")
+    parts = as_object(status.get("message")).get("parts")
+    said = _join(parts)
+    if state == "completed":
+        said = "\n\n".join(_join(each.get("parts")) for each in as_objects(task.get("artifacts"))) or said
+    data = [as_object(part.get("data")) for part in as_objects(parts)]
+    fields = next((each["fields"] for each in data if "fields" in each), None)
+    return RemoteTask(id=task_id, state=state, text=said, fields=cast("JsonValue", fields))  # what JSON holds is JSON
+
+
+def _join(parts: object) -> str:
+    return "\n\n".join(text for part in as_objects(parts) if (text := as_text(part.get("text"))))
+
 
 A2A = "a2a"
 CARD = "/.well-known/agent-card.json"

@@ -8,8 +8,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.providers.connection import Connection, Server
 from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
-from metier.providers.model_list import name_models
-from metier.providers.rest import Rest
+from metier.providers.rest import Rest, name_models
 from metier.providers.transcript import HistoryCache
 from metier.providers.transport import exchange
 

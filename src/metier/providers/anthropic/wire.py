@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec.structs import replace
+from pydantic import JsonValue
 
 from metier.messages import (
     MediaPart,
@@ -16,7 +17,6 @@ from metier.messages import (
     ToolResultPart,
     Usage,
 )
-from metier.providers.anthropic.closed_schema import close_schema
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
@@ -290,3 +290,44 @@ def _mark(piece: Piece) -> Piece:
     marked: Wire = {"role": "user", "content": [*blocks, {**end, "cache_control": _MARK}]}
     wires = (*others, marked)
     return replace(piece, wires=wires, encoded=encode_wires(wires))
+
+
+_KEPT = frozenset(
+    {"type", "enum", "const", "description", "title", "default", "$ref", "required", "additionalProperties", "format"}
+)
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
+_MAPS = ("properties", "$defs", "definitions")
+_LISTS = ("anyOf", "allOf")
+
+
+def close_schema(schema: JsonValue) -> dict[str, JsonValue] | None:
+    """The schema with every object closed and without limits on values; None where it has open objects or `oneOf`."""
+    if not isinstance(schema, dict) or "oneOf" in schema:
+        return None
+    closed: dict[str, JsonValue] = {
+        key: value for key, value in schema.items() if key in _KEPT and (key != "format" or value in _FORMATS)
+    }
+    if schema.get("type") == "object" or "properties" in schema:
+        if not schema.get("properties") or schema.get("additionalProperties", False) not in (False, None):
+            return None
+        closed["additionalProperties"] = False
+    for key in (*_MAPS, *_LISTS, "items"):
+        if key not in schema:
+            continue
+        part = _close_part(schema[key], is_node=key == "items")
+        if part is None:
+            return None
+        closed[key] = part
+    return closed
+
+
+def _close_part(part: JsonValue, *, is_node: bool) -> JsonValue:
+    if is_node:
+        return close_schema(part)
+    if isinstance(part, dict):
+        mapped = {name: close_schema(each) for name, each in part.items()}
+        return None if None in mapped.values() else {**mapped}
+    if isinstance(part, list):
+        listed = [close_schema(each) for each in part]
+        return None if None in listed else [*listed]
+    return None

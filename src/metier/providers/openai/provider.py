@@ -9,10 +9,9 @@ from metier.providers.connection import Connection, Server
 from metier.providers.failures import NotFound
 from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
-from metier.providers.model_list import name_models
 from metier.providers.openai import chat_wire as chat
 from metier.providers.openai import responses_wire as responses
-from metier.providers.rest import Assembly, Rest
+from metier.providers.rest import Assembly, Rest, name_models
 from metier.providers.transcript import HistoryCache
 from metier.providers.transport import exchange
 

@@ -1,17 +1,44 @@
 """Find similar skills with embeddings, of a server or of a model in a folder. Where that fails, words alone rank."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import batched
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from anyio.to_thread import run_sync
 
 from metier.routing.catalog import DescribedSkill
-from metier.routing.embeddings.embedder import Embedder, Embeddings
 from metier.routing.index import leave_out_exclusions
 from metier.routing.similar import DEPTH, EmbeddingsFailed, FoundSimilar, Similar
 from metier.routing.vectors import Vector, VectorFile, name_text
+
+if TYPE_CHECKING:
+    from metier.routing.vectors import Vector
+
+
+class Embedder(Protocol):
+    @property
+    def identity(self) -> str:
+        """Names what makes the vectors: those of another one are of no use."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> "list[Vector | None]":
+        """One for each text, all of one length; nothing for a text that the model has no word of.
+
+        Raises `EmbeddingsFailed`.
+        """
+        ...
+
+
+class Embeddings(Protocol):
+    """Can be opened for one request after the other."""
+
+    def open(self) -> AbstractAsyncContextManager[Embedder]:
+        """For all that one request waits for, within one deadline. Raises `EmbeddingsFailed`, also at its end."""
+        ...
+
 
 MOST_CHARACTERS = 2_000
 """Of one text: small models read no more."""

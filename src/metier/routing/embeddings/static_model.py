@@ -10,10 +10,14 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
+
+import anyio
+from anyio.to_thread import run_sync
 
 from metier.definitions.files.contained_path import read_contained
 from metier.extras import hint_extra
@@ -276,3 +280,30 @@ def _misfit() -> EmbeddingsFailed:
 
 def _no_numbers() -> EmbeddingsFailed:
     return EmbeddingsFailed("The embedding model has weights that are no finite numbers", hint=_AGAIN)
+
+
+class FolderEmbeddings:
+    def __init__(self, folder: Path, *, workspace: Path, seconds: float) -> None:
+        self._folder = folder
+        self._workspace = workspace
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def open(self) -> "AsyncGenerator[_Model]":
+        try:
+            with anyio.fail_after(self._seconds):
+                yield _Model(await run_sync(lambda: load_model(self._folder, workspace=self._workspace)))
+        except TimeoutError as error:
+            raise EmbeddingsFailed(
+                f"The embedding model in '{self._folder}' was not ready within {self._seconds:g} seconds",
+                hint="The next request goes on there; routing.embeddings.timeout_seconds gives it more time",
+            ) from error
+
+
+class _Model:
+    def __init__(self, model: StaticModel) -> None:
+        self._model = model
+        self.identity = model.identity
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector | None]:
+        return await run_sync(lambda: [self._model.embed(text) for text in texts])

@@ -20,10 +20,10 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.ids import CHILD
-from metier.providers.absent import AbsentProvider
 from metier.providers.base import Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import OFFLINE
+from metier.providers.stand_ins import AbsentProvider
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.workspace.prepared_run import PreparedRun

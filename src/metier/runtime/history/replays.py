@@ -23,9 +23,9 @@ from metier.engine.replay.replay import Replayed, replay
 from metier.engine.services import Services
 from metier.engine.skill_index import build_shelf
 from metier.engine.state.authority import find_authority, find_origin
-from metier.providers.absent import AbsentProvider
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
+from metier.providers.stand_ins import AbsentProvider
 from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import bind

@@ -1,11 +1,47 @@
-"""Which models a run may ask: one list, checked at every call, from any caller."""
+"""Providers without a connection of their own: for a missing key, for dry runs, and for a list of allowed models."""
 
 from collections.abc import Collection
+from typing import NoReturn
 
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer, Provider
-from metier.providers.failures import ModelNotAllowed
+from metier.providers.failures import CallFailed, MissingKey, ModelNotAllowed
 from metier.providers.model_names import ModelName, is_allowed
+
+
+class AbsentProvider:
+    """Never sends anything."""
+
+    def __init__(self, name: str, failure: MissingKey) -> None:
+        self.name = name
+        self.failure = failure
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> NoReturn:  # noqa: ARG002
+        raise self.failure
+
+    async def count_tokens(self, request: ModelRequest) -> None:  # noqa: ARG002
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+class DryRunProvider:
+    """Has a name and no connection."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> NoReturn:
+        del request, observe
+        raise CallFailed("A dry run sends nothing")
+
+    async def count_tokens(self, request: ModelRequest) -> None:
+        """The local estimate has to do."""
+        del request
+
+    async def close(self) -> None:
+        return None
 
 
 class AllowedProvider:
