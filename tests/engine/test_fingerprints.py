@@ -2,7 +2,7 @@
 
 import hashlib
 
-from metier.engine.request_parts.fingerprints import Fingerprints
+from metier.engine.turn_cache import Fingerprints
 from metier.messages import ToolSpec, user
 from metier.providers.base import ModelRequest
 

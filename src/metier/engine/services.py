@@ -21,11 +21,8 @@ from metier.engine.entries.run import RunWorktree
 from metier.engine.entries.skill import SkillsRanked
 from metier.engine.nearby_instructions import Nearby
 from metier.engine.options import RuntimeOptions
-from metier.engine.request_parts.fingerprints import Fingerprints
-from metier.engine.request_parts.media import MediaFinder
-from metier.engine.request_parts.offer import Offer, OfferKey
-from metier.engine.request_parts.same_messages import SameMessages
 from metier.engine.skill_index import SkillIndex
+from metier.engine.turn_cache import TurnCache
 from metier.events.payload import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
@@ -183,25 +180,18 @@ class Services(Struct, frozen=True, kw_only=True):
     """The endpoint is the vendor's own: it takes the schema of a result beside tools, and tools can still be called."""
     seams: Seams = msgspec.field(default_factory=Seams)
     counter: TokenCounter = msgspec.field(default_factory=TokenCounter)
-    prompts: PromptMemory = msgspec.field(default_factory=PromptMemory)
-    media: MediaFinder = msgspec.field(default_factory=MediaFinder)
-    fingerprints: Fingerprints = msgspec.field(default_factory=Fingerprints)
-    messages: SameMessages = msgspec.field(default_factory=SameMessages)
+    cache: TurnCache = msgspec.field(default_factory=TurnCache)
     read_access: Callable[[], frozenset[str]] = frozenset
     """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
-    offers: dict[OfferKey, Offer] = msgspec.field(default_factory=dict["OfferKey", Offer])
-    """With skills and without, less what is turned off and what the skill in charge leaves out; built when needed."""
     partners: Partners = msgspec.field(default_factory=Partners)
     """Whom the run may hand work to."""
     task: TaskDefinition | None = None
     """The definition that plans the run, as it is pinned."""
     given_results: str = ""
     """The digest of what the earlier steps of a task gave, as `earlier.build_results` makes it."""
-    texts: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    """Disclosed text by digest, read from the store once."""
 
 
 def use_model(services: Services, options: ModelOptions, *, provider: str) -> Services:
-    """The same services for another model; nothing is remembered of requests to the one before."""
-    counter, memory = TokenCounter(provider), PromptMemory()
-    return replace(services, model=options, counter=counter, offers={}, prompts=memory)
+    """Return the same services for another model, without what was remembered of requests to the one before."""
+    cache = replace(services.cache, offers={}, prompts=PromptMemory())
+    return replace(services, model=options, counter=TokenCounter(provider), cache=cache)

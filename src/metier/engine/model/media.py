@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from metier.engine.request_parts.media import MediaFinder
+from metier.engine.turn_cache import MediaFinder
 from metier.messages import MediaPart
 from metier.providers.base import ModelRequest
 from metier.store.base import Store

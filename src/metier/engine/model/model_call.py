@@ -28,10 +28,10 @@ from metier.engine.model.prompt import (
     get_offer,
     name_schema,
 )
-from metier.engine.request_parts.fingerprints import Fingerprint
 from metier.engine.services import Services
 from metier.engine.state.run_state import RunState
 from metier.engine.trace_spans import MODEL
+from metier.engine.turn_cache import Fingerprint
 from metier.errors import ConfigError, PromptTooLarge, ProviderError
 from metier.events.model import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart
@@ -91,7 +91,7 @@ async def _ask_once(
             failed = RunFailed(reason=refused.reason, message=refused.sentence)
         await log.record(failed)
         return
-    fingerprint = services.fingerprints.of(request)
+    fingerprint = services.cache.fingerprints.of(request)
     _tell_of_prompt(action.turn, fitted, fingerprint, log=log, services=services)
     intent = ModelCallStarted(
         turn=action.turn,
@@ -169,7 +169,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, asking=asking)
-    request = await load_media(request, services.store, services.media)
+    request = await load_media(request, services.store, services.cache.media)
     budget = get_budget(services, prompt_limit=asking.prompt_limit)
     counted: int | None = None
 
@@ -184,7 +184,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
     if factor is None:
         return Composed(fitted, request, counted)
     fitted, smaller = fit_request(prompt, state, services, factor=max(factor, state.factor), asking=asking)
-    return Composed(fitted, await load_media(smaller, services.store, services.media), counted)
+    return Composed(fitted, await load_media(smaller, services.store, services.cache.media), counted)
 
 
 async def decode(log: RunLog, services: Services) -> None:
@@ -280,9 +280,9 @@ def _may_select(skill: str, state: RunState, services: Services) -> bool:
 
 
 async def _piece_text(digest: str, services: Services) -> str:
-    if digest not in services.texts:
-        services.texts[digest] = (await services.store.get_blob(digest)).decode("utf-8", "surrogatepass")
-    return services.texts[digest]
+    if digest not in services.cache.texts:
+        services.cache.texts[digest] = (await services.store.get_blob(digest)).decode("utf-8", "surrogatepass")
+    return services.cache.texts[digest]
 
 
 def _turn(number: int, log: RunLog, services: Services) -> Turn:

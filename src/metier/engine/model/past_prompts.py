@@ -11,10 +11,10 @@ from metier.engine.entries.model import ModelCallStarted
 from metier.engine.entries.run import ModelChanged
 from metier.engine.model.model_call import compose
 from metier.engine.model.prompt import Asking
-from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.services import Services, use_model
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
+from metier.engine.turn_cache import Fingerprints
 from metier.errors import UsageError
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest, Observer

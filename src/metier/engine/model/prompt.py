@@ -22,9 +22,9 @@ from metier.definitions.acceptance import render_criterion
 from metier.definitions.references import find_limit
 from metier.engine.entries.model import DecodeFailed
 from metier.engine.entries.task import ChildRequest
-from metier.engine.request_parts.offer import Offer
 from metier.engine.services import Services
 from metier.engine.state.run_state import RunState, write_tool_name
+from metier.engine.turn_cache import Offer
 from metier.messages import Message, TextPart, ToolSpec, user
 from metier.providers.base import ModelRequest
 from metier.providers.offline.progress import DONE_TITLE, SCHEMA_TITLE
@@ -56,7 +56,7 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], 
     if is_json is None:
         is_json = mode == "json"
     key = (has_skills, disabled, hidden, is_json)
-    if key not in services.offers:
+    if key not in services.cache.offers:
         control = services.instructions.control or build_control_specs()
         subjects = Subjects(tools=services.tools.names())
         names = [name for name in CONTROL_TOOLS if has_skills or name not in SKILL_TOOLS]
@@ -71,8 +71,8 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], 
             unwraps_finish=state.call_rules >= 3,
             write_name=partial(write_tool_name, call_rules=state.call_rules, is_json=is_json),
         )
-        services.offers[key] = Offer(tools, decoder, render_protocol(tools) if is_json else "")
-    return services.offers[key]
+        services.cache.offers[key] = Offer(tools, decoder, render_protocol(tools) if is_json else "")
+    return services.cache.offers[key]
 
 
 def _list_other_names(tools: Sequence[ToolSpec], services: Services) -> dict[str, str]:
@@ -139,7 +139,7 @@ def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) 
         state.earlier,
         tuple(state.hooks.context),
     )
-    stable = services.prompts.prompts.get(parts, lambda: _build_stable(state, services, texts))
+    stable = services.cache.prompts.prompts.get(parts, lambda: _build_stable(state, services, texts))
     return replace(stable, run=(*state.run, *_repair_exchange(state)))
 
 
@@ -211,12 +211,12 @@ def fit_request(
         budget=get_budget(services, prompt_limit=asking.prompt_limit),
         counter=services.counter,
         factor=factor,
-        memory=services.prompts,
+        memory=services.cache.prompts,
     )
     model = state.started.model if state.started else services.model.name
     request = ModelRequest(
         model=model,
-        messages=services.messages.keep(fitted.messages),
+        messages=services.cache.messages.keep(fitted.messages),
         system=fitted.system,
         tools=tools,
         max_tokens=services.model.max_tokens,

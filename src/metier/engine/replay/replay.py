@@ -29,13 +29,13 @@ from metier.engine.loop import drive
 from metier.engine.perform import perform
 from metier.engine.replay.recorded_store import RecordedStore
 from metier.engine.replay.recording import Diverged, Divergence, Recording, is_given
-from metier.engine.request_parts.fingerprints import Fingerprint, Fingerprints
 from metier.engine.services import Services, use_model
 from metier.engine.state.fold import apply
 from metier.engine.state.phases import IllegalTransition
 from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import Step
 from metier.engine.stopper import Stopper
+from metier.engine.turn_cache import Fingerprint, Fingerprints, TurnCache
 from metier.errors import PromptTooLarge
 from metier.events.record import EventRecord
 from metier.messages import ModelReply
@@ -85,7 +85,7 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
         fallbacks=(),
         read_access=access,
         abilities=abilities,
-        fingerprints=_RecordedFingerprints(tape),
+        cache=TurnCache(fingerprints=_RecordedFingerprints(tape)),
         recall_ranking=partial(_recall_ranking, tape),
     )
     lease = Lease(run_id=run_id, owner=services.owner, token=0)

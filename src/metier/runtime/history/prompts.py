@@ -18,10 +18,10 @@ from metier.engine.model.model_call import compose
 from metier.engine.model.past_prompts import find_turns, rebuild_prompt
 from metier.engine.model.prompt import Asking, asks_for_json, list_described
 from metier.engine.model.skill_selection import build_ranking
-from metier.engine.request_parts.fingerprints import Fingerprints
 from metier.engine.services import Services
 from metier.engine.state.fold import apply, fold
 from metier.engine.state.run_state import RunState
+from metier.engine.turn_cache import Fingerprints
 from metier.errors import UsageError
 from metier.providers.base import ModelRequest
 from metier.providers.facts import Prices, load_facts

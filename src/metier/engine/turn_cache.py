@@ -1,0 +1,160 @@
+"""Results that later turns of the same run use again: most of a request is as it was a turn before."""
+
+import hashlib
+from collections.abc import Iterable
+from operator import is_
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from metier.context.budget import PromptMemory
+from metier.context.decoder import Decoder
+from metier.messages import MediaPart, Message, ToolResultPart, ToolSpec
+from metier.providers.base import ModelRequest
+
+
+class Fingerprint(NamedTuple):
+    hash: str
+    """The same words and tools to the same model give the same hash."""
+    bytes: int
+
+
+_EMPTY_DIGEST = hashlib.sha256(b"").digest()
+"""The hash that 0.2 used for no tools if an earlier request of the same process had tools."""
+
+
+class Fingerprints:
+    """Belongs to one run. A history that only grew since the last request is not gone through again."""
+
+    def __init__(self) -> None:
+        self._chain: list[tuple[bytes, int]] = []
+        """For each message the hash and size of everything up to it."""
+        self._seen: tuple[Message, ...] = ()
+        """The messages of the chain."""
+        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
+        """The tools of the last request and their hash; they are the same object turn after turn."""
+
+    def of(self, request: ModelRequest) -> Fingerprint:
+        return self._digest(request, self._digest_tools(request.tools))
+
+    def match(self, request: ModelRequest, recorded: str) -> Fingerprint:
+        """Compute the fingerprint in the form of a record: 0.2 hashed an empty list of tools in two ways."""
+        fingerprint = self._digest(request, self._digest_tools(request.tools))
+        if request.tools or fingerprint.hash == recorded:
+            return fingerprint
+        other_form = self._digest(request, _EMPTY_DIGEST)
+        return other_form if other_form.hash == recorded else fingerprint
+
+    def _digest(self, request: ModelRequest, tools: bytes) -> Fingerprint:
+        digest = hashlib.sha256(request.model.encode())
+        digest.update(tools)
+        size = 0
+        for block in request.system:
+            text = block.text.encode("utf-8", "surrogatepass")
+            digest.update(text + b"\0")
+            size += len(text)
+        self._extend(request.messages)
+        if self._chain:
+            digest.update(self._chain[-1][0])
+            size += self._chain[-1][1]
+        return Fingerprint(digest.hexdigest()[:32], size)
+
+    def _digest_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        if not tools:
+            return b""
+        if tools is not self._tools[0]:
+            text = b"\0".join(tool.__pydantic_serializer__.to_json(tool) for tool in tools)
+            self._tools = (tools, hashlib.sha256(text).digest())
+        return self._tools[1]
+
+    def _extend(self, messages: tuple[Message, ...]) -> None:
+        known = self._count_known(messages)
+        del self._chain[known:]
+        for message in messages[known:]:
+            before, size = self._chain[-1] if self._chain else (b"", 0)
+            text = message.__pydantic_serializer__.to_json(message)
+            self._chain.append((hashlib.sha256(before + text).digest(), size + len(text)))
+        self._seen = messages
+
+    def _count_known(self, messages: tuple[Message, ...]) -> int:
+        """How many messages at the beginning are those of the last request; comparing looks at identity first."""
+        most = min(len(self._seen), len(messages))
+        if self._seen[:most] == messages[:most]:
+            return most
+        return next(i for i, (one, other) in enumerate(zip(self._seen, messages, strict=False)) if one != other)
+
+
+class MediaFinder:
+    """Belongs to one run. A history that only grew since the last request is not gone through again."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Message, ...] = ()
+        self._digests: frozenset[str] = frozenset()
+
+    def find_digests(self, messages: tuple[Message, ...]) -> frozenset[str]:
+        known = len(self._seen)
+        if known > len(messages) or not all(map(is_, self._seen, messages)):
+            known, self._digests = 0, frozenset()
+        self._digests |= _find_digests(messages[known:])
+        self._seen = messages
+        return self._digests
+
+
+def _find_digests(messages: Iterable[Message]) -> set[str]:
+    digests: set[str] = set()
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                digests.update(each.digest for each in part.media)
+            elif isinstance(part, MediaPart):
+                digests.add(part.digest)
+    return digests
+
+
+class SameMessages:
+    """Belongs to one run. A request is built again each turn; most of its messages say what they said before.
+
+    Encoding, counting and hashing a history go by the identity of its messages. One new object at its beginning, such
+    as the task, would make them go through all of it again, on every turn.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Message, ...] = ()
+
+    def keep(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The same messages; up to the first that differs from the last request's, with the objects of that request."""
+        if all(map(is_, self._last, messages)):
+            self._last = messages
+            return messages
+        kept = list(messages)
+        for index, (old, new) in enumerate(zip(self._last, messages, strict=False)):
+            if old is new:
+                continue
+            if old != new:
+                break
+            kept[index] = old
+        self._last = tuple(kept)
+        return self._last
+
+
+type OfferKey = tuple[bool, frozenset[str], frozenset[str], bool]
+
+
+class Offer(Struct, frozen=True):
+    tools: tuple[ToolSpec, ...]
+    decoder: Decoder
+    protocol: str = ""
+    """The tools in words, for a model that decides in JSON; empty where they are sent as tools."""
+
+
+class TurnCache(Struct, frozen=True, kw_only=True):
+    """Everything that one run remembers of its requests; nothing in it is needed for a correct one."""
+
+    prompts: PromptMemory = field(default_factory=PromptMemory)
+    media: MediaFinder = field(default_factory=MediaFinder)
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
+    messages: SameMessages = field(default_factory=SameMessages)
+    offers: dict[OfferKey, Offer] = field(default_factory=dict["OfferKey", Offer])
+    """With skills and without, less what is turned off and what the skill in charge leaves out; built when needed."""
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """Disclosed text by digest, read from the store once."""
