@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import batched
 from typing import Literal
 
 from anyio.lowlevel import checkpoint
@@ -28,7 +29,7 @@ from metier.store.queries.session import Database, Session
 from metier.store.queries.usage import SqlUsage
 
 _PAGE = 256
-"""Journal entries per query; other tasks run in between."""
+"""Journal entries per statement; between reads, other tasks run."""
 _AFTER_ALL = "\U0010ffff"
 """Sorts after every text that starts with the same prefix."""
 
@@ -245,4 +246,6 @@ async def _insert_run(db: Session, row: RunRow, entries: Sequence[StoredEntry]) 
     await run_index.insert_run(db, row)
     lease = await leases.insert_free(db, row.run_id)
     await journal.name_blobs(db, row.run_id, sorted(find_digests(row.reason.encode("utf-8", "replace"))))
-    await journal.append(db, lease, entries)
+    # An imported run brings its whole journal, and a statement takes at most 32,766 values.
+    for batch in batched(entries, _PAGE):
+        await journal.append(db, lease, batch)

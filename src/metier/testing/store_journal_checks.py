@@ -191,7 +191,17 @@ async def of_many_that_want_a_lease_one_gets_it(case: Case) -> None:
         assert outcomes.count(LeaseHeld) == 7
 
 
+async def a_run_with_a_long_journal_is_created_at_once(case: Case) -> None:
+    """As an import does it."""
+    entries = build_entries(1, 9000)
+
+    await case.first.create_run(build_run("r1"), entries)
+
+    assert await case.second.read_journal("r1") == entries
+
+
 JOURNAL_CHECKS: tuple[Check, ...] = (
+    a_run_with_a_long_journal_is_created_at_once,
     entries_come_back_exactly,
     reading_starts_and_stops_where_it_is_told,
     journals_of_runs_do_not_mix,
