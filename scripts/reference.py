@@ -30,7 +30,7 @@ Every key of `agent.yaml`. The environment variable of a key is `AGENT_` and the
 
 
 def main(arguments: list[str]) -> int:
-    # Each once: the help of a command is put together when it is first built, and kept.
+    # Rendered once each, because the help of a command is assembled when the command is first built.
     texts = {page: render() for page, render in pages().items()}
     stale = [page for page, text in texts.items() if not is_current(page, text)]
     if "--check" in arguments:
@@ -95,7 +95,8 @@ def _command_sections(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401
         lines = [f"{example.line}{f'  # {example.note}' if example.note else ''}" for example in text.examples]
         yield "\n".join(["```sh", *lines, "```", ""])
     for name, child in getattr(command, "commands", {}).items():
-        yield from _command_sections(child, f"{path} {name}")
+        if not child.hidden:
+            yield from _command_sections(child, f"{path} {name}")
 
 
 def _parameter_names(parameter: Any) -> str:  # noqa: ANN401

@@ -123,7 +123,7 @@ async def test_a_person_at_the_terminal_says_yes_and_the_run_goes_on(
     assert (tmp_path / "a.txt").read_text() == "hello"
     shown = capsys.readouterr().err
     assert "? Call the tool Pen\n  path: a.txt\n  text: hello\n  -\n  +hello\n" in shown
-    assert "the model said: It needs a note" in shown
+    assert "model's reason: It needs a note" in shown
     assert "asked because: Profile 'guarded' asks before anything that is not reading" in shown
 
 
@@ -146,7 +146,7 @@ async def test_edited_arguments_run_and_those_that_do_not_fit_are_asked_for_agai
 
     assert state.status == "completed"
     assert [(file.name, file.read_text()) for file in tmp_path.glob("*.txt")] == [("b.txt", "bye")]
-    assert "These arguments cannot be used: 'text' is a required property" in capsys.readouterr().err
+    assert "Invalid arguments: 'text' is a required property" in capsys.readouterr().err
 
 
 async def test_always_holds_for_the_tool_until_the_run_ends(tmp_path: Path) -> None:

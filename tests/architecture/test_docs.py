@@ -18,7 +18,7 @@ WITHOUT_EXAMPLE: frozenset[str] = frozenset()
 def commands() -> list[str]:
     found: list[str] = []
     for name in (each for each in COMMANDS if each not in ALIASES):
-        children = getattr(load_command(name), "commands", {})
+        children = [key for key, each in getattr(load_command(name), "commands", {}).items() if not each.hidden]
         found += [f"agent {name} {child}" for child in children] or [f"agent {name}"]
     return found
 

@@ -206,7 +206,7 @@ def test_contracts_lists_what_active_skills_promise(workspace: Path, capsys: pyt
     shown = capsys.readouterr()
     assert shown.out == (
         "whole  hybrid  autonomy implement  effects writes_files, network (keyed)  "
-        "may answer input_required, delegating in 4 turns  keeps full_events  30s\n"
+        "states input_required, delegating in 4 turns  keeps full_events  30s\n"
     )
     assert "names the skill 'other-skill', which is not there" in shown.err
 
@@ -225,5 +225,5 @@ def test_contracts_names_the_skill_whose_contract_cannot_be_used(
     assert run(["skills", "contracts"]) == 1
 
     shown = capsys.readouterr()
-    assert shown.out == "wrong  cannot be used: its contract has errors\n"
+    assert shown.out == "wrong  invalid contract\n"
     assert "SKILL.md:4: error" in shown.err

@@ -101,7 +101,7 @@ def test_command_walks_a_folder_and_says_file_line_and_remedy(
         "pack/impl.py:3: error: requests.get may wait for ever: it has no timeout [http_without_timeout] "
         "(Write get(…, timeout=10))\n"
     )
-    assert shown.err == "Checked 2 files: 1 errors, 0 warnings\n"
+    assert shown.err == "Checked 2 files: 1 error, 0 warnings\n"
 
 
 def test_strict_counts_warnings(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

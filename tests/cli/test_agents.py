@@ -403,7 +403,7 @@ def test_list_marks_agents_and_tasks_that_name_what_is_not_there(workspace: Work
     assert (agent["loaded"], agent["usable"]) == (True, False)
     assert [problem["code"] for problem in agent["problems"]] == ["unknown_skill", "unknown_tool"]
     assert (task["loaded"], task["usable"]) == (True, False)
-    assert "  cannot be used; see `agent task validate weekly`" in _out(workspace, capsys, "task", "list", code=1)
+    assert "  is invalid; see `agent check tasks weekly`" in _out(workspace, capsys, "task", "list", code=1)
     assert "checker  any model, guarded  cannot be used: " in _out(workspace, capsys, "agents", "list", code=1)
 
 

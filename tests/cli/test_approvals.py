@@ -139,7 +139,7 @@ def test_model_is_told_of_an_edit_and_both_calls_are_shown_with_their_difference
     assert workspace.agent("approvals", "show", parked) == 0
     shown = capsys.readouterr().out
     assert '-args: ["one"]\n+args: ["two"]' in shown
-    assert "edited by a person to run with" in shown
+    assert "edited by the approver to run with" in shown
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_model_is_told_of_an_edit_and_both_calls_are_shown_with_their_difference
     [
         ('{"skill_name": 3}', "The edited arguments cannot be used: "),
         ("[1]", "--edit-args must be a JSON object"),
-        ("{", "--edit-args is not JSON"),
+        ("{", "--edit-args is not valid JSON"),
     ],
 )
 def test_edited_arguments_that_do_not_fit_decide_nothing(

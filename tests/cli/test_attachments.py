@@ -49,7 +49,7 @@ def test_pictures_and_texts_that_a_task_mentions_reach_the_model(
     text = read_text(body)
     assert '<attached-file path=\\"notes.md\\">\\nBuy milk.\\n&lt;/attached-file>' in text
     err = capsys.readouterr().err
-    assert "'@gone/x.md' is no file of this workspace" in err
+    assert "'@gone/x.md' is not a workspace file" in err
     assert "dataclass" not in err
 
 
@@ -254,7 +254,7 @@ def test_a_mention_does_not_lead_out_of_the_workspace(
     assert workspace.agent("run", f"Look at @../secret.txt and @link.txt and @{secret}") == 0
 
     assert "do not tell" not in read_text(model.received[0])
-    assert capsys.readouterr().err.count("is no file of this workspace") == 3
+    assert capsys.readouterr().err.count("is not a workspace file") == 3
 
 
 def test_a_picture_in_a_chat_is_seen_in_later_turns_too(

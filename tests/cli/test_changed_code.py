@@ -184,13 +184,13 @@ def test_a_worker_parks_a_run_whose_code_changed_and_does_not_take_it_again(
 def test_a_person_at_a_terminal_is_asked(workspace: Workspace, model: ModelServer, waiting: str) -> None:
     change(workspace.folder / "skills" / "writer")
     with agent_terminal(workspace.folder, "resume", waiting, "--input", "answer=x") as terminal:
-        terminal.wait_for("Go on with the new ones? ")
+        terminal.wait_for("Continue with the new files? ")
         terminal.type("n" + ENTER)
         assert terminal.wait_for_end() == 4
     assert said(model) == ""
 
     with agent_terminal(workspace.folder, "resume", waiting) as terminal:
-        terminal.wait_for("Go on with the new ones? ")
+        terminal.wait_for("Continue with the new files? ")
         terminal.type("y" + ENTER)
         assert terminal.wait_for_end() == 0
     assert said(model) == "new"
@@ -245,7 +245,7 @@ def test_a_run_that_an_earlier_version_paused_for_changed_files_asks_its_questio
     capsys.readouterr()
 
     assert workspace.agent("resume", waiting, ACCEPT) == 4
-    assert "waits:   Which line?" in capsys.readouterr().err
+    assert "waiting: Which line?" in capsys.readouterr().err
     assert go_on(workspace, waiting, "--quiet") == 0
     assert said(model) == "new"
     assert workspace.agent("replay", waiting, "--execute") == 0

@@ -135,7 +135,7 @@ def test_undo_and_export(say: Say, workspace: Workspace, model: ModelServer) -> 
 
     _, _, err = say("first\nsecond\n/undo\nthird\n/export talk.md\n/export talk.md\n", "--context", "c")
 
-    assert "Taken back: second" in err
+    assert "Undone: second" in err
     assert "error: File 'talk.md' is there already" in err
     assert [message["content"] for message in messages(model)] == ["first", "One.", "third"]
     text = (workspace.folder / "talk.md").read_text()
@@ -201,7 +201,7 @@ def test_a_turn_killed_while_the_model_thinks_goes_on_when_the_chat_is_opened_ag
     code, out, err = say("again\n", "--context", "c")
 
     assert (code, out) == (0, "Here.\nHere.\n")
-    assert "The last turn was cut short and goes on now: My name is Ada." in err
+    assert "Continuing the interrupted turn: My name is Ada." in err
     assert len(workspace.run_ids()) == 2
     spoken = [message["content"] for message in messages(model)]
     assert str(spoken[0]).endswith("My name is Ada.")

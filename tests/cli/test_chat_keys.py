@@ -154,7 +154,7 @@ def test_the_prompt_names_the_call_that_it_decides_and_its_card_is_shown_last(
         assert re.findall(r"\? (\d) of 3 ", shown) == ["2", "3", "1"]
         terminal.wait_for("[?]:")
         terminal.type("n")
-        terminal.wait_for("Why not?")
+        terminal.wait_for("Reason (the model sees it)")
         terminal.type("no need" + ENTER)
         shown = terminal.wait_for("Write b.txt (2 of 3)")
         assert re.findall(r"\? (\d) of 3 ", shown) == ["2"]
@@ -185,7 +185,7 @@ def test_escape_leaves_an_approval_of_a_run_open(workspace: Workspace, model: Mo
     with agent_terminal(workspace.folder, *arguments) as terminal:
         terminal.wait_for("[?]: ")
         terminal.type(ESCAPE)
-        terminal.wait_for("approve: agent approvals approve")
+        terminal.wait_for("next:    agent approve")
         assert terminal.wait_for_end() == 3
 
 

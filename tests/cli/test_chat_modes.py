@@ -55,7 +55,7 @@ def test_auto_does_not_answer_for_a_rule_that_asks(workspace: Workspace, model: 
         terminal.wait_for("[?]:")
         assert (workspace.folder / "a.txt").exists()
         terminal.type("n")
-        terminal.wait_for("Why not?")
+        terminal.wait_for("Reason (the model sees it)")
         terminal.type(ENTER)
         terminal.wait_for("Done.")
         terminal.type(CTRL_D)

@@ -57,7 +57,7 @@ def test_a_refused_edit_and_a_write_of_the_same_text_show_no_change(workspace: W
         terminal.type("Change it" + ENTER)
         terminal.wait_for("[?]:")
         terminal.type("n")
-        terminal.wait_for("Why not?")
+        terminal.wait_for("Reason (the model sees it)")
         terminal.type(ENTER)
         denied, _, _ = terminal.wait_for("[?]:").partition("Replace the file")
         assert list_changes(denied) == []

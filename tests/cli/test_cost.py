@@ -44,7 +44,7 @@ def test_calls_of_two_runs_are_added_up_and_an_unknown_price_stays_unknown(
 def test_nothing_to_count_is_said(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     assert workspace.agent("cost", "--since", "7d") == 0
 
-    assert "No run" in capsys.readouterr().err
+    assert "No model calls" in capsys.readouterr().err
 
 
 def test_highest_cost_comes_first_with_the_longest_bar() -> None:

@@ -92,7 +92,7 @@ def test_an_approval_wakes_a_detached_run(workspace: Workspace, model: ModelServ
     (asked,) = json.loads(capsys.readouterr().out)
 
     assert workspace.agent("approvals", "approve", asked["approval_id"]) == 0
-    assert "goes on as soon as a worker takes it" in capsys.readouterr().err
+    assert "continues when a worker picks it up" in capsys.readouterr().err
     assert workspace.agent("worker", "--once") == 0
 
     assert [row["status"] for row in rows(workspace, capsys)] == ["completed"]

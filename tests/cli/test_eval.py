@@ -135,7 +135,7 @@ def test_a_recording_says_nothing_of_the_machine_and_is_a_run_that_can_be_import
     assert str(workspace.folder.parent).encode() not in everything
     assert workspace.agent("runs", "import", str(file)) == 0
     assert workspace.agent("replay", archive.run_id, "--execute") == 0
-    assert "equal: " in capsys.readouterr().out
+    assert "Replay matches: " in capsys.readouterr().out
 
 
 def test_a_changed_skill_is_stale_and_the_file_is_named(recorded: Path, evaluate: Evaluate) -> None:
@@ -270,9 +270,9 @@ def test_reports_are_written_for_ci_and_for_the_viewer(recorded: Path, workspace
     [
         (["nothing"], "There is no skill, agent or task 'nothing'"),
         (["greeter", "--case", "helo"], "has no case 'helo'"),
-        (["greeter", "--repeat", "2"], "compare live runs"),
-        (["greeter", "--judge", "m"], "asked live"),
-        (["greeter", "--suggest"], "about triggers"),
+        (["greeter", "--repeat", "2"], "need --live"),
+        (["greeter", "--judge", "m"], "--judge needs --live or --record"),
+        (["greeter", "--suggest"], "--suggest needs --triggers"),
         (["--resume", "x"], "no live eval 'x'"),
     ],
 )

@@ -132,7 +132,7 @@ def test_away_from_a_terminal_a_bare_agent_shows_the_help(
     assert run([]) == 2
 
     shown = capsys.readouterr()
-    assert "Begin and work" in shown.out + shown.err
+    assert "Getting started" in shown.out + shown.err
     assert list(newcomer.folder.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Help: every command says what it is for, when to use it, and shows examples; a wrong word names the right one."""
+"""Help texts: each command has a summary, a paragraph and examples; a misspelled word gets a suggestion."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from metier.cli.help.help_texts import dress, find_commands, load_texts
+from metier.cli.help.help_texts import dress, load_texts
+from metier.cli.help.help_texts import list_commands as list_runnable
 from metier.cli.main import run
 from metier.cli.root import ALIASES, COMMANDS, load_command
 from metier.version import __version__
@@ -18,19 +19,16 @@ def list_commands() -> dict[str, Any]:
         if name not in ALIASES:
             command = load_command(name)
             dress(command, f"agent {name}")
-            found |= find_commands(command, f"agent {name}")
+            found |= list_runnable(command, f"agent {name}")
     return found
 
 
-def test_every_command_has_a_purpose_a_paragraph_and_two_examples() -> None:
+def test_every_command_has_a_summary_a_paragraph_and_an_example() -> None:
     texts = load_texts()
     lacking = [
         path
         for path, command in list_commands().items()
-        if path not in texts
-        or not texts[path].about
-        or len(texts[path].examples) < 2
-        or not (command.help or "").strip().splitlines()[0].rstrip().endswith((".", "!", "?"))
+        if path not in texts or not texts[path].about or not texts[path].examples or not (command.help or "").strip()
     ]
 
     assert lacking == [], "Add a section to src/metier/cli/help/commands.md"
@@ -45,10 +43,35 @@ def test_every_option_says_what_it_does() -> None:
         f"{path} {parameter.opts[0]}"
         for path, command in list_commands().items()
         for parameter in command.params
-        if not (getattr(parameter, "help", None) or "").strip()
+        if not getattr(parameter, "hidden", False) and not (getattr(parameter, "help", None) or "").strip()
     ]
 
     assert unexplained == []
+
+
+def test_summary_of_a_command_has_at_most_60_characters_and_help_of_an_option_at_most_10_words() -> None:
+    commands = list_commands()
+    summaries = {path: command.help.strip().partition("\n\n")[0] for path, command in commands.items()}
+    options = {
+        f"{path} {each.opts[0]}": each.help or "" for path, command in commands.items() for each in command.params
+    }
+
+    assert [path for path, text in summaries.items() if len(text.rstrip(".")) > 60] == []
+    assert [path for path, text in options.items() if len(text.split()) > 10] == []
+
+
+def test_help_avoids_words_that_readers_stumble_over() -> None:
+    avoided = re.compile(
+        r"\b(shall|anew|go(es)? on|beside|somebody|mend|judged?|park|a person|in doubt|so (many|long))\b"
+    )
+    texts = {path: f"{command.help} {command.epilog}" for path, command in list_commands().items()}
+    texts |= {
+        f"{path} {each.opts[0]}": each.help or ""
+        for path, command in list_commands().items()
+        for each in command.params
+    }
+
+    assert {path: found[0] for path, text in texts.items() if (found := avoided.search(text))} == {}
 
 
 def test_every_option_shows_the_values_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +109,12 @@ def test_the_list_begins_with_what_people_do_first(capsys: pytest.CaptureFixture
         "  run ",
         "  chat ",
         "  resume ",
+        "  task ",
         "  runs ",
         "  approvals ",
         "  skills ",
-        "  check ",
         "  config ",
+        "  check ",
     )
     places = [shown.index(word) for word in words]
     assert places == sorted(places)

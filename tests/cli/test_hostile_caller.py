@@ -127,7 +127,7 @@ def test_quiet_run_that_waits_still_says_for_what(workspace: Workspace, model: M
     assert workspace.agent("run", "-q", "--profile", "guarded", "write") == 3
 
     told = capsys.readouterr().err
-    assert re.search(r"^approve: agent approvals approve ap-\w+$", told, re.MULTILINE)
+    assert re.search(r"^next:    agent approve ap-\w+$", told, re.MULTILINE)
     assert "run_started" not in told
 
 
@@ -295,7 +295,7 @@ def test_person_who_leaves_the_question_has_the_shell_back_at_once(
     with agent_terminal(workspace.folder, "run", "-q", "--profile", "guarded", "write") as terminal:
         terminal.wait_for("[?]: ")
         terminal.type(key)
-        terminal.wait_for("approve: agent approvals approve")
+        terminal.wait_for("next:    agent approve")
         exit_code = terminal.wait_for_end()
 
     assert exit_code == 3

@@ -100,7 +100,7 @@ def test_refused_tools_are_replaced_by_json_once_and_remembered_for_the_next_run
     assert "noon" in told(model.received[1], "user")
     assert workspace.agent("replay", "latest", "--execute") == 0
     assert workspace.agent("prompt", "show", "--run", "latest", "--turn", "1", "--brief") == 0
-    assert "the same as was sent" in capsys.readouterr().out
+    assert "matches the request that was sent" in capsys.readouterr().out
 
 
 def test_unsupported_features_are_shown_by_doctor_and_tried_again_when_cleared(

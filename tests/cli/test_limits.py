@@ -132,7 +132,7 @@ def test_continue_in_a_chat_goes_on_beyond_the_limit(workspace: Workspace, model
     with chat_terminal(workspace.folder) as terminal:
         terminal.wait_for("you>")
         terminal.type("Look around" + ENTER)
-        terminal.wait_for("/continue goes on with it")
+        terminal.wait_for("type /continue to retry")
         terminal.wait_for("you>")
         terminal.type("/continue" + ENTER)
         terminal.wait_for("Found nothing.")

@@ -90,7 +90,7 @@ def test_a_server_that_the_settings_leave_out_runs_as_the_person_does_and_the_li
     assert has_planted(prying)
     capsys.readouterr()
     assert prying.agent("mcp", "list") == 0
-    assert "    runs as you, outside of any sandbox\n" in capsys.readouterr().out
+    assert "    runs with your permissions, without a sandbox\n" in capsys.readouterr().out
 
 
 def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_says_so(

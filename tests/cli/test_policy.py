@@ -112,7 +112,7 @@ def test_the_examples_of_every_file_are_tried(workspace: Workspace, capsys: Capt
     )
 
     assert workspace.agent("policy", "test") == 0
-    assert capsys.readouterr().out == "3 rules and 1 examples hold\n"
+    assert capsys.readouterr().out == "3 rules and 1 example passed\n"
 
     agent.write_text(agent.read_text(encoding="utf-8").replace("{ask: [", "{deny: ["), encoding="utf-8")
     assert workspace.agent("policy", "test") == 2

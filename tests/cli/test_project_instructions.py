@@ -131,7 +131,7 @@ def test_folder_instructions_are_told_once_with_the_first_result_from_that_folde
     capsys.readouterr()
     assert workspace.agent("replay", "latest", "--execute") == 0
     assert workspace.agent("prompt", "show", "--run", "latest", "--brief") == 0
-    assert "the same as was sent" in capsys.readouterr().out
+    assert "matches the request that was sent" in capsys.readouterr().out
 
 
 def test_prompt_show_names_the_files_and_warns_of_a_cut(workspace: Workspace, capsys: Capture) -> None:

@@ -102,7 +102,7 @@ def test_model_is_told_date_system_folder_and_branch_behind_the_stable_prefix(
     assert workspace.agent("replay", "latest", "--execute") == 0
     capsys.readouterr()
     assert workspace.agent("prompt", "show", "--run", "latest", "--turn", "1", "--brief") == 0
-    assert "the same as was sent" in capsys.readouterr().out
+    assert "matches the request that was sent" in capsys.readouterr().out
 
 
 def test_inputs_of_a_task_reach_the_model_as_json_and_unused_ones_are_a_warning(

@@ -76,7 +76,7 @@ def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: Model
 
     assert workspace.agent("resume", "latest") == 4
 
-    assert "waits:   How many?" in capsys.readouterr().err
+    assert "waiting: How many?" in capsys.readouterr().err
     assert len(model.received) == 1
 
 

@@ -1,6 +1,8 @@
 """The command line as a whole: what it lists, how it fails, how it completes."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metier.cli.main import run
-from metier.cli.root import COMMANDS, load_command
+from metier.cli.root import ALIASES, COMMANDS, load_command
 
 AGENT = Path(sys.executable).parent / "agent"
 
@@ -33,14 +35,46 @@ def test_every_listed_command_exists_and_has_the_summary_of_its_own_help(name: s
     command = load_command(name)
 
     assert command.help
-    assert COMMANDS[name].summary.endswith(".")
+    assert COMMANDS[name].summary
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def list_shown(text: str) -> list[str]:
+    """The names of the commands that a help text lists."""
+    _, *sections = re.split(r"^(?!Options|Arguments|Usage)\S.*:$", text, flags=re.MULTILINE)
+    return [name for section in sections for name in re.findall(r"^  ([a-z-]+)  ", section, flags=re.MULTILINE)]
+
+
+def test_help_lists_at_most_twenty_commands_and_advanced_help_lists_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["--help"]) == 0
+    first = list_shown(capsys.readouterr().out)
+    assert run(["help", "advanced"]) == 0
+    advanced = list_shown(capsys.readouterr().out)
 
-    out = capsys.readouterr().out
-    assert all(f"  {name}" in out for name in COMMANDS)
+    assert len(first) <= 20
+    assert {"init", "run", "approve", "skills", "check"} <= set(first)
+    assert {"fork", "replay", "redact", "acp", "notify"} <= set(advanced)
+    assert sorted([*first, *advanced]) == sorted(set(COMMANDS) - set(ALIASES))
+
+
+@pytest.mark.parametrize("group", ["runs", "skills", "mcp", "notify", "policy", "schedule", "config", "approvals"])
+def test_help_of_a_group_truncates_no_summary(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([group, "--help"]) == 0
+
+    assert not re.search(r"\.\.\.$|…$", capsys.readouterr().out.partition("COMMAND [ARGS]...")[2], re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("group", "advanced"),
+    [("skills", ["check-sync", "contracts", "to-prompt"]), ("runs", ["rebuild"]), ("notify", ["send"])],
+)
+def test_rarely_used_commands_of_a_group_are_listed_as_advanced(
+    group: str, advanced: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([group, "--help"]) == 0
+
+    assert sorted(list_shown("Advanced:" + capsys.readouterr().out.partition("Advanced:")[2])) == advanced
 
 
 def test_no_argument_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +82,7 @@ def test_no_argument_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
     captured = capsys.readouterr()
     assert code == 2
-    assert "Begin and work:" in captured.out + captured.err
+    assert "Getting started:" in captured.out + captured.err
 
 
 @pytest.mark.parametrize(
@@ -72,6 +106,88 @@ def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixt
                       ["config", "validate", "--file", "nowhere.yaml", "--debug"]):  # fmt: skip
         assert run(arguments) == 2
         assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.fixture
+def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A workspace with a completed run and a run that waits for an approval."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("AGENT_SKILLS", raising=False)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert run(["init", "--provider", "offline"]) == 0
+    careful = folder / ".agent/agents/careful/AGENT.md"
+    careful.parent.mkdir()
+    careful.write_text("---\nname: Careful\ndescription: Asks.\nprofile: guarded\n---\n\nAsk.\n", encoding="utf-8")
+    assert run(["run", "list the open tasks", "--quiet", "--agent", "careful"]) == 3
+    assert run(["run", "list the open tasks", "--quiet"]) == 0
+    capsys.readouterr()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("earlier", "current"),
+    [
+        ("validate", "check workspace"),
+        ("validate --json", "check workspace --json"),
+        ("config validate --json", "check settings --json"),
+        ("policy test --json", "check rules --json"),
+        ("task validate review --json", "check tasks review --json"),
+        ("--check --json", "check --json"),
+        ("skill list --json", "skills list --json"),
+        ("skill route tasks", "skills route tasks"),
+        ("replay latest --points", "fork latest"),
+        ("skills inspect ./.agent/skills/open-tasks --json", "skills show ./.agent/skills/open-tasks --json"),
+    ],
+)
+def test_earlier_name_of_a_command_still_works(
+    earlier: str, current: str, starter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(earlier.split()) == 0
+    expected = capsys.readouterr()
+
+    assert run(current.split()) == 0
+    assert capsys.readouterr() == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "skill info open-tasks", "skills info open-tasks --json", "skills inspect open-tasks", "skills contracts",
+        "skills check-sync .agent", "skills to-prompt .agent/skills/open-tasks", "notify send", "runs rebuild latest",
+        "redact notes/welcome.md", "replay latest --fork-at 2", "approvals approve APPROVAL", "approvals deny APPROVAL",
+    ],
+)  # fmt: skip
+def test_command_that_is_no_longer_listed_first_still_works(
+    line: str, starter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["approvals", "list", "--json"]) == 0
+    approval = json.loads(capsys.readouterr().out)[0]["approval_id"]
+
+    assert run(line.replace("APPROVAL", approval).split()) == 0
+
+
+def test_show_of_a_skill_has_everything_that_info_and_inspect_have(
+    starter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(command: str) -> dict[str, object]:
+        assert run(["skills", command, "open-tasks", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    shown, info, declared = read("show"), read("info"), read("inspect")
+
+    assert {key: shown[key] for key in info} == info
+    assert declared.keys() <= shown.keys()
+    assert (shown["tags"], shown["sections"]) == (declared["tags"], declared["sections"])
+
+
+def test_approve_and_deny_decide_the_pending_call(starter: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["approvals", "list", "--json"]) == 0
+    approval = json.loads(capsys.readouterr().out)[0]["approval_id"]
+
+    assert run(["approve", approval]) == 0
+    assert run(["deny", approval]) == 10
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
@@ -109,7 +225,7 @@ def test_a_task_typed_as_a_command_is_answered_with_the_command_that_runs_it(
 ) -> None:
     assert run(["fix the bug"]) == 2
 
-    assert "run `agent run 'fix the bug'`" in capsys.readouterr().err
+    assert "use `agent run 'fix the bug'`" in capsys.readouterr().err
 
 
 def test_completion_without_a_shell_names_the_shells_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

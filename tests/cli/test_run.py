@@ -173,14 +173,14 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
     [
         (["run"], "There is no task"),
         (["run", "  "], "The task is empty"),
-        (["run", "a", "-p", "b"], "The task is given more than once"),
+        (["run", "a", "-p", "b"], "More than one task given"),
         (["run", "--task-file", "nowhere.md"], "cannot be read: No such file or directory"),
         (["run", "a", "--provider", "nobody"], "must be one of 'anthropic', 'gemini', 'openai', 'offline'"),
-        (["run", "a", "--provider", "a2a", "--config", "/dev/null"], "No model is named for provider 'a2a'"),
+        (["run", "a", "--provider", "a2a", "--config", "/dev/null"], "No model set for provider 'a2a'"),
         (["run", "a", "--profile", "reckless"], "'reckless' is not one of"),
         (["run", "a", "--skills-dir", "nowhere"], "Folder 'nowhere' does not exist"),
         (["run", "a", "--max-turns", "0"], "at least 1"),
-        (["run", "a", "--timeout", "0"], "--timeout must be more than 0"),
+        (["run", "a", "--timeout", "0"], "--timeout must be greater than 0"),
         (["run", "a", "--dry-run=maybe"], "--dry-run takes true or false, not 'maybe'"),
     ],
 )
@@ -243,7 +243,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_one_sentence_and_the_run_is
 
     assert workspace.agent("run", "Get in the way", "--debug-llm") == 1
     err = capsys.readouterr().err
-    assert "error: A file of the run cannot be written: Is a directory" in err
+    assert "error: Cannot write a file of the run: Is a directory" in err
     assert "Traceback" not in err
 
     (runs / workspace.run_ids()[0] / "llm" / "turn-2.request.json").rmdir()

@@ -77,7 +77,7 @@ def test_skill_that_asks_pauses_the_run_and_its_answer_goes_on_with_it(workspace
 
     assert workspace.agent("run", "--provider", "offline", "use the skill counter") == 4
     told = capsys.readouterr().err
-    assert "waits:   Needed: upto (How far)" in told
+    assert "waiting: Needed: upto (How far)" in told
     assert "--input upto=…" in told
     assert workspace.agent("resume", "latest", "--input", "upto=many") == 4
     assert "'many' is not of type 'integer' (at $.upto)" in capsys.readouterr().err

@@ -62,8 +62,8 @@ def test_show_tells_steps_cost_and_how_to_answer(workspace: Workspace, model: Mo
     out = capsys.readouterr().out
     assert "\n✓ script_run  greeter" in out
     assert "\n    hello from the script\n" in out
-    assert "waits:   Which one?" in out
-    assert f"answer:  agent resume {workspace.run_ids()[0]} --input answer=…" in out
+    assert "waiting: Which one?" in out
+    assert f"next:    agent resume {workspace.run_ids()[0]} --input answer=…" in out
 
     assert workspace.agent("runs", "show", "latest", "--json") == 0
     shown = json.loads(capsys.readouterr().out)

@@ -27,7 +27,7 @@ def test_runs_that_did_the_same_are_equal(workspace: Workspace, model: ModelServ
 
     assert workspace.agent("runs", "diff", one, other) == 0
 
-    assert capsys.readouterr().out.startswith("equal: both runs did the same")
+    assert capsys.readouterr().out.startswith("Runs match: ")
 
 
 def test_the_first_argument_that_differs_is_shown_side_by_side(
@@ -57,7 +57,7 @@ def test_a_run_that_ends_earlier_differs_by_what_comes_next(
 
     assert workspace.agent("runs", "diff", one, other) == 1
 
-    assert "differ: after" in capsys.readouterr().out
+    assert "Runs differ " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_an_exported_run_replays_in_an_empty_folder(
     assert run(["replay", run_id, "--event-stream"]) == 0
 
     assert (SECRET.encode() in file.read_bytes()) == exact
-    assert "equal: " in capsys.readouterr().out
+    assert "Replay matches: " in capsys.readouterr().out
 
 
 def test_the_same_run_gives_the_same_bytes(run_id: str, elsewhere: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_import_that_was_cut_short_before_the_journal_can_be_done_again(
     for each in (archive, *archive.children):
         assert run(["replay", each.run_id, "--execute"]) == 0
     assert run(["runs", "import", str(file)]) == 2
-    assert capsys.readouterr().out.count("equal: ") == 2
+    assert capsys.readouterr().out.count("Replay matches: ") == 2
 
 
 def rewrite(file: Path, change: dict[str, bytes | None]) -> None:
@@ -238,7 +238,7 @@ def test_a_run_of_a_task_takes_its_steps_along_and_all_of_them_replay_elsewhere(
         assert run(["replay", each, "--event-stream"]) == 0
         assert run(["runs", "show", each]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("equal: ") == 3
+    assert shown.count("Replay matches: ") == 3
     assert shown.count(f"parent:  {run_id}") == 2
 
 

@@ -25,7 +25,7 @@ def test_a_run_replays_equal_without_asking_the_model(
     asked = len(model.received)
 
     assert workspace.agent("replay", run_id, "--execute") == 0
-    assert capsys.readouterr().out.startswith("equal: ")
+    assert capsys.readouterr().out.startswith("Replay matches: ")
     assert workspace.agent("replay", "latest", "--execute", "--json") == 0
     report = json.loads(capsys.readouterr().out)
 
@@ -94,7 +94,7 @@ def test_runs_without_a_model_replay_equal(options: tuple[str, ...], workspace: 
 
     assert workspace.agent("replay", "latest", "--execute") == 0
 
-    assert capsys.readouterr().out.startswith("equal: ")
+    assert capsys.readouterr().out.startswith("Replay matches: ")
 
 
 def test_points_are_listed_for_people(run_id: str, workspace: Workspace, capsys: Capture) -> None:

@@ -175,4 +175,4 @@ def test_a_log_that_was_lost_or_damaged_comes_back(workspace: Workspace, model: 
 
         kinds = [json.loads(line)["event_type"] for line in log.read_text().splitlines()]
         assert (kinds[0], kinds[-1]) == ("run_started", "run_finished")
-    assert "events were written from the journal" in capsys.readouterr().out
+    assert "rebuilt from the journal" in capsys.readouterr().out

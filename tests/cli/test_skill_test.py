@@ -117,7 +117,7 @@ def test_placeholder_that_only_a_run_can_fill_is_said_and_not_tried(judge: Calla
     code, report = judge("notes")
 
     assert code == 0
-    assert report["trials"][1]["warning"] == "not tried: {previous} is known in a run only"
+    assert report["trials"][1]["warning"] == "not tried: {previous} is only known during a run"
 
 
 def test_toolset_that_cannot_be_imported_is_an_error(judge: Callable[..., tuple[int, Any]]) -> None:
@@ -141,7 +141,7 @@ def test_reviewer_sees_links_to_nowhere_and_files_that_nobody_names(judge: Calla
     assert code == 1
     assert ("link_broken", "The link to 'references/gone.md' leads nowhere") in said
     assert ("file_missing", "The text names 'scripts/missing.py', which is not there") in said
-    assert ("file_unnamed", "Nothing in the body leads to 'references/lonely.md'") in said
+    assert ("file_unnamed", "The body does not mention 'references/lonely.md'") in said
     assert {code for code, _ in said} == {"link_broken", "file_missing", "file_unnamed", "no_evals"}
 
 

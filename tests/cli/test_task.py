@@ -105,7 +105,7 @@ def test_inputs_from_a_file_and_the_line_stay_the_texts_they_are(
         (["--input", "text=x", "--input", "siez=1"], "there is no input 'siez'"),
         (["--input", "text"], "Input 'text' is not name=value"),
         (["--input-file", "none.json"], "The input file 'none.json' cannot be read"),
-        (["--input", "text=x", "--timeout", "nan"], "--timeout must be more than 0, not nan"),
+        (["--input", "text=x", "--timeout", "nan"], "--timeout must be greater than 0, not nan"),
     ],
 )
 def test_wrong_input_is_wrong_usage_and_starts_nothing(
@@ -129,7 +129,7 @@ def test_failed_step_is_said_and_resume_begins_there(pack: Workspace, capsys: py
     assert "step:    TASK.md  succeeded" in err
     assert "step:    tell.md  failed" in err
     assert "failed:  Step 'tell.md' failed: The result was not accepted" in err
-    assert "resume:  agent resume" in err
+    assert "next:    agent resume" in err
 
 
 def test_person_reads_why_a_script_failed_without_opening_the_log(
@@ -177,8 +177,8 @@ def test_run_that_waits_for_a_step_says_for_what_and_ends_with_its_code(
     assert outcome["waits_for"] == outcome["children"][0]["run_id"]
     assert pack.agent("runs", "show", outcome["run_id"]) == 0
     shown = capsys.readouterr().out
-    assert f"waits:   for run {outcome['waits_for']}" in shown
-    assert f"approve: agent approvals approve {approval['approval_id']}" in shown
+    assert f"waiting: for run {outcome['waits_for']}" in shown
+    assert f"next:    agent approve {approval['approval_id']}" in shown
     assert pack.agent("approvals", "approve", approval["approval_id"]) == 0
     capsys.readouterr()
 

@@ -39,7 +39,7 @@ def test_a_right_project_passes(workspace: Path, capsys: pytest.CaptureFixture[s
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "Checked 1 agents, 1 skills and 1 tasks\n"
+    assert err == "Checked 1 agent, 1 skill, 1 task\n"
 
 
 def test_the_project_may_be_named(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -275,4 +275,4 @@ async def test_a_replay_opens_no_connection_and_starts_no_process(workspace: Pat
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("equal: ")
+    assert done.stdout.startswith("Replay matches: ")

@@ -56,7 +56,7 @@ def test_it_says_what_it_wrote_and_what_to_do_next(folder: PackFolder) -> None:
     written = done.stdout.splitlines()
     assert "new/place/.agent/tasks/review/TASK.md" in written
     assert all((folder.path / each).is_file() for each in written)
-    assert done.stderr.splitlines()[:2] == [f"Wrote {len(written)} files. What to do next:", "  cd new/place"]
+    assert done.stderr.splitlines()[:2] == [f"Wrote {len(written)} files. Next steps:", "  cd new/place"]
     assert "agent task run review --provider offline" in done.stderr
 
 

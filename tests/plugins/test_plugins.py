@@ -176,7 +176,7 @@ def test_settings_choose_the_plugins_and_name_the_ones_that_are_not_there(site: 
 
     assert [(row["name"], row["state"], row["why"]) for row in rows] == [
         ("one", "on", ""),
-        ("two", "off", "plugins.enabled leaves it out"),
+        ("two", "off", "not in plugins.enabled"),
         ("three", "off", "It is not installed"),
     ]
 

@@ -149,7 +149,7 @@ def test_a_request_that_matches_nothing_says_so_on_stderr(skills_dir: Path, caps
     captured = capsys.readouterr()
     assert code == 0
     assert captured.out == ""
-    assert "shares a word with this request" in captured.err
+    assert "skills matches this request" in captured.err
 
 
 def test_a_folder_that_does_not_exist_is_wrong_usage(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

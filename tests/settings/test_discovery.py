@@ -88,4 +88,6 @@ def test_current_directory_that_was_removed_is_refused(
     gone.rmdir()
 
     assert run(["config", "show"]) == 2
-    assert capsys.readouterr().err == "error: The current directory no longer exists\nhint: Change to another one\n"
+    assert (
+        capsys.readouterr().err == "error: The current directory no longer exists\nhint: Change to another directory\n"
+    )

@@ -47,7 +47,7 @@ def test_a_named_package_that_nobody_trusted_fails_the_check(
 ) -> None:
     added = machine.agent("add", notes.url, "--allow-file", "--no-trust")
     assert added.code == 0
-    assert "To trust it: agent skill trust notes" in added.err
+    assert "To trust it: agent skills trust notes" in added.err
     assert check(capsys)[0] == 0
     monkeypatch.setenv("AGENT_SKILLS", "Notes")
 
@@ -55,7 +55,7 @@ def test_a_named_package_that_nobody_trusted_fails_the_check(
 
     assert code == 1
     assert re.search(r"notes \(inactive\) - .*, not trusted", out)
-    assert "Review it, then run: agent skill trust notes" in err
+    assert "Review it, then run: agent skills trust notes" in err
 
 
 def test_a_workspace_skill_for_a_later_version_is_not_loaded(

@@ -237,7 +237,7 @@ ROWS: tuple[Row, ...] = (
         name="embeddings of a folder that is not there",
         files={"agent.yaml": "routing:\n  embeddings:\n    folder: models/small\n"},
         says=(
-            "models/small: warning: Skills are ranked by words alone: The folder 'models/small' for the embedding model does not exist [embeddings_unavailable] (Correct routing.embeddings.folder)",
+            "models/small: warning: Skills are ranked by words only: The folder 'models/small' for the embedding model does not exist [embeddings_unavailable] (Correct routing.embeddings.folder)",
         ),
     ),
     Row(
@@ -246,7 +246,7 @@ ROWS: tuple[Row, ...] = (
             "agent.yaml": "routing:\n  embeddings:\n    base_url: http://127.0.0.1:9/v1\n    api_key_env: NO_SUCH_VARIABLE\n"
         },
         says=(
-            "warning: Skills are ranked by words alone: Variable 'NO_SUCH_VARIABLE' is not set [embeddings_unavailable] (Set the key: export NO_SUCH_VARIABLE=\"…\")",
+            "warning: Skills are ranked by words only: Variable 'NO_SUCH_VARIABLE' is not set [embeddings_unavailable] (Set the key: export NO_SUCH_VARIABLE=\"…\")",
         ),
     ),
     Row(

@@ -199,7 +199,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="link to nothing",
         prepare=dangling,
-        says=(".agent/agents/a/AGENT.md:1: error: 'AGENT.md' is a link to nothing [dangling_link]",),
+        says=(".agent/agents/a/AGENT.md:1: error: 'AGENT.md' is a broken link [dangling_link]",),
     ),
     Row(
         name="folder that should be a file",

@@ -55,7 +55,7 @@ def test_a_card_has_the_diff_the_reason_and_the_risk() -> None:
         "  risk: medium",
     ]
     told = "\n".join(line.plain for line in render_background(card))
-    assert "the model said: The note is wrong" in told
+    assert "model's reason: The note is wrong" in told
     assert "agent approvals" in told
 
 

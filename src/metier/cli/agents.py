@@ -8,7 +8,7 @@ import anyio
 import typer
 from msgspec import Struct, to_builtins
 
-from metier.cli.shared.options import AsJson, Config, SkillsDir
+from metier.cli.shared.options import AsJson, CommandGroup, Config, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.definitions.agent import FILE_NAME, AgentDefinition, AgentReading, load_agent
@@ -21,10 +21,11 @@ from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
 from metier.runtime.workspace.listed import list_definitions, list_duplicates
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List the agents of the workspace, and show what each may use.",
+    help="List and show agents.",
 )
 
 
@@ -42,7 +43,10 @@ class _Row(Struct, frozen=True):
 
 @app.command("list")
 def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
-    """List the agents of this workspace. Exit code 1: one of them cannot be used."""
+    """List agents.
+
+    Exit code 1: an agent is invalid.
+    """
     place = open_place(config)
     rows = list(_read_rows(place))
     duplicates = list_duplicates(place.workspace, "agents", FILE_NAME)
@@ -54,20 +58,20 @@ def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
         for row in rows:
             _write_row(row)
         if not rows and not duplicates:
-            warn_line("There are no agents here; runs have the built-in one")
+            warn_line("No agents defined; runs use the built-in agent")
     return 0 if all(row.is_usable for row in rows) and not duplicates else 1
 
 
 @app.command()
 def show(
-    agent: Annotated[str, typer.Argument(help=f"Its ID, or `{BUILT_IN_NAME}`; else the one that runs have here.")] = "",
+    agent: Annotated[str, typer.Argument(help=f"Agent ID or `{BUILT_IN_NAME}`. Default: the default agent.")] = "",
     *,
-    model: Annotated[str, typer.Option("--model", help="As if this model had been asked for.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Resolve as if this model was requested.")] = "",
     skills_dir: SkillsDir = None,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Show what an agent comes to: model, profile, rules, and its tools, skills and tasks with where each is from."""
+    """Show an agent's effective model, rules, tools and skills."""
     place = open_place(config, {"skills.dir": str(skills_dir)} if skills_dir else {})
     place, agent = choose_built_in(place, agent)
     report = anyio.run(lambda: report_agent(place, agent or place.settings.runtime.agent or "", model=model))
@@ -163,7 +167,7 @@ def _write(report: AgentReport) -> None:
     heat = "" if model.temperature is None else f", temperature {model.temperature:g}"
     write_line(f"model:    {model.provider}/{model.name}, {limits}{heat}")
     if agent.models:
-        write_line(f"may be:   {', '.join(agent.models)}")
+        write_line(f"models:   {', '.join(agent.models)}")
     if model.fallback_models:
         write_line(f"fallback: {', '.join(model.fallback_models)}")
     write_line(f"profile:  {agent.profile}")
@@ -173,7 +177,7 @@ def _write(report: AgentReport) -> None:
     for kind, listed in (("tool", report.tools), ("skill", report.skills), ("task", report.tasks)):
         _write_named(kind, listed)
     for name in report.missing:
-        write_line(f"tool:     {name}  not there now")
+        write_line(f"tool:     {name}  unavailable")
     for scope, rule in report.rules:
         write_line(f"rule:     {scope} {rule.number}: {rule.decision} {rule.subject}  ({rule.place})")
     for problem in agent.problems:

@@ -7,14 +7,16 @@ import anyio
 import typer
 from msgspec import to_builtins
 
-from metier.cli.policy import HeldRules, try_rules
+from metier.cli.config import validate as validate_settings
+from metier.cli.policy import CheckedRules, render_rules, try_examples, try_rules
 from metier.cli.shared.context import current_file, current_workspace
-from metier.cli.shared.options import AsJson, SkillsDir
-from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
+from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.cli.skill.status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places
-from metier.cli.validate import located_as_json, render_counts, validate_folder
+from metier.cli.task.command import validate as validate_tasks
+from metier.cli.validate import located_as_json, render_counts, validate, validate_folder
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
@@ -52,7 +54,7 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
     name, word = status.id or status.name, "active" if status.active else "inactive"
     if status.reason:
         return f"{marks['failed']} {name} ({word}) - Load failed: {one_line(status.reason, _REASON_WIDTH)}"
-    counts = f"{_count(status.scripts, 'script')}, {_count(status.toolsets, 'toolset')}"
+    counts = f"{count(status.scripts, 'script')}, {count(status.toolsets, 'toolset')}"
     sha = f" [{status.short_sha}]" if status.short_sha else ""
     note = f", {status.note}" if status.note else ""
     mark = marks["failed" if status.is_distrusted else word]
@@ -61,10 +63,10 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
 
 def find_hint(report: StatusReport, places: SkillPlaces) -> str:
     if not report.skills:
-        return "To write one: agent skill create skill-name"
+        return "To create a skill: agent skills create NAME"
     left_out = [canonical_name(status.name) for status in report.skills if status.is_distrusted]
     if left_out:
-        return f"Review it, then run: agent skill trust {left_out[0]}"
+        return f"Review it, then run: agent skills trust {left_out[0]}"
     closed = [status for status in report.skills if not status.active and not status.reason and not status.note]
     names = [canonical_name(status.name) for status in closed if status.source in OPT_IN]
     if not names:
@@ -91,20 +93,21 @@ def _can_show(text: str) -> bool:
     return True
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, add_completion=False)
+app.command("workspace")(validate)
+app.command("settings")(validate_settings)
+app.command("tasks")(validate_tasks)
+app.command("rules")(try_examples)
 
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+@app.callback(invoke_without_command=True)
+def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson = False) -> int:
+    """Check settings, skills, agents, tasks and rules.
 
-
-@app.command()
-def check(skills_dir: SkillsDir = None, as_json: AsJson = False) -> int:
-    """Check everything here: settings, skills, agents, tasks, rules and their examples. Calls no model.
-
-    The exit code is 1 when an active skill cannot be loaded or a definition or rule cannot be used, and 2 when the
-    settings cannot.
+    Exit codes: 1 if a skill, definition or rule is invalid, 2 if the settings are.
     """
+    if ctx.invoked_subcommand is not None:
+        return 0
     places = open_places(skills_dir)
     skills = check_skills(places)
     found, _ = validate_folder(current_workspace())
@@ -123,17 +126,17 @@ def check(skills_dir: SkillsDir = None, as_json: AsJson = False) -> int:
         )
         return 1 if failed else 0
     write_skills(skills)
-    write_line(f"Settings: {current_file(None) or 'the defaults'}")
-    write_line(f"Project: {render_counts(found)}")
-    write_line(f"Rules: {held.rules} rules and {held.examples} examples hold" if held else "Rules: some cannot be used")
+    write_line(f"Settings: {current_file(None) or 'defaults'}")
+    write_line(f"Workspace: {render_counts(found)}")
+    write_line(f"Rules: {render_rules(held)}" if held else "Rules: invalid")
     for problem in (*skills.problems, *problems):
         warn_line(problem.render())
     if hint := find_hint(skills, places):
-        warn_line(hint)
+        warn_line(f"hint: {hint}")
     return 1 if failed else 0
 
 
-def _try_rules() -> tuple[HeldRules | None, list[Problem]]:
+def _try_rules() -> tuple[CheckedRules | None, list[Problem]]:
     try:
         return try_rules(open_place(None)), []
     except ConfigError as error:

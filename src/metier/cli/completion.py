@@ -12,10 +12,10 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], typer.Argument(help="The shell to complete in.")],
-    program: Annotated[str, typer.Option(help="The name the command is called by.")] = "agent",
+    shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], typer.Argument(help="Shell.")],
+    program: Annotated[str, typer.Option(help="Command name to complete.")] = "agent",
 ) -> None:
-    """Print the completion script of a shell; write it where that shell looks for completions."""
+    """Print a shell completion script."""
     script: str = vars(typer.completion)["get_completion_script"](
         prog_name=program, complete_var=COMPLETION_VARIABLE, shell=shell
     )

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from metier.cli.setting_change import Mine, change_setting, tell_change
 from metier.cli.shared.context import current_file, current_settings
 from metier.cli.shared.new_file import write_new_file
+from metier.cli.shared.options import CommandGroup
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
@@ -20,10 +21,11 @@ from metier.settings.values import Shown, get_value, render_value, show_value
 from metier.skills.trust.workspace_trust import list_brought
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Write, change, check and show the settings.",
+    help="Create, change and show settings.",
 )
 
 type Tree = dict[str, Shown | Tree]
@@ -31,10 +33,10 @@ type Tree = dict[str, Shown | Tree]
 
 @app.command("init")
 def init(
-    path: Annotated[Path, typer.Argument(help="Where the file is written.")] = Path("agent.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("agent.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a settings file in which every setting is explained and has its default."""
+    """Create a settings file with all defaults."""
     folder = path.absolute().parent
     was_empty = next(list_brought(folder), None) is None
     write_new_file(path, render_template(), overwrite=force)
@@ -45,27 +47,25 @@ def init(
 
 @app.command("set")
 def set_(
-    key: Annotated[str, typer.Argument(help="The setting, such as `runtime.max_turns`.")],
-    value: Annotated[str, typer.Argument(help="Its value; a list with commas or as JSON, `null` for nothing.")],
+    key: Annotated[str, typer.Argument(help="Setting, such as `runtime.max_turns`.")],
+    value: Annotated[str, typer.Argument(help="Value; lists as JSON or comma-separated, `null` to clear.")],
     *,
     mine: Mine = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Change one setting in the settings file; comments and the other lines stay."""
+    """Change a setting."""
     change = change_setting(key, value, mine=mine)
     tell_change(change)
     if as_json:
         write_json({"file": str(change.file), "key": change.key, "value": change.value})
 
 
-@app.command("validate")
+@app.command("validate", hidden=True)
 def validate(
-    file: Annotated[
-        Path | None, typer.Option("--file", help="The file to check; without it, the one that would be used here.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    file: Annotated[Path | None, typer.Option("--file", help="Settings file. Default: the one in use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check the settings file and the variables of the environment; list every problem with its line."""
+    """Check the settings file and environment variables."""
     path = current_file(file)
     name = str(path) if path else None
     try:
@@ -85,11 +85,11 @@ def validate(
 
 @app.command("show")
 def show(
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
-    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
 ) -> None:
-    """Show every setting that holds here. Keys and passwords are masked."""
+    """Show the effective settings. Secrets are masked."""
     loaded = current_settings(config, {})
     if as_json:
         write_json(_as_json(loaded, with_origin=origin))
@@ -104,7 +104,7 @@ def show(
 
 @app.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of the settings file, for editors and other checkers."""
+    """Print the JSON Schema of the settings file."""
     write_json(build_schema())
 
 

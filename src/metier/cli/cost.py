@@ -24,16 +24,14 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def cost(
     *,
-    by: Annotated[Grouping, typer.Option("--by", help="What is added up.")] = "model",
-    since: Annotated[
-        str, typer.Option("--since", help="Only model calls since then: 24h, 7d, 4w, or 2026-01-31.")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    by: Annotated[Grouping, typer.Option("--by", help="Group by.")] = "model",
+    since: Annotated[str, typer.Option("--since", help="Start of the period: 24h, 7d, 4w or 2026-01-31.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     config: Config = None,
 ) -> None:
-    """Say what the runs of this workspace used and cost.
+    """Show token usage and cost.
 
-    A model without a known price is `cost unknown`, not free. Child runs count for their own model, agent and skill.
+    Child runs count for their own model, agent and skill.
     """
     begun = parse_since(since, now=datetime.now(UTC)) if since else None
 
@@ -47,7 +45,7 @@ def cost(
         write_json([_as_json(total, by) for total in totals])
         return
     if not totals:
-        warn_line("No run of this workspace asked a model")
+        warn_line("No model calls recorded in this workspace")
         return
     print_totals(totals)
 

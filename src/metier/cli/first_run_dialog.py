@@ -99,10 +99,10 @@ class Dialogue(Struct, frozen=True, kw_only=True):
         return models
 
     def _read_address(self) -> Candidate:
-        address = self.read_line("Server address, such as http://localhost:8080/v1: ").strip()
+        address = self.read_line("Server URL, such as http://localhost:8080/v1: ").strip()
         check_base_url(address)
         if not address:
-            raise UsageError("The server address is empty")
+            raise UsageError("The server URL is empty")
         return Candidate(provider="openai", label=address, readiness="server", detail="", base_url=address)
 
     def _read_key(self, candidate: Candidate) -> tuple[str, str]:
@@ -111,7 +111,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
         key = self.read_secret(f"API key for this session ({variable}, hidden): ").strip()
         if not key:
             raise UsageError(
-                "The key is empty", hint=f"Set {variable} and start `agent` again, or choose another provider"
+                "The key is empty", hint=f"Set {variable} and run `agent` again, or choose another provider"
             )
         return variable, key
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from metier.cli.shared.context import home_folder, is_at_terminal
 from metier.cli.shared.options import AsJson
-from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
@@ -45,27 +45,23 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="The folder; it is made if it is not there.")] = Path(),
+    path: Annotated[Path, typer.Argument(help="Workspace folder; created if missing.")] = Path(),
     *,
-    template: Annotated[str, typer.Option("--template", help="Which workspace to begin with.")] = DEFAULT,
+    template: Annotated[str, typer.Option("--template", help="Workspace template.")] = DEFAULT,
     provider: Annotated[
         Literal["anthropic", "gemini", "openai", "offline"] | None,
         typer.Option("--provider", help="Model provider. Default: the one whose API key is set."),
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="The model, as its provider names it.")] = "",
-    base_url: Annotated[
-        str, typer.Option("--base-url", help="The address of a server, such as `http://localhost:8080/v1`.")
-    ] = "",
+    model: Annotated[str, typer.Option("--model", help="Model name.")] = "",
+    base_url: Annotated[str, typer.Option("--base-url", help="Base URL, such as `http://localhost:8080/v1`.")] = "",
     profile: Annotated[
         Literal["permissive", "guarded", "strict"] | None,
-        typer.Option(
-            "--profile", help="A profile for every agent here; without it, the agent's own, which is guarded."
-        ),
+        typer.Option("--profile", help="Permission profile. Default: the agent's own (guarded)."),
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the templates and write nothing.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the templates and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a workspace that is right and runs: agent, skills, task, rules, context. Replaces no file."""
+    """Create a starter workspace. Existing files are kept."""
     if show_list:
         _write_list(list_templates(), as_json=as_json)
         return
@@ -84,7 +80,7 @@ def init(
         return
     for file in written:
         write_line(str(file))
-    for line in _say_what_next(chosen, path, choice, count=len(written)):
+    for line in _render_next_steps(chosen, path, choice, files=len(written)):
         warn_line(line)
 
 
@@ -147,11 +143,11 @@ def _write_list(templates: tuple[Template, ...], *, as_json: bool) -> None:
         write_line(f"{each.name}  {each.about}")
 
 
-def _say_what_next(template: Template, path: Path, choice: ModelChoice, *, count: int) -> list[str]:
+def _render_next_steps(template: Template, path: Path, choice: ModelChoice, *, files: int) -> list[str]:
     there = [] if path == Path() else [f"  cd {path}"]
     runs = [f"  agent task run {task} --provider offline    (no model, no key)" for task in template.tasks]
     return [
-        f"Wrote {count} files. What to do next:",
+        f"Wrote {count(files, 'file')}. Next steps:",
         *there,
         "  agent check",
         *runs,
@@ -161,8 +157,8 @@ def _say_what_next(template: Template, path: Path, choice: ModelChoice, *, count
 
 def _describe_answerer(choice: ModelChoice) -> str:
     if choice.provider == OFFLINE:
-        return "without a model; `agent config set model.provider anthropic` chooses one"
+        return "without a model; to choose one, run `agent config set model.provider anthropic`"
     keys = BUILT_IN[choice.provider].keys
     is_ready = bool(choice.base_url) or any(os.environ.get(key, "").strip() for key in keys)
     needed = "" if is_ready else f"; set {keys[0]} first"
-    return f"answered by {choice.model}{needed}"
+    return f"uses {choice.model}{needed}"

@@ -30,8 +30,8 @@ def _ignore_workspace_imports() -> None:
 
     for entry in ignore_workspace_imports(os.curdir):
         sys.stderr.write(
-            f"warning: {entry!r} in PYTHONPATH is ignored: programs of a run can write there\n"
-            "hint: Run `unset PYTHONPATH` before you use agent here\n"
+            f"warning: {entry!r} in PYTHONPATH is ignored because runs can write there\n"
+            "hint: Run `unset PYTHONPATH` first\n"
         )
 
 

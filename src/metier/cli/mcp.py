@@ -11,8 +11,8 @@ import typer
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.cli.shared.options import AsJson, Config
-from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.cli.skill.decision import decide_interactively
 from metier.definitions.files.whole_file import replace_file
@@ -35,31 +35,29 @@ from metier.tools.mcp.servers import (
     remove_server,
 )
 
-Shared = Annotated[
-    bool, typer.Option("--shared", help="Write `.mcp.json`, which other programs read too, instead of our own file.")
-]
+Shared = Annotated[bool, typer.Option("--shared", help="Write to `.mcp.json`, which other programs read too.")]
 Pairs = list[str] | None
 
 
 def add(
-    name: Annotated[str, typer.Argument(help="What the server is called; its tools are NAME/tool.")],
-    command: Annotated[list[str] | None, typer.Argument(help="The program and its arguments, behind `--`.")] = None,
+    name: Annotated[str, typer.Argument(help="Server name; its tools are NAME/tool.")],
+    command: Annotated[list[str] | None, typer.Argument(help="Program and its arguments, after `--`.")] = None,
     *,
-    url: Annotated[str, typer.Option("--url", help="The address of a server that runs elsewhere.")] = "",
-    env: Annotated[Pairs, typer.Option("--env", help="A variable for it, as NAME=VALUE; may be repeated.")] = None,
-    header: Annotated[Pairs, typer.Option("--header", help="A header for it, as NAME=VALUE; may be repeated.")] = None,
+    url: Annotated[str, typer.Option("--url", help="URL of a remote server.")] = "",
+    env: Annotated[Pairs, typer.Option("--env", help="Environment variable as NAME=VALUE (repeatable).")] = None,
+    header: Annotated[Pairs, typer.Option("--header", help="HTTP header as NAME=VALUE (repeatable).")] = None,
     shared: Shared = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of one of that name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing server.")] = False,
     config: Config = None,
 ) -> None:
-    """Name an external tool server of this workspace. It is started when you accept it, not before.
+    """Add an MCP server.
 
-    Secrets stay in the environment: write `--env TOKEN='${MY_TOKEN}'`.
+    Keep secrets in the environment: `--env TOKEN='${MY_TOKEN}'`.
     """
     place = open_place(config)
     if bool(command) == bool(url):
         raise UsageError(
-            "Give either a command behind `--` or --url", hint=f"agent mcp add {name} -- uvx mcp-server-time"
+            "Pass either a command after `--` or --url", hint=f"agent mcp add {name} -- uvx mcp-server-time"
         )
     server: dict[str, JsonValue] = {"url": url} if url else {"command": (command or [""])[0]}
     if command and command[1:]:
@@ -69,7 +67,7 @@ def add(
     }
     file = _find_file(place, shared=shared)
     if not replace and any(each.name == name for each in load_place_config(place).servers):
-        raise UsageError(f"There is an MCP server {name!r} already", hint="Add --replace to put this one in its place")
+        raise UsageError(f"MCP server {name!r} already exists", hint="Add --replace to overwrite it")
     text = add_server(_read_text(file), name, server, replaces=replace)
     parse_mcp_config(text.encode(), file=str(file))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -78,15 +76,13 @@ def add(
     warn_line(f"next:    agent mcp accept {name}")
 
 
-def remove(
-    name: Annotated[str, typer.Argument(help="The server to take out of its file.")], *, config: Config = None
-) -> None:
-    """Take a server out of the file that names it, and take its acceptance back."""
+def remove(name: Annotated[str, typer.Argument(help="Server name.")], *, config: Config = None) -> None:
+    """Remove an MCP server."""
     place = open_place(config)
     named = [server for server in load_place_config(place).servers if server.name == name]
     removed = [file for file in (_find_file(place, shared=False), _find_file(place, shared=True)) if _drop(file, name)]
     if not removed:
-        raise UsageError(f"No MCP server is called {name!r}", hint="`agent mcp list` shows them")
+        raise UsageError(f"No MCP server is called {name!r}", hint="Run `agent mcp list` to list them")
     for server in named:
         open_acceptances(place).forget(server)
     warn_line(f"{name} is no longer in {', '.join(repr(str(file.relative_to(place.workspace))) for file in removed)}")
@@ -122,7 +118,7 @@ def _read_pairs(given: Pairs) -> dict[str, str]:
             raise UsageError(f"{word!r} is not NAME=VALUE")
         if looks_secret(value) or (is_secret_name(name, value) and "${" not in value and value):
             raise UsageError(
-                f"{name} was given what looks like a secret; files hold the name of a variable instead",
+                f"{name} looks like a secret; use the name of an environment variable instead",
                 hint=f"Set the variable in your environment, and write {name}='${{{name.upper().replace('-', '_')}}}'",
             )
         pairs[name] = value
@@ -130,16 +126,17 @@ def _read_pairs(given: Pairs) -> dict[str, str]:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List, add, accept and remove external tool servers (MCP), and serve this workspace to MCP clients.",
+    help="Manage MCP servers, or serve this workspace.",
 )
 _SHOWN_CHARACTERS = 100
 _ENCLOSURES = {
-    "http": "runs elsewhere: nothing is started here",
-    "outside": "runs as you, outside of any sandbox",
-    "none": "does not run: a sandbox is required and none works here",
+    "http": "remote server: nothing is started here",
+    "outside": "runs with your permissions, without a sandbox",
+    "none": "cannot run: a sandbox is required but not available here",
 }
 
 
@@ -185,13 +182,13 @@ app.command("remove")(remove)
 @app.command("list")
 def list_servers(
     *,
-    start: Annotated[bool, typer.Option("--start/--no-start", help="Start the accepted servers to try them.")] = True,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start accepted servers to test them.")] = True,
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Show the servers, whether they start, and their tools. Only servers that you accepted are started.
+    """List MCP servers and their tools.
 
-    Exit code 1: an accepted server does not start, or no longer offers what was accepted.
+    Exit code 1: an accepted server does not start or changed its tools.
     """
     place = open_place(config)
     standings = examine(place, start=start)
@@ -207,17 +204,16 @@ def list_servers(
 
 @app.command()
 def accept(
-    names: Annotated[list[str] | None, typer.Argument(help="The servers to accept.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Server names.")] = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="All servers that are used.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start and accept them without a question.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Accept all configured servers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     config: Config = None,
 ) -> int:
-    """Start a server, show what it offers, and accept it for this workspace on this machine.
+    """Review and accept an MCP server.
 
-    A server runs as you; in a sandbox only where one is required, or where `mcp.outside_sandbox` leaves it out. Until
-    it is accepted it is never started; when its definition changes it has to be accepted again, and a tool that it
-    describes differently later is not called.
+    A server runs with your permissions, and in a sandbox only if one is required or `mcp.outside_sandbox` doesn't
+    list it. It is never started before you accept it, and a tool whose description changed is not called.
     """
     place = open_place(config)
     servers = _choose(place, names or [], every=every)
@@ -226,17 +222,15 @@ def accept(
         warn_line(f"{server.name}: {'connects to' if server.url else 'runs'} {server.target}")
         enclosure = find_enclosure(place, server)
         warn_line(f"{server.name}: {_ENCLOSURES.get(enclosure, f'in the sandbox, level {enclosure!r}')}")
-    if not yes and not decide_interactively("Start and ask what they offer?", flag="--yes"):
+    if not yes and not decide_interactively("Start them and list their tools?", flag="--yes"):
         return 1
     trials = anyio.run(partial(try_servers, is_accepting=True), place, servers)
     return max(_accept_one(place, server, trials[server.name], yes=yes) for server in servers)
 
 
 @app.command()
-def forget(
-    name: Annotated[str, typer.Argument(help="The server whose acceptance is taken back.")], *, config: Config = None
-) -> None:
-    """Take an acceptance back: the server is not started and its tools are not offered any more."""
+def forget(name: Annotated[str, typer.Argument(help="Server name.")], *, config: Config = None) -> None:
+    """Revoke the acceptance of an MCP server."""
     place = open_place(config)
     (server,) = _choose(place, [name], every=False)
     if not open_acceptances(place).forget(server):
@@ -246,10 +240,10 @@ def forget(
 
 @app.command()
 def serve(*, config: Config = None) -> int:
-    """Serve the tasks, skills and runs of this workspace to an MCP client, on stdin and stdout.
+    """Serve this workspace to an MCP client over stdio.
 
-    A client starts it as a program. Nothing that the client answers approves anything: an approval waits for a person,
-    who decides it with `agent approvals`. Runs go on where the client, or this program, was killed.
+    The client cannot approve calls: approvals wait for `agent approve`. If the client or this program is killed,
+    runs can be resumed.
     """
     if find_spec("mcp") is None:
         raise UsageError("Serving MCP needs the package 'mcp'", hint=hint_extra("mcp"))
@@ -314,16 +308,16 @@ def examine(place: Host, *, start: bool = False) -> list[Standing]:
 def _choose(place: Host, names: list[str], *, every: bool) -> list[ServerDefinition]:
     servers = load_place_config(place).servers
     if every != (not names):
-        raise UsageError("Name the servers, or say --all", hint="`agent mcp list` shows them")
+        raise UsageError("Name the servers, or pass --all", hint="Run `agent mcp list` to list them")
     if every:
         servers = choose_servers(load_place_config(place), place.settings.mcp.servers)
         if not servers:
-            raise UsageError("There are no servers to accept", hint=f"Define them in '{place.settings.mcp.file}'")
+            raise UsageError("No servers to accept", hint=f"Define them in '{place.settings.mcp.file}'")
         return list(servers)
     known = {server.name: server for server in servers}
     for name in names:
         if name not in known:
-            hint = hint_nearest(name, known) or f"There are: {', '.join(known) or 'none'}"
+            hint = hint_nearest(name, known) or f"Available: {', '.join(known) or 'none'}"
             raise UsageError(f"No MCP server is called {name!r}", hint=hint)
     return [known[name] for name in dict.fromkeys(names)]
 
@@ -346,7 +340,7 @@ def _accept_one(place: Host, server: ServerDefinition, trial: Trial, *, yes: boo
     if not yes and not decide_interactively(f"Offer these tools of {server.name!r} to models?", flag="--yes"):
         return 1
     open_acceptances(place).accept(server, trial.listing.tools, now=place.clock.now(), code=trial.code)
-    warn_line(f"{server.name} is accepted: {len(trial.listing.tools)} tools")
+    warn_line(f"{server.name} is accepted: {count(len(trial.listing.tools), 'tool')}")
     return 0
 
 
@@ -357,7 +351,7 @@ def write_standing(standing: Standing) -> None:
     if standing.trial is not None and standing.trial.problem:
         write_line(f"    {standing.trial.problem}")
     if standing.state == "not accepted":
-        write_line(f"    Look at it and accept it: agent mcp accept {server.name}")
+        write_line(f"    Review and accept it: agent mcp accept {server.name}")
     for name, difference in standing.differences.items():
         write_line(f"    {difference}: {name}")
     for info in standing.tools:

@@ -8,7 +8,7 @@ import anyio
 import typer
 from pydantic import JsonValue
 
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.cli.skill.decision import decide_interactively
@@ -20,23 +20,24 @@ from metier.runtime.runs import open_runtime
 from metier.store.outbox import OutboxRow
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List the messages that runs send when a person is needed, and send those that are left.",
+    help="List and send notifications.",
 )
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many, the latest first.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number, newest first.")]
 
 
 @app.command("list")
 def list_messages(
     *,
-    only_open: Annotated[bool, typer.Option("--open", help="Only those that are not sent yet.")] = False,
+    only_open: Annotated[bool, typer.Option("--open", help="Only unsent notifications.")] = False,
     limit: Limit = 50,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Show messages and what became of them."""
+    """List notifications and their status."""
     place = open_place(config)
     rows = anyio.run(partial(_read, place, only_open=only_open, limit=limit))
     if as_json:
@@ -45,14 +46,16 @@ def list_messages(
     for row in rows:
         write_line(describe(row))
     if not rows:
-        warn_line("No messages")
+        warn_line("No notifications")
 
 
-@app.command()
+@app.command(rich_help_panel="Advanced")
 def send(*, as_json: AsJson = False, config: Config = None) -> int:
-    """Try the messages that are due now. Exit code 1: some could not be sent and are kept.
+    """Send pending notifications.
 
-    Workers and the server do this all the time, and so does every run while it lasts.
+    Exit code 1: some could not be sent; they are retried later.
+
+    Workers, the server and active runs also do this.
     """
     place = open_place(config)
     check_notify(place)
@@ -60,7 +63,7 @@ def send(*, as_json: AsJson = False, config: Config = None) -> int:
     if as_json:
         write_json({"sent": sent, "open": [_as_json(row) for row in rows]})
     else:
-        write_line(f"{sent} sent, {len(rows)} still open")
+        write_line(f"{sent} sent, {len(rows)} pending")
         for row in rows:
             warn_line(describe(row))
     return 1 if rows else 0
@@ -69,20 +72,19 @@ def send(*, as_json: AsJson = False, config: Config = None) -> int:
 @app.command()
 def accept(
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     config: Config = None,
 ) -> int:
-    """Accept the files of the workspace that `notify.command` runs.
+    """Accept the files that `notify.command` runs.
 
-    The command runs as you, outside of the sandbox. Files of the workspace run only while they are as you accepted
-    them, and programs of a run cannot write them.
+    Runs cannot change accepted files.
     """
     place = open_place(config)
     code = find_notify_code(place)
     if code.is_open:
         check_notify_command(place)
     if not code.roots:
-        warn_line("notify.command runs no file of the workspace: nothing to accept")
+        warn_line("notify.command runs no workspace file: nothing to accept")
         return 0
     digest = code.digest()
     write_line(f"notify.command runs {' '.join(place.settings.notify.command)}")

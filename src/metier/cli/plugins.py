@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 from msgspec import Struct, to_builtins
 
+from metier.cli.shared.options import CommandGroup
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.definitions.names import PLUGIN
@@ -14,7 +15,11 @@ from metier.plugins.lifecycle import Plugins, find_entry_points
 from metier.runtime.workspace.plugins import find_plugins
 
 app = typer.Typer(
-    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Show the plugins of this installation."
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List installed plugins.",
 )
 
 
@@ -35,15 +40,15 @@ class Row(Struct, frozen=True, kw_only=True):
 
 @app.callback()
 def plugins() -> None:
-    """Show the plugins of this installation."""
+    """List installed plugins."""
 
 
 @app.command("list")
 def list_plugins(
-    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what is installed, what each plugin adds, and why one is off. Loads them, starts none."""
+    """List plugins, their contributions and problems."""
     found = find_plugins(open_place(config))
     rows = [_describe(point, found) for point in find_entry_points()]
     installed = {row.name for row in rows}
@@ -52,7 +57,7 @@ def list_plugins(
         write_json({"plugins": [to_builtins(row) for row in rows]})
         return
     if not rows:
-        write_line("No plugin is installed")
+        write_line("No plugins installed")
     for row in rows:
         write_line(_render(row))
 
@@ -62,7 +67,7 @@ def _describe(point: EntryPoint, found: Plugins) -> Row:
     version = point.dist.version if point.dist else ""
     registry = next((each for each in found.registries if each.plugin == name), None)
     if registry is None:
-        why = next((each.sentence for each in found.problems if each.plugin == name), "plugins.enabled leaves it out")
+        why = next((each.sentence for each in found.problems if each.plugin == name), "not in plugins.enabled")
         return Row(name=name, distribution=distribution, version=version, why=why)
     return Row(
         name=name,

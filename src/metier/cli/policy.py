@@ -16,8 +16,8 @@ from pydantic import JsonValue
 from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.options import AsJson, Config
-from metier.cli.shared.output import warn_line, write_json, write_json_line, write_line
+from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
 from metier.cli.shared.place import open_place
 from metier.cli.skill.workspace_skills import open_catalog
 from metier.definitions.policy_file import read_policy_file
@@ -34,40 +34,39 @@ from metier.runtime.workspace.skill_catalog import find_skills
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Explain, test and backtest the rules about what may happen.",
+    help="Explain and backtest permission rules.",
 )
 
-Root = Annotated[Path | None, typer.Option("--root", help="Where relative paths begin; this folder by default.")]
+Root = Annotated[Path | None, typer.Option("--root", help="Base of relative paths. Default: the workspace.")]
 _MARKDOWN = ".md"
 
 
 @app.command()
 def explain(
-    tool: Annotated[str, typer.Argument(help="The tool that would be called.")] = "",
+    tool: Annotated[str, typer.Argument(help="Tool name.")] = "",
     *,
-    args: Annotated[str, typer.Option("--args", help="Its arguments, a JSON object.")] = "{}",
-    agent: Annotated[str, typer.Option("--agent", help="Judge as for this agent of the workspace.")] = "",
-    rules: Annotated[Path | None, typer.Option("--rules", help="Judge by this file of rules alone.")] = None,
-    skill: Annotated[str, typer.Option("--skill", help="Judge as while this skill is in charge.")] = "",
+    args: Annotated[str, typer.Option("--args", help="Arguments as a JSON object.")] = "{}",
+    agent: Annotated[str, typer.Option("--agent", help="Evaluate for this agent.")] = "",
+    rules: Annotated[Path | None, typer.Option("--rules", help="Use only the rules in this file.")] = None,
+    skill: Annotated[str, typer.Option("--skill", help="Evaluate while this skill is active.")] = "",
     root: Root = None,
-    batch: Annotated[
-        str, typer.Option("--batch", help="Read calls {tool, args, rules?} from this file, or `-`, one a line.")
-    ] = "",
+    batch: Annotated[str, typer.Option("--batch", help="Read {tool, args, rules?} lines from a file or `-`.")] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Say whether a call would be allowed, asked about or denied, and what every scope says to it."""
+    """Explain the decision for a tool call."""
     if agent and rules:
-        raise UsageError("--agent and --rules exclude each other")
+        raise UsageError("--agent and --rules are mutually exclusive")
     place = root.resolve() if root is not None else current_workspace()
     default = cache(lambda: _open_policy(agent, rules, root=place, config=config))
     if batch:
         return _explain_batch(batch, default, root=place)
     if not tool:
-        raise UsageError("No tool is named", hint='Write `agent policy explain Read --args \'{"path": "a.txt"}\'`')
+        raise UsageError("No tool given", hint='For example, `agent policy explain Read --args \'{"path": "a.txt"}\'`')
     explanation = _explain_one(default(), tool, _parse_args(args, "--args"), skill=skill)
     if as_json:
         write_json(as_object(explanation))
@@ -76,25 +75,29 @@ def explain(
     return 0
 
 
-@app.command("test")
+@app.command("test", hidden=True)
 def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
-    """Load every rule of the workspace (policy, agents, tasks, skills) and try the examples in them.
+    """Check permission rules and their examples.
 
-    Exit code 2: a rule cannot be used, or an example is judged differently than it says.
+    Exit code 2: a rule is invalid, or an example has another result.
     """
     held = try_rules(open_place(config))
     if as_json:
         write_json({"rules": held.rules, "examples": held.examples, "ok": True})
     else:
-        write_line(f"{held.rules} rules and {held.examples} examples hold")
+        write_line(render_rules(held))
 
 
-class HeldRules(NamedTuple):
+class CheckedRules(NamedTuple):
     rules: int
     examples: int
 
 
-def try_rules(place: Host) -> HeldRules:
+def render_rules(checked: CheckedRules) -> str:
+    return f"{count(checked.rules, 'rule')} and {count(checked.examples, 'example')} passed"
+
+
+def try_rules(place: Host) -> CheckedRules:
     """Raises `ConfigError` with every rule that cannot be used and every example that is judged differently."""
     packages, _ = find_skills(place)
     reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
@@ -110,19 +113,17 @@ def try_rules(place: Host) -> HeldRules:
     reader.check("A rule")
     scopes = (host, *agents, *steps, *skills)
     count = sum(len(scope.tools.rules) + len(scope.tasks.rules) for scope in scopes)
-    return HeldRules(rules=count, examples=reader.examples)
+    return CheckedRules(rules=count, examples=reader.examples)
 
 
 @app.command("backtest")
 def backtest_runs(
     *,
-    runs: Annotated[
-        int, typer.Option("--runs", min=1, max=1_000_000, help="How many runs to go through, newest first.")
-    ] = 20,
+    runs: Annotated[int, typer.Option("--runs", min=1, max=1_000_000, help="Number of runs, newest first.")] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Judge the calls of past runs by the rules of today, and show what would be decided differently."""
+    """Show calls of past runs that rules now decide differently."""
     place = open_place(config)
 
     async def read() -> PastRuns:
@@ -139,7 +140,7 @@ def backtest_runs(
         call = f"{change.tool} {json.dumps(change.arguments, ensure_ascii=False)}"
         write_line(f"{change.run_id} {change.step_id}  {change.was} -> {change.now}  {call}")
         write_line(f"    {change.reason}")
-    warn_line(f"{len(found.changes)} of {found.calls} calls in {found.runs} runs would be judged differently")
+    warn_line(f"{len(found.changes)} of {count(found.calls, 'call')} in {count(found.runs, 'run')} would change")
 
 
 def as_object(explanation: Explanation) -> dict[str, JsonValue]:
@@ -231,7 +232,7 @@ def _open_file(file: Path, *, root: Path) -> RulePolicy:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The rules {str(file)!r} cannot be read", hint="Name a YAML file of rules") from error
+        raise UsageError(f"Cannot read the rules {str(file)!r}", hint="Pass a YAML file with rules") from error
     return build_rules_policy(text, file=str(file), root=root)
 
 
@@ -246,7 +247,7 @@ def _parse_args(text: str, what: str) -> dict[str, JsonValue]:
 
 
 def _write_explanation(explanation: Explanation) -> None:
-    write_line(f"{explanation.verdict.decision}: {explanation.verdict.reason or 'no rule is needed for this'}")
+    write_line(f"{explanation.verdict.decision}: {explanation.verdict.reason or 'no rule applies'}")
     if explanation.risk:
         write_line(f"  risk       {explanation.risk}")
     write_line(f"  arguments  {json.dumps(dict(explanation.arguments), ensure_ascii=False)}")

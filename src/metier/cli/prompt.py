@@ -7,7 +7,7 @@ import typer
 from msgspec import to_builtins
 from pydantic import JsonValue
 
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.context.provenance import Difference
@@ -21,10 +21,11 @@ from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.plugins import using_plugins
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Show what a model is told: every layer, its source, its hash and its cost.",
+    help="Show the prompt sent to the model.",
 )
 
 
@@ -35,33 +36,27 @@ def prompt() -> None:
 
 @app.command()
 def show(
-    text: Annotated[str, typer.Argument(help="A task, as `agent run` would get it.")] = "",
+    text: Annotated[str, typer.Argument(help="Task, as for `agent run`.")] = "",
     *,
-    agent: Annotated[
-        str, typer.Option("--agent", help="As this agent would be told; with --task, where the step names none.")
-    ] = "",
-    task: Annotated[str, typer.Option("--task", help="The ID of a task of the workspace.")] = "",
-    step: Annotated[
-        str, typer.Option("--step", help="With --task: the file of the step; the first one if left out.")
-    ] = "",
-    run: Annotated[str, typer.Option("--run", help="What this run was told: its id, its beginning, or `latest`.")] = "",
-    turn: Annotated[
-        int | None, typer.Option("--turn", min=1, help="In which of its turns; the last one if left out.")
-    ] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Agent ID. With --task: for steps that name none.")] = "",
+    task: Annotated[str, typer.Option("--task", help="Task ID.")] = "",
+    step: Annotated[str, typer.Option("--step", help="With --task: step file. Default: the first step.")] = "",
+    run: Annotated[str, typer.Option("--run", help="Show a run's prompt: its ID, a prefix, or `latest`.")] = "",
+    turn: Annotated[int | None, typer.Option("--turn", min=1, help="Turn of the run. Default: the last.")] = None,
     against: Annotated[
-        int | None, typer.Option("--against", min=1, help="Another turn: show the first byte that differs.")
+        int | None, typer.Option("--against", min=1, help="Another turn; show the first difference.")
     ] = None,
-    brief: Annotated[bool, typer.Option("--brief", help="Leave the texts out.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Omit the texts.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Show every layer of a prompt with its source, hash and cost: the first one of a run to be, or that of a turn.
+    """Show the prompt's layers with source, hash and tokens.
 
-    A turn of a run is made anew from its journal, and checked against the hash that was recorded when it was sent.
+    A turn's prompt is rebuilt from the journal and checked against its recorded hash.
     """
     _check(text=text, agent=agent, task=task, run=run, turn=turn or against)
     if step and not task:
-        raise UsageError("--step needs the task that it is a step of", hint="Add --task ID")
+        raise UsageError("--step needs --task", hint="Add --task ID")
     place, agent = choose_built_in(open_place(config), agent)
     if run:
         shown, other = anyio.run(_show_run, place, run, turn, against)
@@ -77,11 +72,13 @@ def show(
 
 def _check(*, text: str, agent: str, task: str, run: str, turn: int | None) -> None:
     if run and (text or agent or task):
-        raise UsageError("--run stands without a task and an agent", hint="A run has its own")
+        raise UsageError(
+            "--run cannot be combined with a task or --agent", hint="Remove the task and --agent: a run has its own"
+        )
     if not run and turn is not None:
-        raise UsageError("--turn and --against need a run", hint="Add --run latest")
+        raise UsageError("--turn and --against need --run", hint="Add --run latest")
     if text and task:
-        raise UsageError("Give a task as text or by its ID, not both")
+        raise UsageError("Pass the task as text or with --task, not both")
 
 
 async def _show_run(
@@ -138,7 +135,11 @@ def _write(shown: ShownPrompt, *, brief: bool) -> None:
     write_line(f"tokens:  {shown.tokens} of {shown.limit}")
     write_line(f"request: {shown.request_hash}, stable part {shown.prefix_hash}")
     if shown.recorded_hash:
-        word = "the same as was sent" if shown.is_exact else f"NOT what was sent, which was {shown.recorded_hash}"
+        word = (
+            "matches the request that was sent"
+            if shown.is_exact
+            else f"does NOT match the request that was sent: {shown.recorded_hash}"
+        )
         write_line(f"journal: {word}")
     for label in shown.trimmed:
         write_line(f"dropped: {label}")

@@ -30,14 +30,12 @@ class Position(NamedTuple):
     column: int
 
 
-@app.command(help="Show text as the log would: without secrets, without control characters.")
+@app.command(help="Redact secrets in a text.")
 def redact(
-    file: Annotated[str, typer.Argument(help="The file to read; `-` is standard input.")] = "-",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the text and what was found, never its value.")
-    ] = False,
+    file: Annotated[str, typer.Argument(help="File to read; `-` is stdin.")] = "-",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the text and the kinds of secrets found.")] = False,
     names: Annotated[
-        list[str] | None, typer.Option("--names", help="A further name whose values are secret; may be repeated.")
+        list[str] | None, typer.Option("--names", help="Additional name of a secret value (repeatable).")
     ] = None,
 ) -> None:
     stream = build_redactor(values=find_secret_values(os.environ), names=names or ()).stream()
@@ -63,7 +61,7 @@ def _open(file: str) -> BinaryIO:
 
 def _unreadable(file: str, error: OSError) -> UsageError:
     reason = (error.strerror or type(error).__name__).lower()
-    return UsageError(f"'{file}' cannot be read: {reason}", hint="Name a text file, or pipe text into the command")
+    return UsageError(f"'{file}' cannot be read: {reason}", hint="Pass a text file, or pipe text to the command")
 
 
 def _decoded(source: BinaryIO, file: str) -> Iterator[str]:

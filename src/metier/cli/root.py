@@ -1,5 +1,6 @@
-"""The root of the command line: a table of commands, each imported when it runs and not before."""
+"""The root of the command line: a table of commands, each imported when it is called."""
 
+import copy
 import functools
 import importlib
 import os
@@ -17,94 +18,91 @@ from metier.version import __version__
 
 COMPLETION_VARIABLE = "_AGENT_COMPLETE"
 _HELP = frozenset({"-h", "--help"})
-READER_LEFT = 141
-"""What a shell makes of a process that SIGPIPE ended."""
+BROKEN_PIPE_EXIT_CODE = 141
+"""The exit code that a shell reports for a process ended by SIGPIPE."""
 
 
-class Lazy(NamedTuple):
-    """A command that is known by name and one line until the user calls it."""
+class LazyCommand(NamedTuple):
+    """A command whose module is imported when it is called; until then its name and summary are enough."""
 
     module: str
-    """A module with a Typer called `app`, below `metier.cli` unless it begins with `metier.`."""
+    """A module with a Typer called `app`, relative to `metier.cli` unless it starts with `metier.`."""
     summary: str
-    section: str = "More"
-    """The heading under which the list of commands has it."""
+    section: str = ""
+    """The heading in the list of commands. Aliases have none: they are not listed."""
+    subcommand: str = ""
+    """The command of the module's group that this one is short for."""
     parts: Mapping[str, str] = {}
-    """Commands of a group that are called often, each with a module whose `app` has this one only."""
+    """Modules with a single command of the group.
+
+    Importing only this one saves a third to two thirds of the CPU time of `agent runs list` and similar commands.
+    """
 
 
-_WORK, _SEE, _MAY, _KNOWS, _HEALTH = (
-    "Begin and work",
-    "See what happened",
-    "Decide what may happen",
-    "Agents, skills, tasks",
-    "Settings and health",
+_START, _HISTORY, _PERMISSIONS, _DEFINITIONS, _BACKGROUND, _SETUP = (
+    "Getting started",
+    "History",
+    "Permissions",
+    "Agents, skills and tools",
+    "Background",
+    "Setup",
 )
+ADVANCED = "Advanced"
 
 _ROUTE = {"route": "skill.route"}
 
-COMMANDS: dict[str, Lazy] = {
-    "init": Lazy("init", "Write a small workspace to begin with: agent, skills, task, rules.", _WORK),
-    "run": Lazy("run.command", "Give a task to an agent, and watch it work.", _WORK),
-    "chat": Lazy("chat.command", "Talk to an agent, and go on with earlier conversations.", _WORK),
-    "task": Lazy(
-        "task.command",
-        "List, show, check and run the task definitions of the workspace.",
-        _WORK,
-        {"list": "task.list_tasks"},
+COMMANDS: dict[str, LazyCommand] = {
+    "init": LazyCommand("init", "Create a starter workspace", _START),
+    "run": LazyCommand("run.command", "Run a task", _START),
+    "chat": LazyCommand("chat.command", "Start or continue a conversation", _START),
+    "resume": LazyCommand("run.resume", "Resume a paused or interrupted run", _START),
+    "task": LazyCommand(
+        "task.command", "List, show and run task definitions", _START, parts={"list": "task.list_tasks"}
     ),
-    "resume": Lazy("run.resume", "Go on with a run: after an answer, an approval, a signal or a crash.", _WORK),
-    "worker": Lazy("metier.worker.command", "Drive runs that were left to workers, until you stop it.", _WORK),
-    "serve": Lazy("metier.server.command", "Serve the HTTP API and the web console, until you stop it.", _WORK),
-    "schedule": Lazy("schedule", "Give work to an agent at set times: add, list, show, pause, remove, run now.", _WORK),
-    "runs": Lazy(
-        "runs.command",
-        "List, show, watch, cancel, export, compare and delete runs.",
-        _SEE,
-        {"list": "runs.list_runs"},
+    "runs": LazyCommand(
+        "runs.command", "List, show, watch and manage runs", _HISTORY, parts={"list": "runs.list_runs"}
     ),
-    "replay": Lazy("runs.replay", "Show a run again, drive it again without effects, or fork it.", _SEE),
-    "undo": Lazy("undo", "Make files what they were before a run, or before one of its steps.", _SEE),
-    "cost": Lazy("cost", "Say what runs used and cost, by model, agent, skill, task or day.", _SEE),
-    "eval": Lazy("eval.command", "Run the evals of skills, agents and tasks; try a change on past runs.", _SEE),
-    "prompt": Lazy("prompt", "Show what a model is told: every layer, its source, its hash and its cost.", _SEE),
-    "approvals": Lazy(
-        "approvals.command",
-        "List, show and decide what waits for an approval.",
-        _MAY,
-        {"list": "approvals.list_approvals"},
+    "undo": LazyCommand("undo", "Undo a run's file changes", _HISTORY),
+    "cost": LazyCommand("cost", "Show token usage and cost", _HISTORY),
+    "approvals": LazyCommand(
+        "approvals.command", "List and show approvals", _PERMISSIONS, parts={"list": "approvals.list_approvals"}
     ),
-    "notify": Lazy("notify", "List the messages that tell of approvals and ends, and send those that are left.", _MAY),
-    "policy": Lazy("policy", "Explain, test and backtest the rules about what may happen.", _MAY),
-    "trust": Lazy("trust", "Trust what this cloned folder brings: settings, rules, agents, tasks, skills.", _MAY),
-    "agents": Lazy("agents", "List the agents of the workspace, and show what each may use.", _KNOWS),
-    "skills": Lazy(
-        "skill.group", "Say which skills can be used here; add, enable, trust, test and remove them.", _KNOWS, _ROUTE
-    ),
-    "skill": Lazy("skill.group", "The same as `agent skills`.", _KNOWS, _ROUTE),
-    "mcp": Lazy("mcp", "Add and accept external tool servers (MCP); serve this workspace to MCP clients.", _KNOWS),
-    "acp": Lazy("metier.doors.acp.command", "Talk to an editor by the Agent Client Protocol.", _WORK),
-    "plugins": Lazy("plugins", "Show which plugins are installed, what each adds, and why one is off.", _KNOWS),
-    "check": Lazy("check", "Check everything here: settings, skills, agents, tasks, rules. Calls no model.", _HEALTH),
-    "config": Lazy("config", "Write, change, check and show the settings.", _HEALTH),
-    "doctor": Lazy(
-        "doctor.command", "Say what is installed, which keys are set, what works here and what to do next.", _HEALTH
-    ),
-    "validate": Lazy("validate", "Check what a project defines, and that what it names exists.", _HEALTH),
-    "redact": Lazy("redact", "Show text as the log would: without secrets, without control characters.", _HEALTH),
-    "completion": Lazy("completion", "Print the completion script of a shell.", _HEALTH),
-    "help": Lazy("help.command", "Show how a command is called, what it does, and examples.", _HEALTH),
-    "version": Lazy("help.version", "Show the version of Metier.", _HEALTH),
+    "approve": LazyCommand("approvals.command", "Approve a pending call", _PERMISSIONS, "approve"),
+    "deny": LazyCommand("approvals.command", "Deny a pending call", _PERMISSIONS, "deny"),
+    "trust": LazyCommand("trust", "Trust the files of a cloned workspace", _PERMISSIONS),
+    "agents": LazyCommand("agents", "List and show agents", _DEFINITIONS),
+    "skills": LazyCommand("skill.group", "List, add, trust and manage skills", _DEFINITIONS, parts=_ROUTE),
+    "mcp": LazyCommand("mcp", "Manage MCP servers, or serve this workspace", _DEFINITIONS),
+    "schedule": LazyCommand("schedule", "Manage scheduled runs", _BACKGROUND),
+    "serve": LazyCommand("metier.server.command", "Serve the HTTP API and the web console", _BACKGROUND),
+    "config": LazyCommand("config", "Create, change and show settings", _SETUP),
+    "check": LazyCommand("check", "Check settings, skills, agents, tasks and rules", _SETUP),
+    "doctor": LazyCommand("doctor.command", "Diagnose the installation", _SETUP),
+    "fork": LazyCommand("runs.fork", "Start a new run from a point of an earlier one", ADVANCED),
+    "replay": LazyCommand("runs.replay", "Replay a run without effects", ADVANCED),
+    "eval": LazyCommand("eval.command", "Evaluate skills, agents and tasks", ADVANCED),
+    "policy": LazyCommand("policy", "Explain and backtest permission rules", ADVANCED),
+    "prompt": LazyCommand("prompt", "Show the prompt sent to the model", ADVANCED),
+    "worker": LazyCommand("metier.worker.command", "Start a worker for background runs", ADVANCED),
+    "notify": LazyCommand("notify", "List and send notifications", ADVANCED),
+    "plugins": LazyCommand("plugins", "List installed plugins", ADVANCED),
+    "acp": LazyCommand("metier.doors.acp.command", "Serve an editor over the Agent Client Protocol", ADVANCED),
+    "redact": LazyCommand("redact", "Redact secrets in a text", ADVANCED),
+    "completion": LazyCommand("completion", "Print a shell completion script", ADVANCED),
+    "help": LazyCommand("help.command", "Show help for a command", ADVANCED),
+    "version": LazyCommand("help.version", "Show the version", ADVANCED),
+    "skill": LazyCommand("skill.group", "Alias of `agent skills`", parts=_ROUTE),
+    "validate": LazyCommand("check", "Alias of `agent check workspace`", subcommand="workspace"),
 }
-ALIASES = {"skill": "skills"}
-"""Other names; lists and the reference leave them out."""
+ALIASES = {"skill": "skills", "validate": "check workspace"}
+"""Earlier names. They keep working; help, completion and the reference omit them."""
 
 
 class LazyGroup(TyperGroup):
-    """Lists commands from the table and imports one only when it is called."""
+    """A group that lists commands from the table and imports a command only when it is called."""
 
     _is_completing = False
-    """The names of commands are completed: each needs its summary, and not its module."""
+    """Set while the shell completes command names: that needs their summaries but not their modules."""
 
     @override
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -122,10 +120,12 @@ class LazyGroup(TyperGroup):
         command = load_part(args) or self.get_command(ctx, name)
         if command is None and not name.startswith("-") and not ctx.resilient_parsing:
             nearest = importlib.import_module("metier.definitions.nearest").hint_nearest(name, COMMANDS)
-            task = f"To give the agent a task, run `agent run {shlex.quote(name)}`" if " " in name.strip() else ""
-            raise UsageError(f"No such command {name!r}", hint=task or nearest or "`agent --help` lists the commands")
+            task = f"To run a task, use `agent run {shlex.quote(name)}`" if " " in name.strip() else ""
+            raise UsageError(
+                f"No such command {name!r}", hint=task or nearest or "Run `agent --help` to list the commands"
+            )
         if command is not None and (len(args) == 1 or _HELP & set(args)):
-            # Not before help is asked for: its texts are a file of their own.
+            # Imported only for help, because the texts are read from a file.
             importlib.import_module("metier.cli.help.help_texts").dress(command, f"agent {ALIASES.get(name, name)}")
         return super().resolve_command(ctx, args) if command is None else (name, command, args[1:])
 
@@ -134,9 +134,9 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Typer would end with 1 here, as if the command had failed; its reader left.
+            # Typer would exit with 1, as if the command had failed. Only the reader of its output is gone.
             sys.stdout = None
-            return READER_LEFT
+            return BROKEN_PIPE_EXIT_CODE
 
     @override
     def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -145,25 +145,27 @@ class LazyGroup(TyperGroup):
 
     @override
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, lazy in COMMANDS.items():
-            if name not in ALIASES:
-                sections.setdefault(lazy.section, []).append((name, lazy.summary))
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+        sections = dict.fromkeys(lazy.section for lazy in COMMANDS.values() if lazy.section not in ("", ADVANCED))
+        for section in sections:
+            write_section(formatter, section)
+
+
+def write_section(formatter: Any, section: str) -> None:  # noqa: ANN401 - Typer does not export the formatter's type
+    """Write a section of the list of commands."""
+    with formatter.section(section):
+        formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items() if lazy.section == section])
 
 
 def load_command(name: str) -> Any:  # noqa: ANN401 - Typer does not export the type of its commands
-    """The command of that name, its module imported now."""
+    """Import and return a command. Returns None if neither Metier nor a plugin has it."""
     lazy = COMMANDS.get(name)
     if lazy is None:
         return _load_plugin_command(name)
-    return _import_command(name, lazy.module)
+    return _import_command(name, lazy.module, lazy.subcommand)
 
 
 def load_part(args: Sequence[str]) -> Any:  # noqa: ANN401 - as above
-    """The group that a call names, with the called command alone; nothing where its other commands are needed too."""
+    """Return the called group with only the called command, or None if the whole group is needed."""
     lazy = COMMANDS.get(args[0])
     if lazy is None or len(args) < 2 or args[1] not in lazy.parts or _HELP & set(args):
         return None
@@ -171,17 +173,21 @@ def load_part(args: Sequence[str]) -> Any:  # noqa: ANN401 - as above
 
 
 @functools.cache
-def _import_command(name: str, module: str) -> Any:  # noqa: ANN401 - as above
-    """Kept: a program that calls several commands builds each once."""
+def _import_command(name: str, module: str, subcommand: str = "") -> Any:  # noqa: ANN401 - as above
+    """Cached: a program that calls several commands builds each of them once."""
     command: Any = get_command(
         importlib.import_module(module if module.startswith("metier.") else f"metier.cli.{module}").app
     )
+    if subcommand:
+        # Copied, because the group may hide its own command of this name.
+        command = copy.copy(command.commands[subcommand])
+        command.hidden = False
     command.name = name
     return command
 
 
 def _load_plugin_command(name: str) -> Any:  # noqa: ANN401 - as above
-    """Plugins cost nothing until the user names a command that is not ours."""
+    """Plugins are loaded only if the user calls a command that Metier does not have."""
     app: Any = importlib.import_module("metier.cli.shared.plugin_command").find_app(name)
     if app is None:
         return None
@@ -196,42 +202,41 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="A skill-native agent runtime. Agents, skills and tasks are Markdown; a run is its journal.\n\n"
-    "Run `agent` with no arguments to start a chat. The first time, it asks you to choose a model provider. "
-    "`agent help COMMAND` shows examples.",
+    help="A durable agent runtime. Agents, skills and tasks are Markdown files.\n\n"
+    "Run `agent` with no arguments to start a chat. The first time, it asks you to choose a model provider.",
+    epilog="Run `agent help COMMAND` for examples and `agent help advanced` for more commands.",
 )
 
 
 @app.callback()
 def root(
     prompt: Annotated[  # noqa: ARG001
-        str | None, typer.Option("-p", "--prompt", help="A task: `agent -p TASK …` is `agent run TASK …`.")
+        str | None, typer.Option("-p", "--prompt", help="Task to run, same as `agent run TASK`.")
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="The same as `agent check`.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Same as `agent check`.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,  # noqa: ARG001
     server: Annotated[
-        str | None,
-        typer.Option("--server", help="Work against the server at this address: run, runs, approvals, chat, task."),
+        str | None, typer.Option("--server", help="URL of a Metier server to run the command on.")
     ] = None,
 ) -> None:
-    """`--debug` is taken by `main.run`, before anything can fail; `-p` and a leading `--check` by `invoke`."""
+    """Handle options before the command. `main.run` handles `--debug`; `invoke` handles `-p` and `--check`."""
     if check:
-        raise UsageError("--check stands alone", hint="Write `agent check`, and its options after it")
+        raise UsageError("--check must be the first argument", hint="Run `agent check`, followed by its options")
     if server is not None:
-        raise UsageError("--server stands before the command", hint="Write `agent --server URL run …`")
+        raise UsageError("--server must come before the command", hint="Use `agent --server URL run …`")
     if version:
         typer.echo(f"agent {__version__}")
         raise typer.Exit
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """A stream that the caller closed is missing."""
+    """Return whether the stream is a terminal. It is None if the caller closed it."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def _name_command(args: Sequence[str]) -> list[str]:
-    """`agent -p TASK --model M` is `agent run -p TASK --model M`: with all of its options, in any order."""
+    """Insert the implied command: `agent -p TASK --model M` is `agent run -p TASK --model M`."""
     if set(args) in ({"--version", "--verbose"}, {"--version", "-v"}):
         return ["version", "--verbose"]
     is_prompt = bool(args) and args[0].startswith("-") and any(arg.split("=")[0] in ("-p", "--prompt") for arg in args)
@@ -239,18 +244,20 @@ def _name_command(args: Sequence[str]) -> list[str]:
 
 
 def _invoke_remote(args: Sequence[str]) -> int:
-    """`agent --server URL run …`: the same words, against a server."""
+    """Run the command on a server: `agent --server URL run …`."""
     _, equals, url = args[0].partition("=")
     rest = list(args[1:])
     if not equals:
         url = rest.pop(0) if rest else ""
     if not url:
-        raise UsageError("--server needs the address of a server", hint="Write it like http://127.0.0.1:8321")
+        raise UsageError("--server needs the URL of a server", hint="For example, --server http://127.0.0.1:8321")
+    if rest[:1] in (["approve"], ["deny"]):
+        rest.insert(0, "approvals")
     return importlib.import_module("metier.cli.remote.command").invoke_remote(url, rest)
 
 
 def invoke(args: Sequence[str]) -> int:
-    """Run the command line; the exit code of the command, errors as exceptions."""
+    """Run the command line and return its exit code. Errors are raised."""
     if COMPLETION_VARIABLE in os.environ:
         # Typer registers its shells only for apps that offer to install completion themselves.
         importlib.import_module("typer.completion").completion_init()

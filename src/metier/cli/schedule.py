@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from metier.cli.run.worker_handoff import tell_workers
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.cli.task.command import parse_inputs
@@ -34,45 +34,46 @@ from metier.runtime.workspace.plugins import using_plugins
 from metier.store.schedules import Firing
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Give work to an agent at set times: add, list, show, pause, resume, remove, run now.",
+    help="Manage scheduled runs.",
 )
 
-Name = Annotated[str, typer.Argument(help="The name of the schedule.")]
+Name = Annotated[str, typer.Argument(help="Schedule name.")]
 
 
 @app.command()
 def add(
     name: Name,
-    prompt: Annotated[str, typer.Argument(help="What to do.")] = "",
+    prompt: Annotated[str, typer.Argument(help="Task to run.")] = "",
     *,
-    cron: Annotated[str, typer.Option("--cron", help="When: five fields, six with seconds, or @daily.")] = "",
-    every: Annotated[str, typer.Option("--every", help="Instead: after so long each, as 90s, 15m, 2h, 1d.")] = "",
-    timezone: Annotated[str, typer.Option("--timezone", help="Where the cron expression is meant.")] = "UTC",
-    task: Annotated[str, typer.Option("--task", help="Instead of a prompt: a task definition, by its ID.")] = "",
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="An input of the task, as name=value; several times.")
-    ] = None,
-    agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
+    cron: Annotated[
+        str, typer.Option("--cron", help="Cron expression: five fields, six with seconds, or @daily.")
+    ] = "",
+    every: Annotated[str, typer.Option("--every", help="Interval, such as 90s, 15m, 2h or 1d.")] = "",
+    timezone: Annotated[str, typer.Option("--timezone", help="Time zone of --cron.")] = "UTC",
+    task: Annotated[str, typer.Option("--task", help="Task ID, instead of a prompt.")] = "",
+    inputs: Annotated[list[str] | None, typer.Option("--input", help="Task input as name=value (repeatable).")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Agent ID.")] = "",
     profile: Annotated[
         Literal["permissive", "guarded", "strict"] | None,
-        typer.Option("--profile", help="What happens where no rule speaks."),
+        typer.Option("--profile", help="Default when no rule matches."),
     ] = None,
     overlap: Annotated[
         Literal["skip", "queue", "cancel"],
-        typer.Option("--overlap", help="While an earlier run goes on: leave it out, wait, or cancel that run."),
+        typer.Option("--overlap", help="If the previous run is still active: skip, wait, cancel."),
     ] = "skip",
     missed: Annotated[
-        Literal["skip", "once"], typer.Option("--missed", help="Times at which nothing ran: forget, or run once.")
+        Literal["skip", "once"], typer.Option("--missed", help="Missed times: skip them, or run once.")
     ] = "skip",
-    jitter: Annotated[str, typer.Option("--jitter", help="Start up to so much later, as 30s or 5m.")] = "0s",
-    replace: Annotated[bool, typer.Option("--replace", help="Change one that was added before.")] = False,
+    jitter: Annotated[str, typer.Option("--jitter", help="Maximum random delay, such as 30s or 5m.")] = "0s",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing schedule.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Add a schedule to the run store. Workers of this workspace fire it; `.agent/schedules.yaml` is the other way."""
+    """Add a schedule."""
     definition = build_schedule(
         {
             "name": name,
@@ -101,12 +102,15 @@ def add(
     write_line(f"added:   {name}  {definition.timing}")
     for line in _describe_next(added):
         write_line(line)
-    warn_line("It is fired by `agent worker` or `agent serve` of this workspace, while one runs")
+    warn_line("It runs while `agent worker` or `agent serve` is active in this workspace")
 
 
 @app.command("list")
 def list_all(*, as_json: AsJson = False, config: Config = None) -> int:
-    """List schedules with their next time. Exit code 1: something is wrong with `.agent/schedules.yaml`."""
+    """List schedules with their next run.
+
+    Exit code 1: `.agent/schedules.yaml` has an error.
+    """
     place = open_place(config)
 
     async def work(runtime: Runtime) -> list[ScheduleHistory]:
@@ -118,18 +122,18 @@ def list_all(*, as_json: AsJson = False, config: Config = None) -> int:
         write_json([schedule_as_json(history) for history in found])
     for history in [] if as_json else found:
         schedule = history.schedule
-        last = _describe_firing(history.firings[0], history) if history.firings else "never fired"
+        last = _describe_firing(history.firings[0], history) if history.firings else "never run"
         write_line(f"{schedule.name}  {schedule.definition.timing}  {_describe_state(history)}  {last}")
     for problem in problems:
         warn_line(problem.render())
     if not found and not problems:
-        warn_line("There are no schedules here; add one with `agent schedule add`")
+        warn_line("No schedules; add one with `agent schedule add`")
     return 1 if any(problem.severity == "error" for problem in problems) else 0
 
 
 @app.command()
 def show(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
-    """Show a schedule: what it does, when it is due next, and what became of its last due times."""
+    """Show a schedule with its upcoming and latest runs."""
 
     async def work(runtime: Runtime) -> ScheduleHistory:
         return await read_history(runtime, await get_schedule(runtime, name), times=5, firings=10)
@@ -150,28 +154,28 @@ def show(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
 
 @app.command()
 def pause(name: Name, *, config: Config = None) -> None:
-    """Stop firing a schedule until `agent schedule resume`. A run that goes on is left alone."""
+    """Pause a schedule. Active runs continue."""
     _in_runtime(open_place(config), lambda runtime: pause_schedule(runtime, name, is_paused=True))
     write_line(f"paused:  {name}")
 
 
 @app.command()
 def resume(name: Name, *, config: Config = None) -> None:
-    """Fire a paused schedule again. Due times of the pause are not made up for."""
+    """Resume a paused schedule."""
     _in_runtime(open_place(config), lambda runtime: pause_schedule(runtime, name, is_paused=False))
     write_line(f"resumed: {name}")
 
 
 @app.command()
 def remove(name: Name, *, config: Config = None) -> None:
-    """Remove a schedule that was added. Its runs stay."""
+    """Remove a schedule. Its runs stay."""
     _in_runtime(open_place(config), lambda runtime: remove_schedule(runtime, name))
     write_line(f"removed: {name}")
 
 
 @app.command("run-now")
 def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
-    """Start a run of the schedule at once and leave it to a worker; its due times stay as they are."""
+    """Start a scheduled run now, in the background."""
     place = open_place(config)
 
     async def work(runtime: Runtime) -> Firing:
@@ -183,7 +187,7 @@ def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> No
         write_json({"schedule": name, "run_id": started.run_id})
     else:
         write_line(started.run_id)
-    warn_line(f"watch:   agent runs watch {started.run_id}")
+    warn_line(f"next:    agent runs watch {started.run_id}")
 
 
 def _in_runtime[T](place: Host, work: Callable[[Runtime], Awaitable[T]]) -> T:
@@ -201,7 +205,7 @@ def _describe_state(history: ScheduleHistory) -> str:
     if schedule.is_paused:
         return "paused"
     if schedule.withheld:
-        return f"does not fire: {schedule.withheld}"
+        return f"disabled: {schedule.withheld}"
     return f"next {_in_zone(history.next_times[0], schedule)}"
 
 

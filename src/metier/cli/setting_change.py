@@ -20,9 +20,7 @@ from metier.settings.environment import split_text, variables_of
 from metier.settings.fields import Leaf, all_leaves, find_nearest_key
 from metier.settings.values import Given, Origin, looks_secret, render_value
 
-Mine = Annotated[
-    bool, typer.Option("--user", help="Write your own settings, which hold in every folder without an agent.yaml.")
-]
+Mine = Annotated[bool, typer.Option("--user", help="Change your user settings instead of the workspace's.")]
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -42,13 +40,13 @@ def change_setting(key: str, text: str, *, mine: bool) -> Change:
     leaf = _get_leaf(key)
     if looks_secret(text):
         raise UsageError(
-            f"{key} was given what looks like a secret; keys come only from environment variables",
+            f"{key} looks like a secret; secrets are read only from environment variables",
             hint="Set the variable instead, such as ANTHROPIC_API_KEY",
         )
     value = None if leaf.is_optional and text == "null" else split_text(leaf, text)
     problems = check_alone({key: Given(value, Origin(kind="file", file="the new value"))})
     if problems:
-        raise ConfigError(f"{key} cannot have this value; nothing was written", hint="", problems=problems)
+        raise ConfigError(f"{key} cannot have this value; nothing was changed", hint="", problems=problems)
     file = find_target(mine=mine)
     rendered = "null" if value is None else render_value(value) if str in leaf.kinds or tuple in leaf.kinds else text
     write_setting(file, key, rendered)
@@ -73,7 +71,7 @@ def write_setting(file: Path, key: str, rendered: str) -> None:
     try:
         text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{file}' cannot be read: {error}", hint="Run `agent config validate`") from error
+        raise UsageError(f"'{file}' cannot be read: {error}", hint="Run `agent check settings`") from error
     folder = file.absolute().parent
     spoke = speaks_for_person(folder)
     write_new_file(file, set_in_text(text, key, rendered), overwrite=True)
@@ -84,12 +82,12 @@ def write_setting(file: Path, key: str, rendered: str) -> None:
 def tell_change(change: Change) -> None:
     warn_line(f"{change.file}: {change.key} is now {change.value}")
     if change.outvoted_by:
-        warn_line(f"warning: {change.outvoted_by} is set in the environment and counts before the file")
+        warn_line(f"warning: {change.outvoted_by} is set in the environment and overrides the file")
 
 
 def _get_leaf(key: str) -> Leaf:
     leaf = all_leaves().get(key)
     if leaf is None:
-        hint = suggest(find_nearest_key(key, (), all_leaves())) or "`agent config show` lists every key"
+        hint = suggest(find_nearest_key(key, (), all_leaves())) or "Run `agent config show` to list all keys"
         raise UsageError(f"No setting is called {key!r}", hint=hint)
     return leaf

@@ -24,17 +24,16 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def trust(
     *,
-    show: Annotated[bool, typer.Option("--show", help="Only say how the folder stands, and what it brings.")] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the trust.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show the trust status and the affected files.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke trust.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Trust what this cloned folder brings: its settings and policy as they are now, its agents, tasks and skills.
+    """Trust the files of a cloned workspace.
 
-    Before that, a clone can make things stricter and not looser, and no code of its skills runs. A folder that was
-    made on this machine needs no such word.
+    Code of untrusted skills never runs.
     """
     if show and revoke:
-        raise UsageError("--show and --revoke exclude each other", hint="Use one of them")
+        raise UsageError("--show and --revoke are mutually exclusive", hint="Use one of them")
     workspace, home = current_workspace(), home_folder()
     if revoke:
         _revoke(workspace, home, as_json=as_json)
@@ -84,8 +83,8 @@ def record(place: Host, loaded: LoadedSettings) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(
-            f"The word cannot be kept in '{place.home / '.agent/trust'}': {reason}",
-            hint="Make the folder writable, or set AGENT_TRUST=all where every folder is trusted",
+            f"Cannot save trust in '{place.home / '.agent/trust'}': {reason}",
+            hint="Make the folder writable, or set AGENT_TRUST=all to trust every folder",
         ) from error
 
 
@@ -94,7 +93,7 @@ def _revoke(workspace: Path, home: Path, *, as_json: bool) -> None:
     if as_json:
         write_json({"workspace": str(workspace), "trusted": False, "was_trusted": was_trusted})
         return
-    warn_line("Taken back" if was_trusted else "This folder was not trusted")
+    warn_line("Trust revoked" if was_trusted else "This folder was not trusted")
 
 
 def _write(place: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
@@ -116,9 +115,9 @@ def _write(place: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
         return
     write_line(f"{state}: {place.workspace}" + (f" ({trust.origin})" if trust.origin else ""))
     for name in brings:
-        write_line(f"  brings   {name}")
+        write_line(f"  file     {name}")
     for line in decides:
-        write_line(f"  decides  {line}")
+        write_line(f"  setting  {line}")
 
 
 def _name_state(loaded: LoadedSettings, policy: str) -> str:

@@ -8,7 +8,7 @@ import typer
 from pydantic import JsonValue
 
 from metier.cli.shared.options import AsJson, Config
-from metier.cli.shared.output import printable, warn_line, write_json, write_line
+from metier.cli.shared.output import count, printable, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import FilesChanged
 from metier.ids import find_user
@@ -23,21 +23,15 @@ MOST_DIFF_LINES = 200
 
 @app.command(name="undo")
 def undo_command(
-    run: Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")] = "latest",
+    run: Annotated[str, typer.Argument(help="Run ID, a prefix of it, or `latest`.")] = "latest",
     *,
-    to: Annotated[
-        str, typer.Option("--to", help="The first step to take back, or an undo such as `undo-1`; all if left out.")
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Put back files too that changed since.")] = False,
+    to: Annotated[str, typer.Option("--to", help="First step to undo, or `undo-1`. Default: all steps.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also restore files that changed since.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Make the files of the workspace what they were before a run, or before one of its steps.
-
-    A file that changed since is a conflict: it is shown, and put back only with a yes. An undo can be undone:
-    `agent undo --to undo-1`.
-    """
+    """Undo a run's file changes."""
     place = open_place(config)
     plan, done = anyio.run(_undo, place, run, to, dry_run, yes)
     if as_json:
@@ -46,7 +40,7 @@ def undo_command(
     if not dry_run:
         _write_done(plan, done)
     for line in plan.unknown:
-        warn_line(f"warning: Not known what step {line}")
+        warn_line(f"warning: Unknown changes of step {line}")
     if plan.files or plan.unknown:
         warn_line(CANNOT)
 
@@ -60,8 +54,8 @@ async def _undo(place: Host, name: str, to: str, dry_run: bool, yes: bool) -> tu
             return plan, None
         if plan.conflicts and not yes and not _confirm(plan):
             raise FilesChanged(
-                f"{len(plan.conflicts)} files changed since the run, and nothing was put back",
-                hint="Look at the differences above; `agent undo --yes` puts back these files too",
+                f"{count(len(plan.conflicts), 'file')} changed since the run; nothing was restored",
+                hint="Review the differences above, then run `agent undo --yes` to restore these files too",
             )
         return plan, await undo(runtime, plan, by=find_user(), overwrite=True)
 
@@ -69,7 +63,7 @@ async def _undo(place: Host, name: str, to: str, dry_run: bool, yes: bool) -> tu
 def _confirm(plan: UndoPlan) -> bool:
     if not sys.stdin.isatty():
         return False
-    return typer.confirm(f"Put back {len(plan.conflicts)} files that changed since?", default=False, err=True)
+    return typer.confirm(f"Restore {count(len(plan.conflicts), 'file')} that changed since?", default=False, err=True)
 
 
 def _write_file(file: PlannedFile, *, with_diff: bool) -> None:
@@ -89,9 +83,9 @@ def _write_done(plan: UndoPlan, done: Undone | None) -> None:
     if done is None:
         write_line("Nothing to undo")
         return
-    write_line(f"{done.undo_id}: {len(done.restored)} files are what they were before step {plan.to}")
+    write_line(f"{done.undo_id}: {count(len(done.restored), 'file')} restored to the state before step {plan.to}")
     for line in done.left_alone:
-        warn_line(f"left alone:  {printable(line)}")
+        warn_line(f"skipped:     {printable(line)}")
 
 
 def _as_json(plan: UndoPlan, done: Undone | None) -> dict[str, JsonValue]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from metier.cli.shared.context import current_workspace, home_folder
-from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.workspace import Checked
@@ -18,25 +18,21 @@ from metier.settings.load import load_settings
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import find_trust
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command()
 def validate(
-    path: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
+    path: Annotated[Path, typer.Argument(help="Workspace folder.")] = Path(),
     strict: Annotated[
-        bool, typer.Option("--strict", help="Hold shared skills to the Agent Skills specification too.")
+        bool, typer.Option("--strict", help="Apply the Agent Skills specification to shared skills too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check everything a project defines, and that what it names exists; nothing is started.
+    """Check all definitions of a workspace.
 
-    Agents, skills and tasks with their steps, rules, schemas and placeholders; agent.yaml, policy.yaml,
-    tool-access.json, mcp.json and the files of context/. The exit code is 1 when there is an error.
+    Exit code 1: there is an error.
     """
     path = current_workspace() if path == Path() else path
     if not path.is_dir():
-        raise UsageError(f"Folder {str(path)!r} does not exist", hint="Give the project folder, the one with '.agent'")
+        raise UsageError(f"Folder {str(path)!r} does not exist", hint="Pass the folder that contains '.agent'")
     root = (path.parent if path.name in WORKSPACE_FOLDERS else path).absolute()
     found, problems = validate_folder(root, strict=strict)
     if as_json:
@@ -107,6 +103,6 @@ def _write_text(found: Validation, settings: tuple[Problem, ...]) -> None:
 
 
 def render_counts(found: Validation) -> str:
-    counts = [sum(item.kind == kind for item in found.workspace.checked) for kind in ("agent", "skill", "task")]
-    files = f", {len(found.files)} other files" if found.files else ""
-    return "{} agents, {} skills and {} tasks".format(*counts) + files
+    kinds = [item.kind for item in found.workspace.checked]
+    counts = [count(kinds.count(kind), kind) for kind in ("agent", "skill", "task")]
+    return ", ".join([*counts, *([count(len(found.files), "other file")] if found.files else [])])

@@ -40,27 +40,25 @@ _SHORTEST_SECRET = 32
 @app.command()
 def serve(
     *,
-    host: Annotated[str | None, typer.Option("--host", help="Listen at this address instead of server.host.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Listen at this port; 0 takes a free one.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="So many processes share the requests.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line, {url, token_file, pid}, when it listens.")
-    ] = False,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on. Default: server.host.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 picks a free one.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of server processes.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print {url, token_file, pid} when ready.")] = False,
     new_user: Annotated[
-        str, typer.Option("--new-user", help="Print a token for this user and the entry for server.users, and end.")
+        str, typer.Option("--new-user", help="Print a token and server.users entry for this user.")
     ] = "",
     role: Annotated[
-        Literal["peer", "viewer", "approver", "operator"], typer.Option("--role", help="The role of the new user.")
+        Literal["peer", "viewer", "approver", "operator"], typer.Option("--role", help="Role of the new user.")
     ] = "viewer",
     grants: Annotated[
         list[str] | None,
-        typer.Option("--grant", help="Permission beyond the role: edit, limits, code or read (repeatable)."),
+        typer.Option("--grant", help="Extra permission: edit, limits, code or read (repeatable)."),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
 ) -> int:
-    """Serve the HTTP API and the web console of this workspace, until you stop it.
+    """Serve the HTTP API and the web console.
 
-    Only this machine can reach it unless you say otherwise, and every request needs a token.
+    Every request needs a token.
     """
     if new_user:
         return _print_user(new_user, role, grants or [], as_json=as_json)

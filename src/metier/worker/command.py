@@ -23,24 +23,20 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def worker(
     *,
-    queue: Annotated[
-        str | None, typer.Option("--queue", help="Take runs from this queue instead of worker.queue.")
-    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Queue name. Default: worker.queue.")] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="Drive so many runs at a time instead of worker.concurrency.")
+        int | None, typer.Option("--concurrency", help="Maximum parallel runs. Default: worker.concurrency.")
     ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Drive what can go on now, straight from the store, then end.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run everything that is ready, then exit.")] = False,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Leave when there is nothing to do; only one such worker runs.")
+        bool, typer.Option("--until-idle", help="Exit when idle. Only one such worker runs.")
     ] = False,
-    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
 ) -> int:
-    """Drive runs that were started with `agent run --detach` and fire schedules that are due, until you stop it.
+    """Start a worker for background runs.
 
-    With a broker (AGENT_WORKER_BROKER_URL or CELERY_BROKER_URL) its messages say which; without one, the run store
-    does. A first SIGTERM or Ctrl-C hands runs back after the step under way, a second one at once.
+    With AGENT_WORKER_BROKER_URL or CELERY_BROKER_URL it takes runs from the broker, otherwise from the run store.
+    The first SIGTERM or Ctrl-C releases runs after the current step, the second one immediately.
     """
     flags = {"worker.queue": queue, "worker.concurrency": concurrency}
     place = _open_place(config, {key: str(value) for key, value in flags.items() if value is not None})

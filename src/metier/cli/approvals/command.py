@@ -11,7 +11,7 @@ from metier.cli.run.approval_dialog import describe, describe_edit, explain, par
 from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
 from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import UsageError
@@ -22,20 +22,24 @@ from metier.runtime.runs import open_runtime
 from metier.store.base import ApprovalAttempt, RunRow
 
 app = typer.Typer(
-    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List and show approvals.",
 )
 
 app.registered_commands += listing.registered_commands
 
-ApprovalName = Annotated[str, typer.Argument(help="The approval: its id, or the beginning of its id.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; of a denial the model reads it.")]
-By = Annotated[str | None, typer.Option("--by", help="Who decides; your user name unless you say otherwise.")]
-GoOn = Annotated[bool, typer.Option("--resume", help="Then go on with the run here, as `agent resume` does.")]
+ApprovalName = Annotated[str, typer.Argument(help="Approval ID, or a prefix of it.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason; the model sees the reason of a denial.")]
+By = Annotated[str | None, typer.Option("--by", help="Name of the approver. Default: your user name.")]
+GoOn = Annotated[bool, typer.Option("--resume", help="Then resume the run here.")]
 
 
 @app.command()
 def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = None) -> None:
-    """Show the exact call, its hash, what it would change, why it is wanted, and who decided."""
+    """Show an approval: call, changes, reason and decision."""
 
     async def read() -> tuple[ApprovalQuestion, list[ApprovalAttempt]]:
         async with open_runtime(open_place(config)) as runtime:
@@ -51,29 +55,27 @@ def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = No
         write_line(line)
 
 
-@app.command()
+@app.command(hidden=True)
 def approve(
     approval: ApprovalName,
     *,
-    edit_args: Annotated[
-        str | None, typer.Option("--edit-args", help="Run it with these arguments instead, a JSON object.")
-    ] = None,
+    edit_args: Annotated[str | None, typer.Option("--edit-args", help="Replace the arguments (JSON object).")] = None,
     reason: Reason = "",
     by: By = None,
     go_on: GoOn = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Let the call run, once, as it stands or with other arguments; with `--resume` the run goes on here.
+    """Approve a pending call.
 
-    Exit code 10: it was decided before, or the time was up.
+    Exit code 10: the approval was already decided or has expired.
     """
     arguments = None if edit_args is None else _parse_edited(edit_args)
     reply = Reply(decision="approved", by=_who(by), reason=reason, arguments=arguments)
     return _decide(approval, reply, as_json=as_json, go_on=go_on, config=config)
 
 
-@app.command()
+@app.command(hidden=True)
 def deny(
     approval: ApprovalName,
     *,
@@ -83,9 +85,9 @@ def deny(
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Refuse the call; the model is told, with the reason. With `--resume` the run goes on here.
+    """Deny a pending call.
 
-    Exit code 10: it was decided before, or the time was up.
+    Exit code 10: the approval was already decided or has expired.
     """
     reply = Reply(decision="denied", by=_who(by), reason=reason)
     return _decide(approval, reply, as_json=as_json, go_on=go_on, config=config)
@@ -108,11 +110,11 @@ def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Conf
         warn_line(said) if go_on else write_line(said)
     if owner is not None:
         tell_workers(place, owner.run_id, queue=owner.queue, config=config)
-        warn_line(f"run:     {owner.run_id} goes on as soon as a worker takes it")
+        warn_line(f"run:     {owner.run_id} continues when a worker picks it up")
         return 0
     if go_on:
         return resume_run(place, started, View(output="json" if as_json else "text"))
-    warn_line(f"resume:  agent resume {decided.row.run_id}")
+    warn_line(f"next:    agent resume {decided.row.run_id}")
     return 0
 
 
@@ -120,7 +122,7 @@ def _parse_edited(text: str) -> dict[str, JsonValue]:
     try:
         value = parse_arguments(text)
     except ValueError as error:
-        raise UsageError(f"--edit-args is not JSON: {error}") from error
+        raise UsageError(f"--edit-args is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError("--edit-args must be a JSON object", hint='Write it like \'{"path": "a.txt"}\'')
     return value
@@ -134,7 +136,7 @@ def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttemp
     lines = [f"hash: {question.hash}", f"run: {question.row.run_id}, step {question.row.step_id}"]
     lines.append(f"status: {question.row.status}")
     for attempt in attempts:
-        word = "counted" if attempt.counted else "came too late"
+        word = "counted" if attempt.counted else "too late"
         said = f" ({attempt.reason})" if attempt.reason else ""
         lines.append(
             f"{attempt.at.isoformat(timespec='seconds')} {attempt.status} by {attempt.decided_by}{said}, {word}"

@@ -29,12 +29,12 @@ def _group() -> None:  # keeps `list` a command of a group
 @app.command("list")
 def list_approvals(
     *,
-    every: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
-    run: Annotated[str, typer.Option("--run", help="Only those of this run.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Include decided approvals.")] = False,
+    run: Annotated[str, typer.Option("--run", help="Filter by run ID.")] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """List what waits for a decision, oldest first."""
+    """List pending approvals, oldest first."""
 
     shown = JsonList() if as_json else None
 
@@ -60,7 +60,7 @@ def list_approvals(
     if shown is not None:
         shown.close()
     elif not count:
-        warn_line("Nothing waits for a decision" if not every else "There are no approvals here yet")
+        warn_line("No pending approvals" if not every else "No approvals yet")
 
 
 def _write_question(question: "ApprovalQuestion", shown: JsonList | None) -> None:

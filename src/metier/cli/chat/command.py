@@ -1,4 +1,4 @@
-"""`agent chat`: talk to an agent. One conversation, one run per message; `agent chat list` shows them."""
+"""`agent chat`: a conversation with an agent, one run per message."""
 
 import importlib
 import os
@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.cli.chat.screen import PlainScreen, Screen
-from metier.cli.chat.session import Manner, Session
+from metier.cli.chat.session import ChatOptions, Session
 from metier.cli.shared.context import current_settings, is_at_terminal
-from metier.cli.shared.options import AsJson, Config
-from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.options import AsJson, CommandGroup, Config
+from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place, open_run_place
 from metier.errors import UsageError, unwrapped
 from metier.providers.model_names import qualify_model_name
@@ -29,7 +29,9 @@ from metier.runtime.workspace.plugins import using_plugins
 from metier.store.contexts import ContextState
 from metier.telemetry.excerpt import one_line
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Talk to an agent.")
+app = typer.Typer(
+    cls=CommandGroup, rich_markup_mode=None, add_completion=False, help="Start or continue a conversation."
+)
 
 PROFILE = "runtime.profile"
 _SHOWN = 60
@@ -39,37 +41,29 @@ _SHOWN = 60
 def chat(
     ctx: typer.Context,
     *,
-    agent: Annotated[str, typer.Option("--agent", help="The agent to talk to, by its ID.")] = "",
-    model: Annotated[str, typer.Option("--model", help="A model the agent may use, or provider/model.")] = "",
-    context: Annotated[
-        str, typer.Option("--context", help="The conversation: a name of your own, or the id of a run to talk about.")
-    ] = "",
-    last: Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was used last.")] = False,
-    provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Agent ID.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Model, or provider/model.")] = "",
+    context: Annotated[str, typer.Option("--context", help="Conversation name, or the ID of a run.")] = "",
+    last: Annotated[bool, typer.Option("--continue", help="Continue the latest conversation.")] = False,
+    provider: Annotated[str | None, typer.Option("--provider", help="Model provider; `offline` needs no key.")] = None,
     profile: Annotated[
         Literal["permissive", "guarded", "strict"] | None,
         typer.Option(
             "--profile",
-            help="What happens where no rule speaks: allow, ask, or ask inside a sandbox; at a terminal, ask.",
+            help="Default when no rule matches. At a terminal: guarded.",
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no steps while a turn runs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per turn on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per turn.")] = False,
     config: Config = None,
 ) -> int:
-    """Talk to an agent, at the terminal or line by line from a pipe.
-
-    A conversation survives the program: a turn that was cut short goes on when it is opened again. `/help` lists the
-    commands. From a pipe the exit code is that of the last turn.
-    """
+    """Start or continue a conversation."""
     if ctx.invoked_subcommand is not None:
         if agent or model or context or last or provider or profile or quiet or as_json:
-            raise UsageError(
-                "These options are for a chat, not for a list of them", hint="Write them behind the command"
-            )
+            raise UsageError("`agent chat list` does not take options of `agent chat`", hint="Put options after `list`")
         return 0
     if "\n" in context:
-        raise UsageError("The name of a conversation is one line")
+        raise UsageError("A conversation name must be a single line")
     named = qualify_model_name(model, provider=provider)
     request = ChatRequest(context_id=context, is_continued=last, agent=agent, model=named)
     flags = {name: value for name, value in (("model.provider", provider), (PROFILE, profile)) if value}
@@ -85,27 +79,25 @@ def talk(
     quiet: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Hold one conversation; `first` is a message that was typed before it was opened."""
+    """Run a conversation; `first` is a message entered before it was opened."""
     given = dict(flags or {})
     if is_at_terminal() and current_settings(config, given).origins[PROFILE].kind == "default":
-        # A person is there to be asked.
+        # At a terminal the user can be asked.
         given[PROFILE] = "guarded"
     is_open = not (request.model or request.agent or request.is_continued or request.context_id)
     place = open_run_place(config, given, is_new_run=is_open)
     request = replace(request, may_name_built_in=True)
-    return anyio.run(_converse, place, request, Manner(quiet=quiet, as_json=as_json, first=first))
+    return anyio.run(_converse, place, request, ChatOptions(quiet=quiet, as_json=as_json, first=first))
 
 
 @app.command("list")
 def list_conversations(
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1_000_000, help="How many at most, the one used last first.")
-    ] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Maximum number of conversations.")] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """List the conversations of this workspace, the one used last first."""
+    """List conversations."""
 
     async def read() -> list[dict[str, JsonValue]]:
         async with open_runtime(open_place(config)) as runtime:
@@ -118,13 +110,13 @@ def list_conversations(
     for row in rows:
         cost = render_cost(cast("float | None", row["cost_usd"]))
         short = one_line(str(row["last_message"]), _SHOWN)
-        write_line(f"{row['context_id']}  {row['turns']:>3} turns  {cost:>12}  {short}")
+        write_line(f"{row['context_id']}  {count(cast('int', row['turns']), 'turn'):>9}  {cost:>12}  {short}")
     if not rows:
-        warn_line("There are no conversations here yet")
+        warn_line("No conversations yet")
 
 
 async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValue]:
-    """What it cost is the sum of its runs, those that summed up among them."""
+    """Describe a conversation. Its cost includes the runs that summarized it."""
     runs = await runtime.store.list_runs(context_id=state.context_id, limit=MOST_RUNS)
     turns = [row for row in runs if is_turn(row)]
     costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
@@ -138,12 +130,12 @@ async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValu
     }
 
 
-async def _converse(place: Host, request: ChatRequest, manner: Manner) -> int:
+async def _converse(place: Host, request: ChatRequest, options: ChatOptions) -> int:
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
         async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
             conversation = await open_chat(runtime, request)
             screen = open_screen(conversation, history=place.runs / "chat_history")
-            session = Session(conversation, screen, manner)
+            session = Session(conversation, screen, options)
             code = await session.run()
             sys.stdout.flush()
             return code
@@ -151,7 +143,7 @@ async def _converse(place: Host, request: ChatRequest, manner: Manner) -> int:
 
 
 def open_screen(conversation: Chat, *, history: Path) -> Screen:
-    """Comfortable at a real terminal; line by line from a pipe, a file and a dumb terminal."""
+    """Open the full screen at a terminal, and the plain one for a pipe, a file or a dumb terminal."""
     is_terminal = all(not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if not is_terminal or os.environ.get("TERM", "dumb") in ("dumb", ""):
         return PlainScreen(is_terminal=is_terminal)

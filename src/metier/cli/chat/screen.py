@@ -1,4 +1,4 @@
-"""Where a chat reads what a person types, and the plain way to do it: line by line. `terminal` has the other."""
+"""The screen of a chat, and its plain implementation that reads line by line. `terminal` has the other one."""
 
 import asyncio
 import sys
@@ -12,18 +12,18 @@ from metier.cli.shared.output import printable, warn_line
 from metier.views.painter import Painter, build_painter
 
 CONTINUED = "\\"
-"""At the end of a line: the message goes on."""
+"""At the end of a line, it continues the message on the next line."""
 
 
-class Sitting(Protocol):
-    """What a screen asks of the conversation that is held at it."""
+class ChatSession(Protocol):
+    """The methods of a session that its screen calls."""
 
     def interrupt(self) -> bool:
-        """Stop the turn under way; False where there is none."""
+        """Stop the current turn. Returns False if there is none."""
         ...
 
     async def expand(self) -> None:
-        """Show a step whole that was shown in part."""
+        """Show a truncated step in full."""
         ...
 
     def cycle_mode(self) -> None:
@@ -31,55 +31,55 @@ class Sitting(Protocol):
         ...
 
     def list_queued(self) -> Sequence[str]:
-        """Messages that wait for the turn under way to end."""
+        """List messages that are queued during a turn."""
         ...
 
     def describe_status(self) -> str: ...
 
 
 class Screen(Protocol):
-    """Raises `EOFError` when there is no more, `KeyboardInterrupt` for Ctrl-C."""
+    """Reads from the user. Raises `EOFError` at the end of the input, `KeyboardInterrupt` for Ctrl-C."""
 
     @property
     def is_terminal(self) -> bool: ...
 
     @property
     def types_ahead(self) -> bool:
-        """Messages can be typed while a turn runs."""
+        """Whether messages can be typed during a turn."""
         ...
 
     @property
     def painter(self) -> Painter:
-        """Where turns are shown."""
+        """The painter that shows turns."""
         ...
 
-    def attach(self, sitting: Sitting) -> None: ...
+    def attach(self, session: ChatSession) -> None: ...
 
     def showing(self) -> AbstractContextManager[None]:
-        """While this block lasts, what is written to stdout and stderr leaves the prompt whole."""
+        """Keep the prompt intact while the block writes to stdout and stderr."""
         ...
 
     def put_back(self, text: str) -> None:
-        """Into the prompt, to be sent or changed."""
+        """Put text into the prompt for editing."""
         ...
 
     async def read_message(self) -> str: ...
 
     async def read_line(self, prompt: str) -> str:
-        """One line, with a prompt of its own; it is no message."""
+        """Read a line that is not a message."""
         ...
 
     async def read_key(self, prompt: str, keys: str) -> str:
-        """One of the given keys, exactly."""
+        """Read one of the given keys."""
         ...
 
     async def edit(self, text: str, *, suffix: str) -> str | None:
-        """The text as the person's editor left it; None where it left it alone. Raises `UsageError`."""
+        """Open the text in the user's editor. Returns None if it is unchanged. Raises `UsageError`."""
         ...
 
 
 class PlainScreen:
-    """Lines of stdin. At a dumb terminal it shows what it waits for."""
+    """Reads lines from stdin. Shows prompts at a dumb terminal."""
 
     types_ahead = False
 
@@ -88,11 +88,11 @@ class PlainScreen:
         self.painter: Painter = build_painter(sys.stderr)
         self._pending: asyncio.Future[str] | None = None
 
-    def attach(self, sitting: Sitting) -> None:
-        """Nothing of it is shown here."""
+    def attach(self, session: ChatSession) -> None:
+        """Do nothing: this screen shows no session state."""
 
     def put_back(self, text: str) -> None:
-        """There is no prompt to put it into."""
+        """Do nothing: there is no prompt."""
 
     def showing(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -120,7 +120,7 @@ class PlainScreen:
         if self.is_terminal:
             sys.stderr.write(printable(prompt))
             sys.stderr.flush()
-        # A caller that gave up waiting left the thread reading; the line that comes is for the next caller.
+        # If an earlier caller was canceled, its thread is still reading: the next line belongs to this caller.
         if self._pending is None:
             self._pending = _start_reading(asyncio.get_running_loop())
         line = await asyncio.shield(self._pending)
@@ -131,7 +131,7 @@ class PlainScreen:
 
 
 def _start_reading(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[str]":
-    """A thread of its own, which does not keep the program from ending."""
+    """Read in a daemon thread, which does not keep the program from exiting."""
     line: asyncio.Future[str] = loop.create_future()
 
     def deliver(text: str) -> None:

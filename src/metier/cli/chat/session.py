@@ -1,7 +1,7 @@
-"""One sitting: read messages, drive their turns, say how they ended, until the person leaves.
+"""A chat session: read messages, run their turns and report their results until the user exits.
 
-At a terminal the prompt stays while a turn runs: what is typed meanwhile waits in a queue. Elsewhere a line is read
-when the turn before it has ended.
+At a terminal the prompt stays visible during a turn, and messages typed meanwhile are queued. Elsewhere a line is read
+after the previous turn has ended.
 """
 
 import sys
@@ -14,11 +14,9 @@ import anyio
 from msgspec import Struct
 from rich.text import Text
 
-from metier.cli.chat.always_asker import AlwaysAsker
-from metier.cli.chat.desk import Desk, Leave, Turn
 from metier.cli.chat.permission_modes import CARRY_OUT, PLAN_NOTE, PermissionModes, list_modes
 from metier.cli.chat.screen import Screen
-from metier.cli.chat.slash_commands import run_command, runs_at_once
+from metier.cli.chat.slash_commands import ChatContext, ExitChat, Turn, run_command, runs_at_once
 from metier.cli.chat.turn_view import TurnView
 from metier.cli.run.approval_dialog import Prompter
 from metier.cli.run.driver import describe_cause
@@ -29,10 +27,11 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, unwrapped
 from metier.ids import find_user
-from metier.runtime.chat.chats import Chat
+from metier.runtime.chat.chats import Chat, is_always, keep_always
 from metier.runtime.chat.commands import MARK
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
 from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.questions.resumption import can_reopen
 from metier.runtime.run_status import SIGNALS, build_outcome, find_standing
 from metier.runtime.runs import Watch
@@ -40,46 +39,61 @@ from metier.runtime.runs import Watch
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
 MAX_ECHOED = 20
-"""Lines of a message that are shown in the conversation."""
+"""Maximum number of lines of a message that are echoed."""
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt.__value__)
 
 
-class Manner(Struct, frozen=True, kw_only=True):
-    """How a conversation is held."""
+class ChatOptions(Struct, frozen=True, kw_only=True):
+    """Options of a chat session."""
 
     quiet: bool = False
-    """No steps are shown."""
+    """Show no steps."""
     as_json: bool = False
-    """One object per turn, for a program."""
+    """Print one JSON object per turn."""
     first: str = ""
-    """A message that was typed before the conversation was opened."""
+    """A message entered before the chat was opened."""
+
+
+class AlwaysAsker(Struct, frozen=True):
+    """An `Asker` that approves calls which the user already answered with "always" in this conversation."""
+
+    chat: Chat
+    prompter: Prompter
+
+    async def __call__(self, question: ApprovalQuestion) -> Reply | None:
+        if await is_always(self.chat, question):
+            return Reply(decision="approved", by=self.prompter.by, reason="Always in this conversation", remember=True)
+        reply = await self.prompter(question)
+        if reply is not None and reply.remember:
+            await keep_always(self.chat, question)
+        return reply
 
 
 class Session:
-    """A conversation at a screen. Errors of a turn or a command are said, and the conversation goes on."""
+    """A conversation at a screen. Errors of a turn or command are printed and do not end the session."""
 
-    def __init__(self, chat: Chat, screen: Screen, manner: Manner) -> None:
+    def __init__(self, chat: Chat, screen: Screen, options: ChatOptions) -> None:
         self._chat = chat
         self._screen = screen
-        self._manner = manner
+        self._options = options
         self._exit_code = 0
         self._idle = Stopper(0)
-        """Set by a signal that comes while no turn runs."""
+        """Set by a signal received between turns."""
         self._stopper: Stopper | None = None
-        """Of the turn under way."""
+        """The stopper of the current turn."""
         self._queue: deque[str] = deque()
         self._arrived = anyio.Event()
         self._is_working = False
         self._is_planned = False
-        """The last turn ended with an answer."""
+        """Whether the last turn ended with an answer."""
         place = chat.runtime.place
         self._output = build_output_redactor(find_place_secrets(place))
         lasting = "in this conversation"
         prompter = Prompter(self._read_word, find_user(), screen.painter, screen.edit, lasting, self._read_key)
         always = AlwaysAsker(chat, prompter)
         self._modes = PermissionModes(always)
-        self._turns = TurnView(chat, screen.painter, build_place_redactor(place), quiet=manner.quiet)
-        self._desk = Desk(
+        self._turns = TurnView(chat, screen.painter, build_place_redactor(place), quiet=options.quiet)
+        self._context = ChatContext(
             chat=chat,
             ask=always,
             drive=self._drive,
@@ -91,7 +105,7 @@ class Session:
         screen.attach(self)
 
     async def run(self) -> int:
-        """The exit code: of the last turn where a program listens, else whether the person could leave in peace."""
+        """Run the session and return the exit code. Without a terminal, it is the code of the last turn."""
         with self._screen.showing():
             async with passing_signals(lambda: self._stopper or self._idle):
                 await self._greet()
@@ -101,14 +115,14 @@ class Session:
             return SIGNALS.get(self._idle.signal, 1)
         return 0 if self._screen.is_terminal else self._exit_code
 
-    # What the screen asks; see `screen.Sitting`.
+    # The methods that `screen.ChatSession` declares.
 
     def interrupt(self) -> bool:
         if self._stopper is None:
             return False
         self._stopper.request("you")
         if self._queue:
-            # Nothing runs that the person has not confirmed after they stopped what ran.
+            # After an interruption, queued messages run only if the user sends them again.
             self._screen.put_back("\n".join(self._queue))
             self._queue.clear()
         return True
@@ -127,8 +141,8 @@ class Session:
 
     async def _hold_line_by_line(self) -> None:
         await self._guarded(self._look_back())
-        if self._manner.first:
-            await self._guarded(self._take(self._manner.first))
+        if self._options.first:
+            await self._guarded(self._take(self._options.first))
         while not self._idle.is_set:
             line = await self._read_line()
             if line is None:
@@ -137,16 +151,16 @@ class Session:
                 continue
             try:
                 await self._guarded(self._take(line))
-            except Leave:
+            except ExitChat:
                 return
 
     async def _hold_at_prompt(self) -> None:
-        """Reads all the time; a second task works on what was read, one message after the other."""
+        """Read messages continuously while a second task works through them."""
         with unwrapped():
             async with anyio.create_task_group() as group:
                 group.start_soon(self._work, group.cancel_scope)
                 await self._read_messages()
-                # A turn under way is stopped, not cancelled: its journal says so.
+                # Stop the current turn instead of canceling it, so that its journal records the reason.
                 if self._stopper is not None:
                     self._stopper.request("the end of the chat")
                 while self._is_working:
@@ -155,13 +169,13 @@ class Session:
                 group.cancel_scope.cancel()
 
     async def _read_line(self) -> str | None:
-        """Nothing at the end of the input; empty after Ctrl-C at an empty prompt, which says how to leave."""
+        """Return None at the end of the input, and "" after Ctrl-C at an empty prompt."""
         try:
             return await self._screen.read_message()
         except EOFError:
             return None
         except KeyboardInterrupt:
-            warn_line("Ctrl-D or /quit leaves")
+            warn_line("To exit, press Ctrl-D or type /quit")
             return ""
 
     async def _read_messages(self) -> None:
@@ -174,9 +188,9 @@ class Session:
             try:
                 if self._is_working and runs_at_once(line):
                     self._echo(line)
-                    await self._guarded(run_command(self._desk, line.strip()))
+                    await self._guarded(run_command(self._context, line.strip()))
                     continue
-            except Leave:
+            except ExitChat:
                 return
             self._queue.append(line)
             self._arrived.set()
@@ -184,8 +198,8 @@ class Session:
     async def _work(self, scope: anyio.CancelScope) -> None:
         self._is_working = True
         await self._guarded(self._look_back())
-        if self._manner.first:
-            self._queue.appendleft(self._manner.first)
+        if self._options.first:
+            self._queue.appendleft(self._options.first)
         try:
             while not self._idle.is_set:
                 if not self._queue:
@@ -198,13 +212,13 @@ class Session:
                 line = self._queue.popleft()
                 self._echo(line)
                 await self._guarded(self._take(line))
-        except Leave:
+        except ExitChat:
             pass
         self._is_working = False
         scope.cancel()
 
     def _echo(self, line: str) -> None:
-        """What was said, where the conversation has come to."""
+        """Print the message at the current end of the conversation."""
         lines = printable(line).splitlines()
         shown = "\n".join(lines[:MAX_ECHOED])
         said = Text(f"\nyou> {shown}", "bold")
@@ -214,10 +228,10 @@ class Session:
 
     async def _greet(self) -> None:
         await self._turns.load_spent()
-        if not self._screen.is_terminal or self._manner.quiet:
+        if not self._screen.is_terminal or self._options.quiet:
             return
         word = "New conversation" if self._chat.is_new else "Conversation"
-        warn_line(f"{word} {self._chat.context_id}; /help lists the commands")
+        warn_line(f"{word} {self._chat.context_id}; type /help for commands")
         await self._turns.show_past()
 
     async def _guarded(self, work: Awaitable[None]) -> None:
@@ -229,19 +243,19 @@ class Session:
             warn_line("Stopped")
 
     async def _look_back(self) -> None:
-        """A turn that was killed goes on by itself: the user wanted it, and did not stop it."""
+        """Continue a turn whose process died, because the user did not stop it. Report other open turns."""
         turn = await self._chat.find_open_turn()
         if turn is None:
             return
         asked = " ".join(turn.task.split())[:80]
         match turn.kind:
             case "interrupted":
-                warn_line(f"The last turn was cut short and goes on now: {asked}")
+                warn_line(f"Continuing the interrupted turn: {asked}")
                 await self._drive(lambda watch: self._chat.go_on(watch=watch))
             case "stopped":
-                warn_line(f"The last turn was stopped: {asked}; /continue goes on with it")
+                warn_line(f"The last turn was stopped: {asked}; type /continue to resume it")
             case "approval":
-                warn_line(f"The last turn waits for your approval: {asked}; /approve decides")
+                warn_line(f"The last turn is waiting for your approval: {asked}; type /approve to decide")
             case "input" | "in_doubt":
                 await self._answer(turn.waiting)
 
@@ -249,9 +263,9 @@ class Session:
         if not line.strip():
             return
         if line.startswith("/") and not line.startswith("//"):
-            await run_command(self._desk, line.strip())
+            await run_command(self._context, line.strip())
             return
-        # Lines of a pipe may be the words of anyone: there, a command is a message like any other.
+        # Piped lines may come from anywhere, so commands are accepted only at a terminal.
         if self._screen.is_terminal and line.startswith(MARK) and line.removeprefix(MARK).strip():
             command = line.removeprefix(MARK).strip()
             await self._drive(lambda watch: self._chat.run_typed(command, watch), is_typed=True)
@@ -268,7 +282,7 @@ class Session:
         await self._drive(lambda watch: self._chat.send(told, watch, is_typed=is_typed))
 
     async def _approve_plan(self) -> bool:
-        """Ask whether the plan is carried out, and in which mode; other than yes, the chat stays in plan mode."""
+        """Ask whether to carry out the plan, and in which mode. If not, the chat stays in plan mode."""
         try:
             key = await self._read_key(
                 "Carry out this plan? [y]es  yes, accepting [e]dits  [n]o, keep planning: ", "yen"
@@ -283,13 +297,13 @@ class Session:
         return key != "n"
 
     async def _drive(self, turn: Turn, *, is_typed: bool = False) -> None:
-        """One turn, with everything it asks on its way. `is_typed`: it is a command of the person."""
+        """Run a turn and answer its questions. `is_typed`: the user typed it as a shell command."""
         state = await self._watch(turn, is_typed=is_typed)
         if state is not None:
             await self._answer(state)
 
     async def _answer(self, state: RunState) -> None:
-        """Ask what the turn waits for, until it waits no longer or the user gives no answer."""
+        """Ask the turn's questions until it continues or the user gives no answer."""
         following: RunState | None = state
         while following is not None and following.pause is not None and not self._idle.is_set:
             answer = await self._ask(following)
@@ -312,11 +326,11 @@ class Session:
             values = {name: await self._screen.read_line(f"{name}> ") for name in list_fields(state)}
             return Answer(values={**values}, by=find_user())
         except (EOFError, KeyboardInterrupt):
-            warn_line("Not answered; /continue asks again")
+            warn_line("Not answered; type /continue to be asked again")
             return None
 
     async def _read_word(self, prompt: str) -> str:
-        """For a question in the middle of a turn: Ctrl-C leaves it open instead of breaking the turn."""
+        """Read a line for a question during a turn. Ctrl-C leaves the question open and does not stop the turn."""
         try:
             return await self._screen.read_line(prompt)
         except KeyboardInterrupt as interrupt:
@@ -329,10 +343,10 @@ class Session:
             raise EOFError from interrupt
 
     async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunState | None:
-        """Drive and show; what comes back is the run that is waited for, if one is."""
+        """Run and show a turn. Returns the run that it waits for, if any."""
         grace = self._chat.runtime.place.settings.runtime.signal_grace_seconds
         stopper = Stopper(min(grace, STEP_SECONDS) if self._screen.types_ahead else grace, waits_for_model=False)
-        with self._turns.begin(as_json=self._manner.as_json, is_typed=is_typed) as shown:
+        with self._turns.begin(as_json=self._options.as_json, is_typed=is_typed) as shown:
             watch = Watch(
                 sinks=shown.sinks,
                 observe=shown.observe,
@@ -353,7 +367,7 @@ class Session:
                 return None
             driven = await find_standing(self._chat.runtime, state)
             self._exit_code = driven.find_exit_code(signal=stopper.signal)
-            if self._manner.as_json:
+            if self._options.as_json:
                 outcome = build_outcome(driven, exit_code=self._exit_code)
                 write_json_line({"context_id": self._chat.context_id, **outcome}, redactor=self._output)
                 sys.stdout.flush()
@@ -366,7 +380,7 @@ class Session:
         return driven.waiting
 
     async def _note_interruption(self, stopper: Stopper, state: RunState | None) -> None:
-        """Ctrl-C stops the turn, another signal the sitting. What the model had said so far is kept."""
+        """Stop the session for signals other than Ctrl-C, and save the model's partial answer."""
         if stopper.signal not in ("", "SIGINT"):
             self._idle.receive(stopper.signal)
         if stopper.is_set and state is not None and state.pause is not None:
@@ -374,20 +388,22 @@ class Session:
 
 
 def describe_end(state: RunState) -> Sequence[str]:
-    """What a person should know of a turn that did not simply end."""
+    """Describe a turn that failed or paused."""
     if state.failure is not None:
-        again = ["/continue goes on with it"] if can_reopen(state) else []
+        again = ["type /continue to retry"] if can_reopen(state) else []
         return [f"error: {state.failure.message} ({state.failure.reason})", *again]
     if state.pause is None or state.pause.pause in ("input", "in_doubt"):
         return []
     if state.pause.pause == "approval":
         waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
-        return [f"The turn waits for approval {', '.join(waiting)}; /approve decides, a new message ends it"]
-    return [f"{state.pause.reason}; /continue goes on with it, a new message ends it"]
+        return [
+            f"Waiting for approval {', '.join(waiting)}; type /approve to decide, or send a message to end the turn"
+        ]
+    return [f"{state.pause.reason}; type /continue to resume, or send a message to stop"]
 
 
 def list_fields(state: RunState) -> tuple[str, ...]:
-    """The names of what is asked for; one of no name is the answer."""
+    """List the names of the requested fields; an unnamed one is `answer`."""
     fields = state.question.fields if state.question else None
     if isinstance(fields, dict):
         properties = fields.get("properties")

@@ -1,65 +1,113 @@
-"""The commands of a chat: what a line that begins with `/` or `!` does. `looking` shows, `changing` changes something.
+"""The slash commands of a chat: one function each, and the table at the end."""
 
-Each command is one function; the table is at the end.
-"""
-
+import sys
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, get_args
 
-from metier.cli.chat import changing, looking
-from metier.cli.chat.desk import Desk, Leave
-from metier.cli.shared.output import write_line
+from msgspec import Struct
+
+from metier.approval.scopes import ScopeReader
+from metier.cli.chat.permission_modes import SUMMARIES, PermissionModes, list_modes
+from metier.cli.chat.turn_view import TurnView
+from metier.cli.cost import print_totals
+from metier.cli.mcp import examine, write_standing
+from metier.cli.shared.output import count, printable, warn_line, write_line
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.policy_file import POLICY_FILE, read_policy_file
+from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
-from metier.runtime.chat.chats import Chat
+from metier.ids import find_user
+from metier.runtime.build import list_all_tools
+from metier.runtime.chat.chats import Chat, list_always, list_chats
 from metier.runtime.chat.commands import check_trusted, list_own_commands
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.history.spending import read_conversation_spending
+from metier.runtime.history.undo import CANNOT, UndoPlan, plan_undo
+from metier.runtime.history.undo import undo as undo_files
+from metier.runtime.questions.approval_questions import Asker
+from metier.runtime.runs import Watch
+from metier.telemetry.excerpt import one_line
+from metier.views.context_use import render_context
+from metier.views.painter import build_painter
+from metier.views.spending import Grouping, sum_up
+
+_LISTED_CHATS = 10
+_TASK_WIDTH = 70
+_WIDTH = 90
+_PROFILES = {
+    "permissive": "allows everything unless a rule asks or denies",
+    "guarded": "asks before every change, unless a rule allows it",
+    "strict": "asks like guarded, and runs commands in a sandbox",
+}
+
+type Turn = Callable[[Watch], Awaitable[RunState | None]]
+"""Runs a turn. Returns None if there is no turn to run."""
+
+
+class ChatContext(Struct, frozen=True, kw_only=True):
+    """The parts of a chat that commands use."""
+
+    chat: Chat
+    ask: Asker
+    drive: Callable[[Turn], Awaitable[None]]
+    turns: TurnView
+    read: Callable[[str], Awaitable[str]]
+    """Ask for one line. Raises `EOFError` at the end of the input."""
+    modes: PermissionModes
+    is_terminal: bool = False
+
+
+class ExitChat(Exception):
+    """Raised to end the chat."""
 
 
 class Command(NamedTuple):
     summary: str
-    run: Callable[[Desk, str], Awaitable[None]]
+    run: Callable[[ChatContext, str], Awaitable[None]]
     takes: str = ""
     is_free: bool = False
-    """It only looks, so it can be used while a turn runs."""
+    """Whether the command can be used during a turn, because it changes nothing."""
 
 
-async def run_command(desk: Desk, line: str) -> None:
-    """Raises `Leave`, and `UsageError` for a command that is not there."""
+async def run_command(context: ChatContext, line: str) -> None:
+    """Run a command. Raises `ExitChat`, and `UsageError` for an unknown command."""
     name, _, rest = line.removeprefix("/").partition(" ")
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is not None:
-        await command.run(desk, rest.strip())
+        await command.run(context, rest.strip())
         return
-    place = desk.chat.runtime.place
+    place = context.chat.runtime.place
     own = list_own_commands(place)
     if name in own:
         message = own[name].fill(rest.strip())
-        await desk.drive(lambda watch: desk.chat.send(message, watch, is_typed=False))
+        await context.drive(lambda watch: context.chat.send(message, watch, is_typed=False))
         return
     check_trusted(place, name)
-    hint = hint_nearest(name, (*COMMANDS, *own)) or "`/help` lists the commands; begin with `//` to say a slash"
-    raise UsageError(f"There is no command '/{name}'", hint=hint)
+    hint = hint_nearest(name, (*COMMANDS, *own)) or "Type `/help`, or start a message with `//` to send a slash"
+    raise UsageError(f"No such command '/{name}'", hint=hint)
 
 
 def runs_at_once(line: str) -> bool:
-    """True for a command that need not wait for the turn under way."""
+    """Return whether the command can be used during a turn."""
     name = line.strip().removeprefix("/").partition(" ")[0]
     command = COMMANDS.get(ALIASES.get(name, name))
     return line.startswith("/") and not line.startswith("//") and command is not None and command.is_free
 
 
 def list_commands(chat: Chat) -> list[tuple[str, str]]:
-    """Names and summaries, those of the workspace last."""
+    """List names and summaries, with those of the workspace last."""
     own = list_own_commands(chat.runtime.place)
     listed = [(name, command.summary) for name, command in COMMANDS.items()]
     return listed + [(name, command.description) for name, command in own.items() if name not in COMMANDS]
 
 
-async def _help(desk: Desk, _: str) -> None:
+async def _help(context: ChatContext, _: str) -> None:
     for name, command in COMMANDS.items():
         usage = f"/{name} {command.takes}".rstrip()
         write_line(f"{usage:<24} {command.summary}")
-    own = list_own_commands(desk.chat.runtime.place)
+    own = list_own_commands(context.chat.runtime.place)
     for name, command in own.items():
         write_line(f"{f'/{name}':<24} {command.description}")
     write_line()
@@ -67,45 +115,300 @@ async def _help(desk: Desk, _: str) -> None:
         write_line(line)
 
 
-async def _quit(_: Desk, __: str) -> None:
-    raise Leave
+async def _quit(_: ChatContext, __: str) -> None:
+    raise ExitChat
+
+
+async def show_skills(context: ChatContext, name: str) -> None:
+    packages = context.chat.resolve().packages
+    chosen = [package for package in packages if package.definition.name.startswith(name)]
+    if name and not chosen:
+        known = [package.definition.name for package in packages]
+        raise UsageError(f"No skill is called {name!r}", hint=hint_nearest(name, known) or "Type `/skills`")
+    for package in chosen:
+        write_line(f"{package.definition.name:<22} {' '.join(package.definition.description.split())}")
+    if not packages:
+        warn_line("This agent has no skills")
+
+
+async def show_tools(context: ChatContext, name: str) -> None:
+    agent = context.chat.resolve()
+    tools = agent.choose_tools(list_all_tools(agent.packages, agent.place, web=agent.web))
+    chosen = [tool.info for tool in tools if tool.info.name.casefold().startswith(name.casefold())]
+    if name and not chosen:
+        known = [tool.info.name for tool in tools]
+        raise UsageError(f"No tool is called {name!r}", hint=hint_nearest(name, known) or "Type `/tools`")
+    room = max(20, build_painter(sys.stdout).width - 36)
+    for info in chosen:
+        about = info.description if name else one_line(info.description, room)
+        write_line(f"{info.name:<22} {info.risk or '-':<10} {about}")
+
+
+async def show_cost(context: ChatContext, by: str) -> None:
+    known = get_args(Grouping)
+    if by and by not in known:
+        raise UsageError(f"Cannot group cost by {by!r}", hint=f"Use one of {', '.join(known)}")
+    spent = await read_conversation_spending(context.chat.runtime, context.chat.context_id)
+    grouping: Grouping = by if by in ("agent", "skill", "task", "day") else "model"
+    totals = sum_up(spent, grouping)
+    if not totals:
+        warn_line("No model calls in this conversation yet")
+        return
+    print_totals(totals)
+
+
+async def show_context(context: ChatContext, _: str) -> None:
+    used = await context.turns.find_context()
+    if not used.limit:
+        warn_line("No model calls in this conversation yet")
+        return
+    painter = build_painter(sys.stdout)
+    painter.print(*render_context(used, width=min(painter.width, _WIDTH)))
+
+
+async def show_permissions(context: ChatContext, mode: str) -> None:
+    """Show the profile, the permission modes, the rules of the workspace and the saved approvals."""
+    agent = context.chat.resolve()
+    place = agent.place
+    if mode:
+        context.modes.choose(mode, agent.profile)
+        warn_line(f"Permission mode {context.modes.mode}: {SUMMARIES[context.modes.mode]}")
+        return
+    write_line(f"profile {agent.profile}: {_PROFILES[agent.profile]}")
+    for each in list_modes(agent.profile):
+        write_line(f"{'*' if each == context.modes.mode else ' '} mode {each}: {SUMMARIES[each]}")
+    reader = ScopeReader(root=str(place.workspace))
+    host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
+    for rule in host.tools.rules:
+        when = ", ".join(condition.key for condition in rule.when)
+        about = f" by {when}" if when else ""
+        write_line(f"{rule.decision:<6} {rule.subject}{about}  {rule.reason}  ({rule.place})".rstrip())
+    if not host.tools.rules:
+        write_line(f"no rules in {POLICY_FILE}")
+    for key in await list_always(context.chat):
+        write_line(f"allow  {one_line(key, _WIDTH)}  (always in this conversation)")
+    write_line("To explain a decision, run `agent policy explain TOOL --args JSON`")
+
+
+async def show_servers(context: ChatContext, _: str) -> None:
+    standings = examine(context.chat.runtime.place)
+    for standing in standings:
+        write_standing(standing)
+    if not standings:
+        warn_line(f"No MCP servers configured in '{context.chat.runtime.place.settings.mcp.file}'")
+
+
+async def show_facts(context: ChatContext, _: str) -> None:
+    facts = await context.chat.list_facts()
+    for fact in facts:
+        write_line(f"{fact.key}: {fact.text}{'' if fact.is_own else '  (learned in passing)'}")
+    if not facts:
+        warn_line("No facts saved; add one with `/remember name: fact`")
+
+
+async def choose_model(context: ChatContext, name: str) -> None:
+    if name:
+        await context.chat.use_model(name)
+        warn_line(f"Model: {name}")
+        return
+    current = context.chat.answered_by
+    for choice in context.chat.list_models():
+        write_line(f"{'*' if choice == current else ' '} {choice}")
+
+
+async def choose_agent(context: ChatContext, name: str) -> None:
+    if name:
+        await context.chat.use_agent(name)
+        warn_line(f"Agent: {name}, model: {context.chat.answered_by}")
+        return
+    listed = context.chat.list_agents()
+    for agent in listed:
+        write_line(f"{'*' if agent == context.chat.agent_id else ' '} {agent}")
+    if not listed:
+        warn_line("No agents defined; the chat uses the built-in agent")
+
+
+async def approve(context: ChatContext, approval: str) -> None:
+    found = [each for each in await context.chat.find_approvals() if each.row.approval_id.startswith(approval)]
+    if not found:
+        warn_line("No pending approvals in this conversation")
+        return
+    for number, question in enumerate(found, start=1):
+        reply = await context.ask(replace(question, number=number, total=len(found)))
+        if reply is None:
+            warn_line("Not decided")
+            return
+        await context.chat.runtime.approvals.decide(question, reply)
+    await context.drive(lambda watch: context.chat.go_on(watch=watch))
+
+
+async def continue_turn(context: ChatContext, _: str) -> None:
+    if await context.chat.find_open_turn() is None and await context.chat.find_reopenable() is None:
+        warn_line("Nothing to continue: the last turn has ended")
+        return
+    await context.drive(lambda watch: context.chat.go_on(watch=watch))
+
+
+async def compact(context: ChatContext, _: str) -> None:
+    turns = await context.chat.compact()
+    warn_line(f"Summarized {count(turns, 'turn')}" if turns else "Nothing to summarize yet")
+
+
+async def clear(context: ChatContext, _: str) -> None:
+    before = context.chat.context_id
+    context.chat.begin_anew()
+    context.turns.forget()
+    await context.turns.load_spent()
+    warn_line(f"New conversation {context.chat.context_id}; return with `/resume {before}`")
+
+
+async def resume(context: ChatContext, wanted: str) -> None:
+    chats = await list_chats(context.chat.runtime, limit=_LISTED_CHATS)
+    if not wanted:
+        for number, state in enumerate(chats, start=1):
+            runs = await context.chat.runtime.store.list_runs(context_id=state.context_id, limit=1)
+            said = one_line(runs[0].task, _TASK_WIDTH) if runs else ""
+            mark = "*" if state.context_id == context.chat.context_id else " "
+            write_line(f"{mark}{number:>2}  {state.context_id}  {said}")
+        if not chats:
+            warn_line("No conversations yet")
+        return
+    chosen = chats[int(wanted) - 1].context_id if wanted.isdecimal() and 0 < int(wanted) <= len(chats) else wanted
+    await context.chat.switch(chosen)
+    context.turns.forget()
+    await context.turns.load_spent()
+    warn_line(f"Conversation {chosen}, model: {context.chat.answered_by}")
+    await context.turns.show_past()
+
+
+async def undo(context: ChatContext, what: str) -> None:
+    """Undo the last turn's messages, files or both. Asks at a terminal; otherwise only the messages."""
+    run_id = await context.chat.find_last_turn()
+    plan = await plan_undo(context.chat.runtime, run_id) if run_id else None
+    has_files = plan is not None and bool(plan.waiting)
+    chosen = what or (
+        await _ask_what(context, plan) if plan is not None and has_files and context.is_terminal else "talk"
+    )
+    if chosen not in ("talk", "files", "both"):
+        raise UsageError(f"Cannot undo {chosen!r}", hint="Use `/undo talk`, `/undo files` or `/undo both`")
+    if chosen in ("files", "both"):
+        if plan is None or not has_files:
+            warn_line("The last turn changed no files")
+        else:
+            await _restore_files(context, plan)
+    if chosen in ("talk", "both"):
+        turn = await context.chat.undo()
+        warn_line(f"Undone: {' '.join(turn.said.split())[:80]} (the journal of run {turn.run_id} stays)")
+
+
+async def _ask_what(context: ChatContext, plan: UndoPlan) -> str:
+    for file in plan.waiting:
+        mark = "  changed since" if file.is_conflict else ""
+        warn_line(f"  {file.verb}: {printable(file.path)}{mark}")
+    word = (await context.read("Undo the [t]alk, its [f]iles, [b]oth or [n]othing: ")).strip().lower()
+    chosen = {"t": "talk", "talk": "talk", "f": "files", "files": "files", "b": "both", "both": "both"}.get(word)
+    if chosen is None:
+        raise UsageError("Nothing was undone")
+    return chosen
+
+
+async def _restore_files(context: ChatContext, plan: UndoPlan) -> None:
+    overwrite = False
+    if plan.conflicts:
+        for file in plan.conflicts:
+            warn_line(f"{printable(file.path)} changed since:")
+            for line in file.diff.splitlines()[:40]:
+                warn_line(f"    {printable(line)}")
+        word = await context.read(f"Restore {count(len(plan.conflicts), 'file')} that changed since? [y]es  [n]o: ")
+        overwrite = word.strip().lower() in ("y", "yes")
+    done = await undo_files(context.chat.runtime, plan, by=find_user(), overwrite=overwrite)
+    warn_line(f"{done.undo_id}: {count(len(done.restored), 'file')} restored to the state before the turn")
+    for line in done.left_alone:
+        warn_line(f"skipped:    {printable(line)}")
+    warn_line(CANNOT)
+
+
+async def remember(context: ChatContext, text: str) -> None:
+    fact = await context.chat.remember(text)
+    warn_line(f"Saved as {fact.key!r}")
+
+
+async def forget(context: ChatContext, key: str) -> None:
+    await context.chat.forget(key)
+    warn_line(f"Forgotten: {key}")
+
+
+async def export(context: ChatContext, name: str) -> None:
+    text = await render_markdown(context.chat)
+    if not name:
+        write_line(text)
+        return
+    try:
+        _write_new(Path(name), text)
+    except FileExistsError as error:
+        raise UsageError(f"File {name!r} already exists", hint="Choose another name") from error
+    except OSError as error:
+        raise UsageError(f"Cannot write {name!r}: {error.strerror}") from error
+    warn_line(f"Wrote {name}")
+
+
+def _write_new(file: Path, text: str) -> None:
+    with file.expanduser().open("x", encoding="utf-8") as opened:
+        opened.write(text + "\n")
+
+
+async def render_markdown(chat: Chat) -> str:
+    """Render the conversation as Markdown, without undone turns and with secrets redacted."""
+    clean = build_place_cleaner(chat.runtime.place).text
+    lines = [f"# Conversation {chat.context_id}", ""]
+    facts = await chat.list_facts()
+    if facts:
+        lines += ["## Facts", "", *(f"- {fact.key}: {fact.text}" for fact in facts), ""]
+    for number, (state, turn) in enumerate(await chat.list_turns(), start=1):
+        who = state.started.agent if state.started else ""
+        model = state.started.model if state.started else "no model"
+        lines += [f"## Turn {number}", "", f"_Run {state.run_id}, model {model}_", ""]
+        lines += ["**You:**", "", clean(turn.said), ""]
+        lines += [*(f"- {clean(note)}" for note in turn.notes), *([""] if turn.notes else [])]
+        lines += [f"**{who or 'Agent'}:**", "", clean(turn.answer), ""]
+    return "\n".join(lines).rstrip()
 
 
 KEYS = (
-    "Enter sends. Esc-Enter, or a backslash at the end of a line, begins a new line.",
+    "Enter sends. Esc-Enter, or a backslash at the end of a line, starts a new line.",
     "Ctrl-G opens your editor, Ctrl-R searches earlier messages, Ctrl-Z suspends the program.",
     "Shift-Tab changes the permission mode: ask, accept edits, plan, auto.",
-    "Esc or Ctrl-C stops the turn, Ctrl-D leaves.",
-    "Ctrl-O shows the last step in full; once more, the one before it.",
-    "`!command` runs a command of yours, `@path` completes a file.",
-    "What you send while a turn runs waits for its end; commands that only show do not.",
-    "A message that begins with // begins with a slash.",
+    "Esc or Ctrl-C stops the turn, Ctrl-D exits.",
+    "Ctrl-O shows the last step in full; press it again for the step before.",
+    "`!command` runs a shell command, `@path` attaches a file.",
+    "Messages sent during a turn are queued; commands that only show something run at once.",
+    "Start a message with // to send a slash.",
 )
 COMMANDS: dict[str, Command] = {
-    "help": Command("Show this.", _help, is_free=True),
-    "model": Command("Show the models that may answer, or choose one.", changing.choose_model, "[name]"),
-    "agent": Command("Show the agents here, or talk to another.", changing.choose_agent, "[name]"),
-    "skills": Command("List the skills of the agent.", looking.show_skills, "[name]", is_free=True),
-    "tools": Command("List the tools of the agent with their risk.", looking.show_tools, "[name]", is_free=True),
-    "cost": Command("Show what this conversation used and cost.", looking.show_cost, "[model|skill|day]", is_free=True),
-    "context": Command("Show what fills the window of the model.", looking.show_context, is_free=True),
-    "compact": Command("Sum up what was said so far, to make room.", changing.compact),
-    "clear": Command("Begin a new conversation; this one stays.", changing.clear),
-    "undo": Command("Take the last turn back: the talk, its files, or both.", changing.undo, "[talk|files|both]"),
-    "approve": Command("Decide what waits for your approval, and go on.", changing.approve, "[id]"),
-    "continue": Command("Go on with a turn that was stopped.", changing.go_on),
+    "help": Command("Show this help.", _help, is_free=True),
+    "model": Command("List the models, or choose one.", choose_model, "[name]"),
+    "agent": Command("List the agents, or choose one.", choose_agent, "[name]"),
+    "skills": Command("List the agent's skills.", show_skills, "[name]", is_free=True),
+    "tools": Command("List the agent's tools with their risk.", show_tools, "[name]", is_free=True),
+    "cost": Command("Show token usage and cost.", show_cost, "[model|skill|day]", is_free=True),
+    "context": Command("Show how the context window is used.", show_context, is_free=True),
+    "compact": Command("Summarize the conversation to free up context.", compact),
+    "clear": Command("Start a new conversation; this one is saved.", clear),
+    "undo": Command("Undo the last turn: its messages, files or both.", undo, "[talk|files|both]"),
+    "approve": Command("Decide pending approvals and continue.", approve, "[id]"),
+    "continue": Command("Continue a stopped turn.", continue_turn),
     "permissions": Command(
-        "Show what is asked about and why, or choose a permission mode.",
-        looking.show_permissions,
+        "Show permissions, or choose a permission mode.",
+        show_permissions,
         "[mode]",
         is_free=True,
     ),
-    "mcp": Command("Show the external tool servers.", looking.show_servers, is_free=True),
-    "resume": Command("List the conversations, or go on with another.", changing.resume, "[number|id]"),
-    "facts": Command("Show the facts that are kept in full.", looking.show_facts, is_free=True),
-    "remember": Command("Keep a fact.", changing.remember, "[name:] fact"),
-    "forget": Command("Drop a fact.", changing.forget, "name"),
-    "export": Command("Write the conversation as Markdown.", changing.export, "[file]"),
-    "quit": Command("Leave; the conversation stays.", _quit, is_free=True),
+    "mcp": Command("Show the MCP servers.", show_servers, is_free=True),
+    "resume": Command("List conversations, or open one.", resume, "[number|id]"),
+    "facts": Command("Show the saved facts.", show_facts, is_free=True),
+    "remember": Command("Save a fact.", remember, "[name:] fact"),
+    "forget": Command("Delete a fact.", forget, "name"),
+    "export": Command("Export the conversation as Markdown.", export, "[file]"),
+    "quit": Command("Exit; the conversation is saved.", _quit, is_free=True),
 }
 ALIASES = {"exit": "quit", "q": "quit", "?": "help", "approvals": "approve", "new": "clear", "usage": "cost"}

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from metier.cli.chat.completion import ChatCompleter, completes_by_itself
 from metier.cli.chat.prompt_keys import build_keys
-from metier.cli.chat.screen import Sitting
+from metier.cli.chat.screen import ChatSession
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.output import printable
 from metier.errors import UsageError
@@ -39,7 +39,7 @@ from metier.views.markdown import render_block
 from metier.views.painter import build_console, lay_out, render, spell
 
 PROMPT = "you> "
-MOST_QUEUED = 4
+MAX_QUEUED = 4
 MAX_PASTED_LINES = 20
 ESCAPE_SECONDS = 0.3
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "bottom-toolbar.text": "dim", "you": "bold"})
@@ -69,7 +69,7 @@ class Terminal:
         _make_private(history)
         self._stream: TextIO = sys.stdout if sys.stdout.isatty() else sys.stderr
         self._console = build_console(self._stream, is_terminal=True)
-        self._sitting: Sitting | None = None
+        self._session: ChatSession | None = None
         self._question: _Question | None = None
         self._region: list[Text] = []
         self._pending: list[str] = []
@@ -102,8 +102,8 @@ class Terminal:
     def painter(self) -> "Terminal":
         return self
 
-    def attach(self, sitting: Sitting) -> None:
-        self._sitting = sitting
+    def attach(self, session: ChatSession) -> None:
+        self._session = session
 
     async def read_message(self) -> str:
         return self.unfold(
@@ -203,16 +203,16 @@ class Terminal:
             question.answer.set_exception(EOFError()) if text is None else question.answer.set_result(text)
 
     def interrupt(self) -> bool:
-        return self._sitting is not None and self._sitting.interrupt()
+        return self._session is not None and self._session.interrupt()
 
     def cycle_mode(self) -> None:
-        if self._sitting is not None:
-            self._sitting.cycle_mode()
+        if self._session is not None:
+            self._session.cycle_mode()
             self._refresh()
 
     async def expand(self) -> None:
-        if self._sitting is not None:
-            await self._sitting.expand()
+        if self._session is not None:
+            await self._session.expand()
 
     async def edit_draft(self) -> None:
         """Open what is typed in the person's editor."""
@@ -299,15 +299,15 @@ class Terminal:
         if self._question is not None:
             *above, last = self._question.prompt.split("\n")
             return [*(("", f"{line}\n") for line in above), ("class:you", last)]
-        queued = self._sitting.list_queued() if self._sitting is not None else ()
-        lines = [*self._region, *(_render_queued(message, self.width) for message in queued[-MOST_QUEUED:])]
+        queued = self._session.list_queued() if self._session is not None else ()
+        lines = [*self._region, *(_render_queued(message, self.width) for message in queued[-MAX_QUEUED:])]
         if not lines:
             return [("", "\n"), ("class:you", PROMPT)]
         painted = _LINK.sub("", spell(render(self._console, lines, width=self.width), self._stream))
         return ANSI(f"{painted}\x1b[0;1m{PROMPT}\x1b[0m")
 
     def _build_status(self) -> AnyFormattedText:
-        status = self._sitting.describe_status() if self._sitting is not None else ""
+        status = self._session.describe_status() if self._session is not None else ""
         return printable(one_line(status, self.width - 1)) if status else None
 
     def _completes(self) -> bool:

@@ -21,13 +21,13 @@ MARKS = {"ok": "ok", "off": "--", "problem": "!!"}
 
 @app.command()
 def doctor(
-    config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     clear: Annotated[
-        bool, typer.Option("--clear-unsupported", help="Try features again that models did not support.")
+        bool, typer.Option("--clear-unsupported", help="Forget which features models did not support.")
     ] = False,
 ) -> None:
-    """Say what is installed, which keys are set (never their values), what works here and what to do next."""
+    """Diagnose the installation."""
     if clear:
         clear_unsupported(find_cache_folder(os.environ, home=home_folder()))
     loaded = current_settings(config, {})
@@ -50,7 +50,7 @@ def render(findings: list[Finding], *, settings_file: Path | None) -> str:
             lines += ["", f"{area.capitalize()}"]
         lines.append(f"  [{MARKS[finding.state]}] {finding.name:<11} {finding.detail}")
     steps = [f"{finding.name}: {finding.hint}" for finding in findings if finding.hint and finding.state == "problem"]
-    steps = steps or ["Nothing is in the way."]
+    steps = steps or ["No problems found."]
     return "\n".join([*lines, "", "Next", *(f"  {step}" for step in steps), *_offline_hint(findings)])
 
 

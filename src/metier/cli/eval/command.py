@@ -4,18 +4,17 @@ from pathlib import Path
 from typing import Annotated, override
 
 import typer
-from typer.core import TyperGroup
 
 from metier.cli.eval.evaluation import EvalOptions, evaluate_targets
 from metier.cli.eval.past_runs import attach
-from metier.cli.shared.options import AsJson, Config
+from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.errors import UsageError
 
 _RUN = "run"
 _HELP = frozenset({"-h", "--help"})
 
 
-class EvalGroup(TyperGroup):
+class EvalGroup(CommandGroup):
     """What is no command of the group is the name of a thing to evaluate."""
 
     usual = _RUN
@@ -29,49 +28,41 @@ class EvalGroup(TyperGroup):
 
 Targets = Annotated[
     list[str] | None,
-    typer.Argument(help="Skills, agents, tasks: a name, kind:name or a skill's folder; all with evals if left out."),
+    typer.Argument(help="Names, kind:name or skill folders. Default: all with evals."),
 ]
-Cases = Annotated[list[str] | None, typer.Option("--case", help="Only the case of this id; may be repeated.")]
-Record = Annotated[bool, typer.Option("--record", help="Run each case once, live, and keep the run as its recording.")]
-Live = Annotated[bool, typer.Option("--live", help="Run live, with and without the skill, and compare. Costs money.")]
-Repeat = Annotated[int, typer.Option("--repeat", min=1, max=1000, help="With --live: runs of each case.")]
-Against = Annotated[
-    str, typer.Option("--against", help="With --live: compare with a commit, model:NAME or agent:ID instead.")
-]
-Judge = Annotated[
-    str, typer.Option("--judge", help="Let this model decide the sentences; PROVIDER:MODEL for another provider.")
-]
+Cases = Annotated[list[str] | None, typer.Option("--case", help="Case ID to run (repeatable).")]
+Record = Annotated[bool, typer.Option("--record", help="Run each case live once and save the recording.")]
+Live = Annotated[bool, typer.Option("--live", help="Run live with and without the skill; costs money.")]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, max=1000, help="With --live: runs per case.")]
+Against = Annotated[str, typer.Option("--against", help="With --live: compare with a commit, model:NAME or agent:ID.")]
+Judge = Annotated[str, typer.Option("--judge", help="Model that grades criteria, as MODEL or PROVIDER:MODEL.")]
 MaxCostUsd = Annotated[
-    float | None, typer.Option("--max-cost-usd", min=0.000001, help="What all runs together may cost.")
+    float | None, typer.Option("--max-cost-usd", min=0.000001, help="Maximum total cost in US dollars.")
 ]
-Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="How many live runs side by side.")]
-Resume = Annotated[str, typer.Option("--resume", help="Go on with a live eval that was cut short: its id, or latest.")]
-Triggers = Annotated[
-    bool, typer.Option("--triggers", help="Route the trigger queries instead; with --live ask the model.")
-]
-Suggest = Annotated[bool, typer.Option("--suggest", help="With --triggers: words that the description lacks.")]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Maximum parallel live runs.")]
+Resume = Annotated[str, typer.Option("--resume", help="Resume an interrupted live eval: its ID or latest.")]
+Triggers = Annotated[bool, typer.Option("--triggers", help="Test routing of trigger queries; --live asks the model.")]
+Suggest = Annotated[bool, typer.Option("--suggest", help="With --triggers: suggest words for the description.")]
 Threshold = Annotated[
-    float, typer.Option("--threshold", min=0, max=1, help="The share of cases that must pass for exit code 0.")
+    float, typer.Option("--threshold", min=0, max=1, help="Share of cases that must pass for exit code 0.")
 ]
 Junit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page to this file.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="Write grading.json of each run and benchmark.json into this folder.")
-]
-ProviderName = Annotated[str, typer.Option("--provider", help="Who answers live runs.")]
-ModelName = Annotated[str, typer.Option("--model", help="The model of live runs.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write an HTML report to this file.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Write grading.json and benchmark.json to this folder.")]
+ProviderName = Annotated[str, typer.Option("--provider", help="Model provider for live runs.")]
+ModelName = Annotated[str, typer.Option("--model", help="Model for live runs.")]
 
 app = typer.Typer(
     cls=EvalGroup,
     rich_markup_mode=None,
     add_completion=False,
-    help="Run the evals of skills, agents and tasks: from recordings, or live; try a change on past runs.",
+    help="Evaluate skills, agents and tasks.",
 )
 
 
 @app.callback()
 def evals() -> None:
-    """Run the evals of skills, agents and tasks: from recordings, or live; try a change on past runs."""
+    """Evaluate skills, agents and tasks."""
 
 
 @app.command(_RUN)
@@ -98,10 +89,9 @@ def run_evals(
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Evaluate skills, agents and tasks: from recordings without a key and without network, or live.
+    """Run evals from recordings or live.
 
-    The exit code is 0 when the share of cases that passed reaches the threshold, 1 when it does not, 6 when the budget
-    was used up.
+    Exit codes: 0 the threshold is reached, 1 it is not, 6 the budget is exceeded.
     """
     options = EvalOptions(
         cases=tuple(case or ()),
@@ -133,14 +123,18 @@ attach(app)
 def _check(options: EvalOptions) -> None:
     """Raises `UsageError` for options that do not go together, before anything is spent."""
     if options.triggers and (options.cases or options.against or options.judge):
-        raise UsageError("--triggers is about queries alone", hint="Leave --case, --against and --judge out")
+        raise UsageError(
+            "--triggers cannot be combined with --case, --against or --judge", hint="Remove the other options"
+        )
     if options.record and (options.live or options.triggers):
-        raise UsageError("--record, --live and --triggers are different things", hint="Use one of them")
+        raise UsageError("--record, --live and --triggers are mutually exclusive", hint="Use one of them")
     if not options.live and (options.repeat > 1 or options.against):
-        raise UsageError("--repeat and --against compare live runs", hint="Add --live")
+        raise UsageError("--repeat and --against need --live", hint="Add --live")
     if options.judge and not (options.live or options.record or options.resume):
-        raise UsageError("A judge is asked live", hint="Add --live or --record; replays use its verdicts")
+        raise UsageError(
+            "--judge needs --live or --record", hint="Add --live or --record. Replays use the recorded grades"
+        )
     if options.suggest and not options.triggers:
-        raise UsageError("--suggest is about triggers", hint="Add --triggers")
+        raise UsageError("--suggest needs --triggers", hint="Add --triggers")
     if options.resume and (options.record or options.triggers):
-        raise UsageError("--resume goes on with what was begun", hint="Leave the other options out")
+        raise UsageError("--resume cannot be combined with other options", hint="Remove the other options")

@@ -90,7 +90,7 @@ def write_results(results: Sequence[EvalResult], options: EvalOptions) -> None:
         for line in render_comparison(result) if result.mode == "live" else render_result(result):
             write_line(line)
         if result.budget_used_up:
-            warn_line("The budget was used up; raise it with --max-cost-usd and --resume, or make fewer runs")
+            warn_line("Budget exceeded. Continue with --resume and a higher --max-cost-usd, or run fewer cases")
 
 
 def build_json(result: EvalResult) -> dict[str, JsonValue]:
@@ -123,12 +123,12 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
     """0, 1 below the threshold, 6 when the budget was used up."""
     plan = load_plan(open_place(config).runs, options.resume) if options.resume else None
     if plan is not None and names:
-        raise UsageError("--resume goes on with what was begun", hint="Leave the names out")
+        raise UsageError("--resume cannot be combined with other options", hint="Remove the names")
     place = open_place(config, _list_flags(options, plan))
     targets = [find_target(place, name) for name in ((plan.target,) if plan else names)] or _list_all(place, options)
     if not targets:
-        hint = 'Write evals/evals.json beside a SKILL.md: {"evals": [{"prompt": …, "assertions": […]}]}'
-        raise UsageError("Nothing here has evals", hint=hint)
+        hint = 'Create evals/evals.json next to a SKILL.md: {"evals": [{"prompt": …, "assertions": […]}]}'
+        raise UsageError("No evals found", hint=hint)
     problems = [problem for target in targets for problem in target.problems]
     for problem in problems:
         warn_line(problem.render())
@@ -165,7 +165,7 @@ def choose_cases(target: Target, wanted: Sequence[str]) -> tuple[SourcedCase, ..
     known = [sourced.case.id for sourced in target.cases]
     for case_id in wanted:
         if case_id not in known:
-            hint = hint_nearest(case_id, known) or f"Its cases: {', '.join(known) or 'none'}"
+            hint = hint_nearest(case_id, known) or f"Available cases: {', '.join(known) or 'none'}"
             raise UsageError(f"{target.name} has no case {case_id!r}", hint=hint)
     return tuple(sourced for sourced in target.cases if not wanted or sourced.case.id in wanted)
 
@@ -179,7 +179,7 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
         plan = plan.model_copy(update={"max_cost_usd": options.max_cost_usd})
     cases = build_trigger_cases(target) if is_triggering else choose_cases(target, wanted)
     if not cases:
-        raise UsageError(f"{target.name} has no cases", hint="Write evals/evals.json, or .agent/evals/*.yaml")
+        raise UsageError(f"{target.name} has no cases", hint="Create evals/evals.json or .agent/evals/*.yaml")
     now = datetime.now(UTC)
     result = EvalResult(
         id=plan.id if plan else format_run_id(now, os.urandom(6)),
@@ -212,9 +212,9 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
 
 def _check_triggers(target: Target) -> None:
     if target.kind != "skill":
-        raise UsageError(f"A {target.kind} is not chosen by words", hint="Triggers are those of skills")
+        raise UsageError(f"A {target.kind} has no triggers", hint="Only skills have trigger queries")
     if not target.triggers:
-        hint = 'Write evals/trigger-eval.json: [{"query": "…", "should_trigger": true}]'
+        hint = 'Create evals/trigger-eval.json: [{"query": "…", "should_trigger": true}]'
         raise UsageError(f"{target.name} has no trigger queries", hint=hint)
 
 
@@ -226,9 +226,9 @@ def _route(target: Target, options: EvalOptions, result: EvalResult) -> EvalResu
     if options.suggest:
         found = suggest_words(target.id, target.triggers, skills, min_score=min_score)
         words = ", ".join(found.words)
-        told = f"Add to the description: {words}" if words else "No word of the missed queries would help"
+        told = f"Add to the description: {words}" if words else "No word of the missed queries would improve routing"
         if found.before == found.total:
-            told = "Nothing to add: every query is routed as it shall be"
+            told = "All queries are routed correctly"
         warn_line(f"{target.name}  {told} ({found.before} of {found.total} right now, {found.after} with them)")
         result = result.model_copy(update={"suggested_words": found.words})
     return result.model_copy(update={"rows": tuple(build_trigger_row(each, target.id) for each in routed)})
@@ -248,7 +248,7 @@ async def _run_live(
                 warn_line(line)
 
     if not plan.record:
-        warn_line(f"eval {plan.id}; cut short, it goes on with `agent eval --resume {plan.id}`")
+        warn_line(f"eval {plan.id}; if interrupted, resume it with `agent eval --resume {plan.id}`")
     with using_plugins(place, report=warn_line):
         session = open_session(target, plan, place, report=tell)
         rows = await session.run(variants, cases)
@@ -268,4 +268,4 @@ def _keep(place: Host, result: EvalResult) -> None:
     try:
         keep_result(place.runs, result)
     except OSError as error:
-        warn_line(f"note: the result cannot be kept in '{place.runs}': {error.strerror}")
+        warn_line(f"warning: Cannot save the result in '{place.runs}': {error.strerror}")

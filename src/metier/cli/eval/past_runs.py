@@ -28,17 +28,15 @@ def attach(app: typer.Typer) -> None:
 def backtest(
     *,
     change: Annotated[
-        list[str], typer.Option("--change", help=f"KIND=VALUE, may be repeated. Kinds: {', '.join(KINDS)}.")
+        list[str], typer.Option("--change", help=f"Change as KIND=VALUE (repeatable): {', '.join(KINDS)}.")
     ],
-    runs: Annotated[
-        str, typer.Option("--runs", help="Which: a number (newest), agent=ID, status=WORD, an id; with commas.")
-    ] = "20",
+    runs: Annotated[str, typer.Option("--runs", help="Number of newest runs, agent=ID, status=STATUS, or IDs.")] = "20",
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Replay past runs with a change, as far as what was recorded carries, and say where they would differ.
+    """Replay past runs with a change and show differences.
 
-    Nothing is sent and nothing is run. The exit code is 1 when a run would differ.
+    Sends and runs nothing. Exit code 1: a run would differ.
     """
     place = open_place(config)
     proposed = parse_changes(change, workspace=place.workspace)
@@ -60,7 +58,7 @@ def backtest(
 
 def _write(run: BacktestedRun) -> None:
     word = "cannot be replayed" if run.problem else "differs" if run.differs else "same"
-    write_line(f"{run.run_id}  {word}: {run.exact} of {run.entries} entries exactly, {run.carried} carried")
+    write_line(f"{run.run_id}  {word}: {run.exact} of {run.entries} entries match exactly, {run.carried} carried")
     if run.problem:
         write_line(f"    {run.problem}")
     if run.routing is not None:
@@ -77,20 +75,18 @@ def _write(run: BacktestedRun) -> None:
     if before_usd is not None and after_usd is not None:
         write_line(f"    cost: {before_usd:.4f} -> {after_usd:.4f} USD for the same tokens")
     if run.stops:
-        write_line(f"    the record carries to entry {run.carried}: {run.stops}")
+        write_line(f"    the recording ends at entry {run.carried}: {run.stops}")
 
 
 def capture(
     run: RunName,
     *,
-    id_: Annotated[str, typer.Option("--id", help="The id of the case; the run's id if left out.")] = "",
-    target: Annotated[
-        str, typer.Option("--for", help="What it is a case of, kind:name; what the run used if left out.")
-    ] = "",
+    id_: Annotated[str, typer.Option("--id", help="Case ID. Default: the run's ID.")] = "",
+    target: Annotated[str, typer.Option("--for", help="Target as kind:name. Default: what the run used.")] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Make a case of a past run: its prompt, the files it began with, the run as its recording, and checks to keep."""
+    """Create an eval case from a past run."""
     place = open_place(config)
 
     async def work() -> Captured:
@@ -108,6 +104,6 @@ def capture(
         return
     write_line(shown)
     for path in captured.unsure:
-        warn_line(f"note: {path} is taken as it is now; the run read it and did not change it")
+        warn_line(f"note: {path} has its current content: the run read it but did not change it")
     for line in render_row(rows[0]):
         warn_line(line)

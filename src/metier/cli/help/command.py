@@ -4,6 +4,9 @@ from typing import Annotated
 
 import typer
 
+from metier.cli.root import ADVANCED, write_section
+from metier.cli.shared.output import write_text
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -11,9 +14,14 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def help_(
     ctx: typer.Context,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command; without one, all of them.")
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Command, or `advanced`. Default: all.")
     ] = None,
 ) -> None:
-    """Show how a command is called, what it does, and examples."""
+    """Show help for a command."""
     root = ctx.find_root()
+    if words == [ADVANCED.lower()]:
+        formatter = ctx.make_formatter()
+        write_section(formatter, ADVANCED)
+        write_text(formatter.getvalue())
+        return
     root.command.main(args=[*(words or []), "--help"], prog_name=root.info_name, complete_var="", standalone_mode=False)

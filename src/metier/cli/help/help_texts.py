@@ -1,4 +1,4 @@
-"""Help texts of commands: the paragraph and the examples of `commands.md`, and the order of options."""
+"""Help texts of commands: the paragraphs and examples of `commands.md`, and the order of commands."""
 
 import re
 from collections.abc import Mapping
@@ -9,25 +9,24 @@ from typing import Any
 from msgspec import Struct
 
 _SECTION = re.compile(r"^## (agent [a-z -]+)$", re.MULTILINE)
-_EXAMPLE = re.compile(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>[^→]*?))?(?: *→ (?P<code>\d+))?$")
+_EXAMPLE = re.compile(r"^\$ (?P<line>.*?)(?:\s+# *(?P<note>.*))?$")
 
 
 class Example(Struct, frozen=True, kw_only=True):
     line: str
-    """As a person types it; words in capitals stand for an id."""
+    """The command line as the user types it; `APPROVAL` stands for an ID."""
     note: str = ""
-    exit_code: int = 0
 
 
 class CommandText(Struct, frozen=True, kw_only=True):
     about: str
-    """When to use the command, as one paragraph."""
+    """A paragraph on when to use the command."""
     examples: tuple[Example, ...]
 
 
 @cache
 def load_texts() -> dict[str, CommandText]:
-    """By the whole path of a command, such as `agent runs list`; in the order in which groups list their commands."""
+    """Return the texts by command path, such as `agent runs list`, in the order of the listings."""
     text = files("metier.cli.help").joinpath("commands.md").read_text(encoding="utf-8")
     _, *parts = _SECTION.split(text)
     return {path: _parse_section(body) for path, body in zip(parts[::2], parts[1::2], strict=True)}
@@ -41,22 +40,22 @@ def _parse_section(body: str) -> CommandText:
         if found is None:
             about.append(line.strip())
             continue
-        note, code = (found["note"] or "").strip(), int(found["code"] or 0)
-        examples.append(Example(line=found["line"], note=note, exit_code=code))
+        examples.append(Example(line=found["line"], note=(found["note"] or "").strip()))
     return CommandText(about=" ".join(line for line in about if line), examples=tuple(examples))
 
 
 _KEEP_LINES = "\b\n"
-"""Before a paragraph that the formatter must not wrap."""
+"""Marks a paragraph that the formatter must not wrap."""
 
 
 def dress(command: Any, path: str) -> None:  # noqa: ANN401 - Typer does not export the type of its commands
-    """Change `command` and those below it in place; `path` is what a person types, such as `agent runs`."""
+    """Add the texts to `command` and its subcommands in place; `path` is the command's path, such as `agent runs`."""
     texts = load_texts()
     if text := texts.get(path):
-        said = (command.help or "").strip()
-        # Commands are kept for the next call in a process, so this one may have its paragraph already.
-        command.help = said if said.endswith(text.about) else "\n\n".join(filter(None, (said, text.about)))
+        docstring = (command.help or "").strip()
+        # Commands are cached for the next call in this process, so the paragraph may be there already.
+        if not docstring.endswith(text.about):
+            command.help = "\n\n".join(filter(None, (docstring, text.about)))
         command.epilog = render_examples(text)
     children: dict[str, Any] | None = getattr(command, "commands", None)
     if not children:
@@ -71,7 +70,7 @@ def dress(command: Any, path: str) -> None:  # noqa: ANN401 - Typer does not exp
 
 
 def render_examples(text: CommandText) -> str:
-    """Aligned where the note fits beside the line, else below it."""
+    """Render each example with its note above it."""
     if not text.examples:
         return ""
     lines = ["Examples:"]
@@ -82,10 +81,14 @@ def render_examples(text: CommandText) -> str:
     return _KEEP_LINES + "\n".join(lines)
 
 
-def find_commands(command: Any, path: str) -> Mapping[str, Any]:  # noqa: ANN401 - as above
-    """Every command that does something, by its path: a group counts where it runs without a name behind it."""
+def list_commands(command: Any, path: str) -> Mapping[str, Any]:  # noqa: ANN401 - as above
+    """Return the runnable commands by path, without hidden ones.
+
+    A group is included if it runs without a subcommand.
+    """
     children: dict[str, Any] = getattr(command, "commands", None) or {}
     found: dict[str, Any] = {} if children and not command.invoke_without_command else {path: command}
     for name, child in children.items():
-        found |= find_commands(child, f"{path} {name}")
+        if not child.hidden:
+            found |= list_commands(child, f"{path} {name}")
     return found

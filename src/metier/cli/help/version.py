@@ -22,10 +22,12 @@ _OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[^'\"]+
 @app.command()
 def version(
     *,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also Python, the system and the extras.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show Python, the system and the extras.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the version of Metier; `agent --version` does the same."""
+    """Show the version."""
     if as_json:
         write_json(_describe())
         return

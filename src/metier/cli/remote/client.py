@@ -28,7 +28,7 @@ type Document = dict[str, Any]
 
 
 class ServerProblem(MetierError):
-    """What a server answered instead of what was asked for, with the exit code of the same error here."""
+    """An error reported by the server, with the exit code of the same local error."""
 
     def __init__(self, message: str, *, hint: str, exit_code: int, code: str) -> None:
         super().__init__(message, hint=hint)
@@ -37,7 +37,7 @@ class ServerProblem(MetierError):
 
 
 class Server(Struct, frozen=True):
-    """Made by `open_server`."""
+    """A connection to a server, created by `open_server`."""
 
     url: str
     client: httpx2.Client
@@ -122,15 +122,15 @@ class Server(Struct, frozen=True):
     def _unreachable(self, error: Exception) -> MetierError:
         return MetierError(
             f"The server at {self.url!r} does not answer: {type(error).__name__}",
-            hint="Check the address, and that `agent serve` runs there",
+            hint="Check the URL, and that `agent serve` is running there",
         )
 
 
 def open_server(url: str) -> Server:
-    """Raises `UsageError` for what is no address, and where no token is known for it."""
+    """Connect to a server. Raises `UsageError` if the URL is invalid or has no token."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url!r} is no address of a server", hint="Write it like http://127.0.0.1:8321")
+        raise UsageError(f"{url!r} is not a server URL", hint="For example, http://127.0.0.1:8321")
     token = find_token(url, home=home_folder(), environ=os.environ)
     # The environment's proxies are not for a server on this machine, and a token must not pass them unasked.
     client = httpx2.Client(
@@ -143,7 +143,7 @@ def open_server(url: str) -> Server:
 
 
 def _check(answer: httpx2.Response) -> None:
-    """Raises `ServerProblem` for an answer that is none."""
+    """Return the JSON body. Raises `ServerProblem` for an error response."""
     if answer.status_code < 400:
         return
     try:

@@ -33,7 +33,7 @@ type OutputFormat = str
 def show_run(
     server: Server, run_id: str, *, output: OutputFormat = "text", verbosity: int = 0, quiet: bool = False
 ) -> int:
-    """Follow the run until it ends or waits; the exit code of `agent run`."""
+    """Follow the run until it ends or pauses, and return the exit code of `agent run`."""
     shown = None if quiet else _build_shown(output, verbosity)
     sinks: list[Sink] = [shown] if shown is not None else []
     if output == "stream-json":
@@ -44,7 +44,7 @@ def show_run(
                 sink.write(record)
     except KeyboardInterrupt:
         warn_line(
-            f"run:     {run_id} goes on in the server; `agent --server {server.url} runs watch {run_id}` shows it"
+            f"run:     {run_id} continues on the server\nnext:    agent --server {server.url} runs watch {run_id}"
         )
         raise
     found = server.get(f"/runs/{run_id}")
@@ -55,14 +55,14 @@ def show_run(
 
 
 def describe_waiting(server: Server, found: Document) -> list[str]:
-    """What the run waits for, and the commands that go on from here."""
+    """Describe what the run waits for, with the next commands."""
     here = f"agent --server {server.url}"
     lines = [f"error: {found['message']} ({found['reason']})"] if found["exit_code"] not in (0, 3, 4) else []
-    lines += [f"waits:   {found['message']}"] if found["exit_code"] in (3, 4) else []
+    lines += [f"waiting: {found['message']}"] if found["exit_code"] in (3, 4) else []
     approvals = cast("list[dict[str, JsonValue]]", found["approvals"])
-    lines += [f"approve: {here} approvals approve {each['approval_id']}" for each in approvals]
+    lines += [f"next:    {here} approve {each['approval_id']}" for each in approvals]
     if found.get("question"):
-        lines.append(f"answer:  {here} runs answer {found['run_id']} --input name=value")
+        lines.append(f"next:    {here} runs answer {found['run_id']} --input name=value")
     return lines
 
 
@@ -92,37 +92,39 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="The commands that work against a server.",
+    help="Run commands on a server.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 runs = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Runs of the server.")
-approvals = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Decide approvals.")
+approvals = typer.Typer(
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="List, show and decide approvals."
+)
 tasks = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Tasks of the server.")
 app.add_typer(runs, name="runs")
 app.add_typer(approvals, name="approvals")
 app.add_typer(tasks, name="task")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[
     Literal["text", "json", "stream-json"],
-    typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
+    typer.Option("--output-format", help="Output: text, one JSON object, or JSON events."),
 ]
-Agent = Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")]
-Model = Annotated[str, typer.Option("--model", help="The model, or provider/model.")]
-Provider = Annotated[str, typer.Option("--provider", help="Who answers; `offline` needs no key.")]
-Profile = Annotated[str, typer.Option("--profile", help="What happens where no rule speaks.")]
-MaxTurns = Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")]
-MaxCost = Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")]
-DryRun = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Plan only.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Print the id of the run, and end.")]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input, as name=value.")]
-Run = Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")]
-Approval = Annotated[str, typer.Argument(help="The approval: its id, or the beginning of its id.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; of a denial the model reads it.")]
+Agent = Annotated[str, typer.Option("--agent", help="Agent ID.")]
+Model = Annotated[str, typer.Option("--model", help="Model, or provider/model.")]
+Provider = Annotated[str, typer.Option("--provider", help="Model provider; `offline` needs no key.")]
+Profile = Annotated[str, typer.Option("--profile", help="Default when no rule matches.")]
+MaxTurns = Annotated[int | None, typer.Option("--max-turns", help="Maximum number of turns.")]
+MaxCost = Annotated[float | None, typer.Option("--max-cost-usd", help="Maximum cost in US dollars.")]
+DryRun = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Show the plan; call no model, start no process.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; print the run ID and exit.")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="Input as name=value (repeatable).")]
+Run = Annotated[str, typer.Argument(help="Run ID, a prefix of it, or `latest`.")]
+Approval = Annotated[str, typer.Argument(help="Approval ID, or a prefix of it.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason; the model sees the reason of a denial.")]
 
 
 def invoke_remote(url: str, args: Sequence[str]) -> int:
-    """Run the rest of a command line against the server at this address."""
+    """Run the rest of a command line on the server at this URL."""
     server = open_server(url)
     with server.client:
         result: object = get_command(app).main(
@@ -134,8 +136,8 @@ def invoke_remote(url: str, args: Sequence[str]) -> int:
 @app.command()
 def run(
     ctx: typer.Context,
-    task: Annotated[str | None, typer.Argument(help="What to do; `-` reads it from stdin.")] = None,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The same, as an option.")] = None,
+    task: Annotated[str | None, typer.Argument(help="Task; `-` reads it from stdin.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Task, as an option.")] = None,
     *,
     agent: Agent = "",
     model: Model = "",
@@ -150,7 +152,7 @@ def run(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Give a task to an agent of the server, and watch it work. Exit codes are those of `agent run`."""
+    """Run a task on the server. Exit codes are those of `agent run`."""
     body: Document = {
         "task": read_task(task, prompt=prompt, file=None),
         "agent": agent,
@@ -167,7 +169,7 @@ def run(
 @tasks.command("run")
 def run_task(
     ctx: typer.Context,
-    task: Annotated[str, typer.Argument(help="The ID of the task.")],
+    task: Annotated[str, typer.Argument(help="Task ID.")],
     *,
     inputs: Inputs = None,
     agent: Agent = "",
@@ -182,7 +184,7 @@ def run_task(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> int:
-    """Run a task of the server with these inputs."""
+    """Run a task definition on the server."""
     schema = _server(ctx).get(f"/tasks/{task}/input-schema")
     body: Document = {
         "inputs": parse_inputs(inputs or (), schema),
@@ -203,8 +205,8 @@ def list_tasks(ctx: typer.Context, *, as_json: AsJson = False) -> None:
 
 
 @tasks.command("show")
-def show_task(ctx: typer.Context, task: Annotated[str, typer.Argument(help="The ID of the task.")]) -> None:
-    """Show a task with its steps and the schema of its inputs, as JSON."""
+def show_task(ctx: typer.Context, task: Annotated[str, typer.Argument(help="Task ID.")]) -> None:
+    """Show a task's steps and input schema as JSON."""
     write_json(_server(ctx).get(f"/tasks/{task}"))
 
 
@@ -213,7 +215,7 @@ def list_runs(
     ctx: typer.Context,
     *,
     status: Annotated[str, typer.Option("--status", help="Only runs of this status.")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
@@ -223,7 +225,7 @@ def list_runs(
 
 @runs.command("show")
 def show(ctx: typer.Context, run: Run, *, as_json: AsJson = False) -> int:
-    """Say how a run stands."""
+    """Show a run's status."""
     server = _server(ctx)
     found = server.get(f"/runs/{run}")
     if as_json:
@@ -240,7 +242,7 @@ def show(ctx: typer.Context, run: Run, *, as_json: AsJson = False) -> int:
 
 @runs.command("watch")
 def watch(ctx: typer.Context, run: Run, *, output_format: Output = "text", verbose: Verbose = 0) -> int:
-    """Follow a run until it ends or waits."""
+    """Follow a run until it ends or pauses."""
     server = _server(ctx)
     run_id = str(server.get(f"/runs/{run}")["run_id"])
     return show_run(server, run_id, output=output_format, verbosity=verbose)
@@ -248,14 +250,14 @@ def watch(ctx: typer.Context, run: Run, *, output_format: Output = "text", verbo
 
 @runs.command("cancel")
 def cancel(ctx: typer.Context, run: Run) -> None:
-    """End a run for good."""
+    """Cancel a run."""
     ended = _server(ctx).post(f"/runs/{run}/cancel")
     write_line(f"{ended['run_id']} is {ended['status']}")
 
 
 @runs.command("answer")
 def answer(ctx: typer.Context, run: Run, *, inputs: Inputs = None, quiet: Quiet = False) -> int:
-    """Answer what a run asks, and follow it."""
+    """Answer a run's question and follow it."""
     server = _server(ctx)
     found = server.get(f"/runs/{run}")
     question = cast("Document", found.get("question") or {})  # an object where it asks something
@@ -271,7 +273,7 @@ def export(
     *,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The file.")] = None,
 ) -> None:
-    """Write a run into a file that `agent runs import` reads."""
+    """Export a run to a file for `agent runs import`."""
     server = _server(ctx)
     run_id = str(server.get(f"/runs/{run}")["run_id"])
     path = output or Path(f"{run_id}.metier-run")
@@ -281,19 +283,19 @@ def export(
 
 @approvals.command("list")
 def list_approvals(ctx: typer.Context, *, as_json: AsJson = False) -> None:
-    """List what waits for a decision, oldest first."""
+    """List pending approvals, oldest first."""
     _write_list(_server(ctx).get("/approvals")["items"], "approval_id", "run_id", "tool", "arguments", as_json=as_json)
 
 
 @approvals.command("show")
 def show_approval(ctx: typer.Context, approval: Approval) -> None:
-    """Show the exact call and what it would change, as JSON."""
+    """Show an approval's call and changes as JSON."""
     write_json(_server(ctx).get(f"/approvals/{approval}"))
 
 
 @approvals.command("approve")
 def approve(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> None:
-    """Let the call run, once. Exit code 10: it was decided before, or the time was up."""
+    """Approve a pending call. Exit code 10: the approval was already decided or has expired."""
     # The server wants the hash of the call that the user saw. As for a local run, that is the call of this moment.
     seen = _server(ctx).get(f"/approvals/{approval}")["hash"]
     _decide(ctx, approval, "approve", reason, hash=seen)
@@ -301,7 +303,7 @@ def approve(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> N
 
 @approvals.command("deny")
 def deny(ctx: typer.Context, approval: Approval, *, reason: Reason = "") -> None:
-    """Refuse the call; the model is told, with the reason."""
+    """Deny a pending call."""
     _decide(ctx, approval, "deny", reason)
 
 
@@ -314,11 +316,11 @@ def chat(
     model: Model = "",
     quiet: Quiet = False,
 ) -> int:
-    """Talk to an agent of the server, line by line; an empty line or the end of the input leaves."""
+    """Chat with an agent of the server. An empty line exits."""
     server, code = _server(ctx), 0
     made = server.post("/conversations", {"name": context, "agent": agent, "model": model})
     name = str(made["context_id"])
-    warn_line(f"chat:    {name}; an empty line leaves")
+    warn_line(f"chat:    {name}; an empty line exits")
     for line in _read_lines():
         begun = server.post(f"/conversations/{name}/messages", {"text": line})
         code = show_run(server, str(begun["run_id"]), quiet=quiet)
@@ -364,4 +366,4 @@ def _write_list(items: list[dict[str, Any]], *names: str, as_json: bool) -> None
     for item in items:
         write_line("  ".join(one_line(str(item.get(name, "")), 80) for name in names))
     if not items:
-        warn_line("There is nothing to list")
+        warn_line("Nothing to list")

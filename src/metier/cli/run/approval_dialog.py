@@ -38,9 +38,7 @@ from metier.telemetry.sanitize import reveal
 from metier.views.approval_card import ApprovalCard, name_call, render_background, render_card
 from metier.views.painter import Painter, build_painter
 
-_HEAD = (
-    "Change what stands below the names, save and close. Nothing changed, or an empty file: the call stays as it is."
-)
+_HEAD = "Edit the values below the names, save and close. To keep the call as it is, change nothing or empty the file."
 
 
 def write_sheet(arguments: Mapping[str, JsonValue]) -> str:
@@ -58,7 +56,7 @@ def parse_sheet(sheet: str, before: Mapping[str, JsonValue]) -> dict[str, JsonVa
     if not sheet.strip():
         return {**before}
     if not mark or mark.strip("=") or len(mark) < len(_MARK):
-        raise UsageError("The first line of the sheet is gone", hint="Leave the lines with === as they are")
+        raise UsageError("The first line is missing", hint="Do not change the lines with ===")
     values: dict[str, list[str]] = {}
     name = ""
     for line in sheet.removesuffix("\n").split("\n")[1:]:
@@ -110,13 +108,13 @@ async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: Rea
         if isinstance(error, MetierError) and error.hint:
             warn_line(error.hint)
         return False
-    warn_line(f"This goes to the end of {POLICY_FILE}, and holds for every run here from now on:")
+    warn_line(f"This is added to {POLICY_FILE} and applies to all later runs here:")
     warn_line("")
     for line in rule.splitlines():
         warn_line(f"    {line}")
     warn_line("")
-    if await read_key("Write it? [y]es  [n]o: ", "yn") != "y":
-        warn_line("Not written")
+    if await read_key("Add it? [y]es  [n]o: ", "yn") != "y":
+        warn_line("Not added")
         return False
     is_own = speaks_for_person(workspace)
     try:
@@ -127,8 +125,8 @@ async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: Rea
     if is_own:
         renew_trust(workspace)
     else:
-        warn_line("This folder is not trusted, so what its rules allow does not count yet; see `agent trust`")
-    warn_line(f"Written to {POLICY_FILE}")
+        warn_line("This folder is not trusted, so its allow rules are ignored; see `agent trust`")
+    warn_line(f"Added to {POLICY_FILE}")
     return True
 
 
@@ -136,9 +134,20 @@ type ReadLine = Callable[[str], Awaitable[str]]
 """Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
 
 ESCAPE, END_OF_INPUT = "\x1b", "\x04"
-_WORDS = {"yes": "y", "no": "n", "edit": "e", "always": "a", "quit": "q", "why": "?", "w": "?", "back": "b"}
-CHOICES = "[y]es  [n]o  [e]dit  [a]lways  [q]uit  [?]: "
-CHOICES_OF_MANY = "[y]es  [n]o  [e]dit  [a]lways  [Y] yes to all {count}  [N] no to all  [q]uit  [?]: "
+_WORDS = {
+    "yes": "y",
+    "no": "n",
+    "edit": "e",
+    "always": "a",
+    "later": "l",
+    "quit": "l",
+    "q": "l",
+    "why": "?",
+    "w": "?",
+    "back": "b",
+}
+CHOICES = "[y]es  [n]o  [e]dit  [a]lways  [l]ater  [?]: "
+CHOICES_OF_MANY = "[y]es  [n]o  [e]dit  [a]lways  [Y] yes to all {count}  [N] no to all  [l]ater  [?]: "
 
 
 class Edit(Protocol):
@@ -183,7 +192,7 @@ class Prompter(Struct, frozen=True):
             key = word if word in tuple(keys) else _WORDS.get(word.lower(), word.lower())
             if len(key) == 1 and key in keys:
                 return key
-            warn_line("Answer with one of the letters; ? explains them" if "?" in keys else "Answer with one letter")
+            warn_line("Answer with one of the letters; ? shows help" if "?" in keys else "Answer with one letter")
 
     async def _choose(self, question: ApprovalQuestion) -> Reply | None:
         """Until there is an answer. Edited arguments are shown and asked about like those of the model."""
@@ -192,13 +201,13 @@ class Prompter(Struct, frozen=True):
             is_many = bool(question.others) and edited is None
             choices = CHOICES_OF_MANY.format(count=len(question.others) + 1) if is_many else CHOICES
             name = f"{self._name(question)}\n" if question.total > 1 else ""
-            key = await self.read_key(name + choices, "yneaq?YN" if is_many else "yneaq?")
+            key = await self.read_key(name + choices, "yneal?qYN" if is_many else "yneal?q")
             reply: Reply | None = None
             match key:
                 case "y" | "Y":
                     reply = Reply(decision="approved", by=self.by, arguments=edited, is_for_all=key == "Y")
                 case "n" | "N":
-                    reason = (await self.read_line("Why not? (the model reads it) ")).strip()
+                    reason = (await self.read_line("Reason (the model sees it): ")).strip()
                     reply = Reply(decision="denied", by=self.by, reason=reason, is_for_all=key == "N")
                 case "a":
                     reply = await self._always(question, edited)
@@ -229,17 +238,17 @@ class Prompter(Struct, frozen=True):
         try:
             arguments = await self._read_arguments(now)
         except ValueError as error:
-            warn_line(f"Not JSON: {error}")
+            warn_line(f"Invalid JSON: {error}")
             return None
         except UsageError as error:
             warn_line(error.message)
             return None
         if arguments is None:
-            warn_line("Nothing was changed")
+            warn_line("Nothing changed")
             return None
         wrong = await question.find_wrong_arguments(arguments)
         if wrong or not isinstance(arguments, dict):
-            warn_line(f"These arguments cannot be used: {wrong}")
+            warn_line(f"Invalid arguments: {wrong}")
             return None
         preview = await question.preview(arguments)
         self._print(Text(), *self._render(question, arguments=arguments, preview=preview))
@@ -314,7 +323,7 @@ async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | No
     if limit is None or state.failure is None:
         return None
     warn_line(f"\n{state.failure.message} ({state.failure.reason})")
-    prompt = f"Go on with {FLAGS[limit]} {getattr(suggested, limit):g}? [y]es  [n]o  or another number: "
+    prompt = f"Continue with {FLAGS[limit]} {getattr(suggested, limit):g}? [y]es  [n]o  or another number: "
     while True:
         try:
             word = (await prompter.read_line(prompt)).strip().lower()
@@ -336,10 +345,10 @@ async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | No
 
 async def ask_about_code(changed: ChangedCode, *, prompter: Prompter) -> str | None:
     """Who lets a run go on with files of skills that changed; nothing where it stops here."""
-    warn_line(f"\n{changed.sentence}; the old files are not kept")
+    warn_line(f"\n{changed.sentence}; the old files are gone")
     while True:
         try:
-            word = (await prompter.read_line("Go on with the new ones? [y]es  [n]o, stop here: ")).strip().lower()
+            word = (await prompter.read_line("Continue with the new files? [y]es  [n]o: ")).strip().lower()
         except EOFError:
             return None
         if word in ("y", "yes"):
@@ -379,16 +388,16 @@ def describe_edit(question: ApprovalQuestion) -> list[str]:
     if edited is None:
         return []
     lines = [f"  {name}: {_shown(value)}" for name, value in edited.items()] or ["  no arguments"]
-    return ["edited by a person to run with", *lines, "", *render_edit(question), ""]
+    return ["edited by the approver to run with", *lines, "", *render_edit(question), ""]
 
 
 def explain(question: ApprovalQuestion) -> list[str]:
     """Who asks, and what the model said it wants this for."""
     asked = question.asked
     if asked is None:
-        return ["why: not known"]
-    expires = [f"open until: {asked.expires_at}"] if asked.expires_at else []
-    return [f"why: {asked.reason}", f"the model said: {asked.justification or 'nothing'}", *expires]
+        return ["why: unknown"]
+    expires = [f"expires: {asked.expires_at}"] if asked.expires_at else []
+    return [f"why: {asked.reason}", f"model's reason: {asked.justification or 'nothing'}", *expires]
 
 
 def parse_arguments(text: str) -> JsonValue:
@@ -396,7 +405,7 @@ def parse_arguments(text: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(text)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("too deeply nested") from error
     return value
 
 

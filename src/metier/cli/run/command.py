@@ -31,18 +31,18 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(cls=RunCommand)
 def run(
-    task: Annotated[str | None, typer.Argument(help="What to do; `-` reads it from stdin.")] = None,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The same, as an option.")] = None,
-    task_file: Annotated[Path | None, typer.Option("--task-file", help="A file that holds the task.")] = None,
+    task: Annotated[str | None, typer.Argument(help="Task; `-` reads it from stdin.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Task, as an option.")] = None,
+    task_file: Annotated[Path | None, typer.Option("--task-file", help="File with the task.")] = None,
     *,
-    skills_dir: Annotated[Path | None, typer.Option("--skills-dir", help="A folder of skills for this run.")] = None,
-    agent: Annotated[str, typer.Option("--agent", help="The agent that does it, by its ID.")] = "",
+    skills_dir: Annotated[Path | None, typer.Option("--skills-dir", help="Skills folder for this run.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Agent ID.")] = "",
     profile: Profile = None,
-    provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The model, or provider/model.")] = None,
-    max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns it may take.")] = None,
-    max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What it may cost.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    provider: Annotated[str | None, typer.Option("--provider", help="Model provider; `offline` needs no key.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Model, or provider/model.")] = None,
+    max_turns: Annotated[int | None, typer.Option("--max-turns", help="Maximum number of turns.")] = None,
+    max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="Maximum cost in US dollars.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Timeout in seconds.")] = None,
     on_limit: OnLimitFlag = None,
     image: Images = None,
     file: Files = None,
@@ -51,18 +51,18 @@ def run(
     detach: Detach = False,
     output_schema: OutputSchema = None,
     output_format: Output = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --output-format json.")] = False,
     quiet: Quiet = False,
     ci: Ci = False,
     verbose: Verbose = 0,
     events: Events = False,
     config: Config = None,
 ) -> int:
-    """Give a task to an agent, and watch it work.
+    """Run a task.
 
-    Exit codes: 0 done, 1 failed, 2 wrong call or settings, 3 waits for approval, 4 waits for input, 5 denied, 6 budget,
-    7 turn or time limit, 8 provider or key, 9 no sandbox, 10 another process drives it; 129, 130, 131, 143 stopped by
-    a signal.
+    Exit codes: 0 completed, 1 failed, 2 invalid usage or settings, 3 waiting for approval, 4 waiting for input, 5
+    denied, 6 budget exceeded, 7 turn or time limit reached, 8 provider or API key error, 9 no sandbox, 10 in use
+    by another process; 129, 130, 131, 143 stopped by a signal.
     """
     output = choose_output(output_format, as_json=as_json)
     _check_options(timeout, skills_dir, detach=detach)
@@ -91,4 +91,4 @@ def run(
 def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:
     check_timeout(timeout, detach=detach)
     if skills_dir is not None and not skills_dir.is_dir():
-        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Pass a folder with skills")

@@ -100,10 +100,10 @@ def _hint_model(state: RunState, run_id: str) -> str:
 
 
 _BY_REASON = {
-    "no_skill": '`agent skills route "…"` shows which skills fit; a model (`--provider`, `--model`) needs none',
-    "skill_timeout": "raise `timeout_seconds` of the skill, or ask for less at once",
-    "skill_blocked": "`agent runs show` says what was refused; change the contract of the skill or the rules",
-    "skill_escalated": "the skill gave up: read what it says, then ask again with what it needs",
+    "no_skill": 'run `agent skills route "…"` to see matching skills, or use a model (`--provider`, `--model`)',
+    "skill_timeout": "raise the skill's `timeout_seconds`, or split the task",
+    "skill_blocked": "see the rejected call with `agent runs show`; change the skill's contract or the rules",
+    "skill_escalated": "the skill gave up: read its message, then run it again with the missing input",
 }
 
 
@@ -117,12 +117,12 @@ def _render_task(plan: Plan) -> list[str]:
     for step in _rows(plan, "steps"):
         lines.append(f"step:       {step['file']}  {step['name']}  by {step['agent'] or 'the built-in agent'}")
         own = step["plan"]
-        lines += [f"  {line}" for line in _render_run(own)] if isinstance(own, dict) else ["  nothing is foreseen"]
+        lines += [f"  {line}" for line in _render_run(own)] if isinstance(own, dict) else ["  no plan"]
     predicted = _section(plan, "predicted")
     price, tokens = predicted.get("cost_usd"), predicted.get("input_tokens")
     cost = "unknown" if price is None else f"{price} USD, at most {predicted['cost_usd_at_most']} USD"
     lines.append(f"all steps:  {'unknown' if tokens is None else tokens} tokens for one request each")
-    lines.append(f"cost:       {cost} for one request each; what earlier steps give is not counted")
+    lines.append(f"cost:       {cost} for one request each, without the results of earlier steps")
     return lines
 
 
@@ -147,7 +147,7 @@ def _render_run(plan: Plan) -> list[str]:
         str(name) for name in cast("list[JsonValue]", plan["not_loaded"])
     ]  # as `engine.model.dry_run_reply` writes it
     if left:
-        lines.append(f"not loaded: the tools of {', '.join(left)}, which say what they offer by running")
+        lines.append(f"not loaded: the tools of {', '.join(left)}, which are known only at run time")
     return lines
 
 
@@ -228,8 +228,8 @@ async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Drive
         raise
     except OSError as error:
         raise LogError(
-            f"A file of the run cannot be written: {error.strerror or error} ({error.filename or 'no name'})",
-            hint="Mend that, then go on with `agent resume latest`",
+            f"Cannot write a file of the run: {error.strerror or error} ({error.filename or 'no name'})",
+            hint="Fix it, then run `agent resume latest`",
         ) from error
     raise AssertionError("the block above returns or raises")
 
@@ -323,7 +323,7 @@ def describe_next(driven: Driven, *, is_told: bool = False) -> Sequence[str]:
     lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
     lines += suggest(driven.failed or state, run_id=state.run_id)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
-    return lines if is_told else [*lines, f"replay:  agent replay {state.run_id} --event-stream"]
+    return lines if is_told else [*lines, f"next:    agent replay {state.run_id} --event-stream"]
 
 
 def describe_cause(cause: str) -> list[str]:
@@ -338,7 +338,7 @@ def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[s
     """
     if state.pause is None:
         return []
-    below = [f"waits:   for run {state.run_id}"] if resume != state.run_id else []
+    below = [f"waiting: for run {state.run_id}"] if resume != state.run_id else []
     first, *rest = _describe_pause(state, f"agent resume {resume}")
     return [*below, first, *describe_cause(cause), *rest]
 
@@ -348,22 +348,22 @@ def _describe_pause(state: RunState, resume: str) -> list[str]:
     match state.pause.pause:
         case "approval":
             waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
-            asked = [f"approve: agent approvals approve {approval}" for approval in waiting]
-            return [f"waits:   {state.pause.reason}", *asked, f"resume:  {resume}"]
+            asked = [f"next:    agent approve {approval}" for approval in waiting]
+            return [f"waiting: {state.pause.reason}", *asked, f"next:    {resume}"]
         case "input":
             wanted = " ".join(f"--input {name}=…" for name in _find_fields(state))
-            return [f"waits:   {state.pause.reason}", f"answer:  {resume} {wanted}"]
+            return [f"waiting: {state.pause.reason}", f"next:    {resume} {wanted}"]
         case "in_doubt":
-            return [f"waits:   {state.pause.reason}", f"answer:  {resume} --answer done|retry|skip|abort"]
+            return [f"waiting: {state.pause.reason}", f"next:    {resume} --answer done|retry|skip|abort"]
         case "changed_code":
-            return [f"waits:   {state.pause.reason}", f"resume:  {resume} {ACCEPT}"]
+            return [f"waiting: {state.pause.reason}", f"next:    {resume} {ACCEPT}"]
         case "limit":
             run_id = resume.removeprefix("agent resume ")
-            return [f"waits:   {state.pause.reason}", f"resume:  {render_command(state, run_id)}"]
+            return [f"waiting: {state.pause.reason}", f"next:    {render_command(state, run_id)}"]
         case "step_failed":
-            return [f"failed:  {state.pause.reason}", f"resume:  {resume} [--answer skip|abort]"]
+            return [f"failed:  {state.pause.reason}", f"next:    {resume} [--answer skip|abort]"]
         case _:
-            return [f"waits:   {state.pause.reason}", f"resume:  {resume}"]
+            return [f"waiting: {state.pause.reason}", f"next:    {resume}"]
 
 
 def _find_fields(state: RunState) -> list[str]:

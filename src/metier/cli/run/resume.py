@@ -36,48 +36,44 @@ def resume(
     *,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="An answer to what the run asks, as name=value; JSON values keep their type."),
+        typer.Option("--input", help="Answer as name=value; JSON values keep their type (repeatable)."),
     ] = None,
     answer: Annotated[
         Literal["done", "retry", "skip", "abort"] | None,
-        typer.Option("--answer", help="What became of a step that is in doubt, or what shall become of it."),
+        typer.Option("--answer", help="Resolve an interrupted step: done, retry, skip or abort."),
     ] = None,
     max_turns: Annotated[
-        int | None, typer.Option("--max-turns", min=1, help="Raise the limit: how many turns it may take in all.")
+        int | None, typer.Option("--max-turns", min=1, help="New maximum number of turns in total.")
     ] = None,
     max_cost_usd: Annotated[
-        float | None, typer.Option("--max-cost-usd", min=0, help="Raise the limit: what it may cost in all.")
+        float | None, typer.Option("--max-cost-usd", min=0, help="New maximum total cost in US dollars.")
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="Continue with this model a run that its provider ended.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Model to continue with.")] = "",
     token: Annotated[
         str,
-        typer.Option(
-            "--token", help="Go on only if the run stands as it did when it gave this token (resume_token of its JSON)."
-        ),
+        typer.Option("--token", help="Resume only if the run's resume_token still matches."),
     ] = "",
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Go on though the run store lost entries that the run's folder tells of."),
+        typer.Option("--accept-loss", help="Resume even if the run store lost entries."),
     ] = False,
     accept_changed_skills: Annotated[
         bool,
-        typer.Option(ACCEPT, help="Go on with the files of skills as they are now, though they changed meanwhile."),
+        typer.Option(ACCEPT, help="Use the current skill files even if they changed."),
     ] = False,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take now, in seconds.")] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Take the answer in, and leave the rest to a worker.")
-    ] = False,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Timeout in seconds.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Save the answer and continue in the background.")] = False,
     output_format: Output = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --output-format json.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
     events: Events = False,
     config: Config = None,
 ) -> int:
-    """Go on with a run: after an answer, an approval, a signal or a crash.
+    """Resume a paused or interrupted run.
 
-    It goes on with the model and the rules it was started with; limits can be raised. A run that its provider ended is
-    tried again with the model settings that hold now, or with --model. Exit code 10: another process drives it.
+    The run keeps its model and rules. If the provider ended it, it is retried with the current model settings or
+    with --model. Exit code 10: another process is running it.
     """
     parse_inputs(inputs or ())
     check_timeout(timeout)
@@ -142,7 +138,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
         run_id, given = await self.find(runtime)
         if not (await runtime.find(run_id)).queue:
             raise UsageError(
-                f"Run {run_id!r} was not started with --detach", hint=f"Go on with `agent resume {run_id}`"
+                f"Run {run_id!r} was not started with --detach", hint=f"Run `agent resume {run_id}` without --detach"
             )
         return await wake(runtime, run_id, given)
 

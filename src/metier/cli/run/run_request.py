@@ -75,7 +75,7 @@ def with_files(
     words = TaskWords(text=request.task, agent=agent, is_typed=is_typed)
     attached = attach_files(place, words, images=images, files=files)
     for name in attached.missing:
-        warn_line(f"warning: '@{name}' is no file of this workspace, and stays text")
+        warn_line(f"warning: '@{name}' is not a workspace file and is left as text")
     return attached.add_to(request)
 
 

@@ -16,9 +16,9 @@ def read_task(argument: str | None, *, prompt: str | None, file: Path | None) ->
     """Raises `UsageError` where there is none, more than one, or nothing in it."""
     given = [source for source in (argument, prompt, file) if source is not None]
     if len(given) > 1:
-        raise UsageError("The task is given more than once", hint="Use one of the argument, -p and --task-file")
+        raise UsageError("More than one task given", hint="Use only one of the argument, -p and --task-file")
     if not given:
-        raise UsageError("There is no task", hint='Write it behind the command: agent run "list the open points"')
+        raise UsageError("No task given", hint='For example, `agent run "list the open tasks"`')
     if file is not None:
         text = _read_file(file)
     elif given[0] == "-":
@@ -27,12 +27,12 @@ def read_task(argument: str | None, *, prompt: str | None, file: Path | None) ->
         # A locale without UTF-8, or a caller without care, leaves bytes in it that are no letters.
         text = _decode(os.fsencode(str(given[0])), MAX_TASK_BYTES, "The task")
     if not text.strip():
-        raise UsageError("The task is empty", hint='Say what to do: agent run "list the open points"')
+        raise UsageError("The task is empty", hint='For example, `agent run "list the open tasks"`')
     return text.strip()
 
 
 def read_context(*, is_task: bool) -> str:
-    """What was piped in beside the task; nothing where stdin is a terminal, closed, or the task itself."""
+    """The piped input beside the task; nothing where stdin is a terminal, closed, or the task itself."""
     if is_task or sys.stdin is None or sys.stdin.closed or not _is_piped():
         return ""
     return _read_stdin(MAX_CONTEXT_BYTES).strip()
@@ -58,13 +58,13 @@ def _read_file(path: Path) -> str:
 
 def _read_stdin(most: int) -> str:
     data = sys.stdin.buffer.read(most + 1)
-    return _decode(data, most, "What was piped in")
+    return _decode(data, most, "The piped input")
 
 
 def _decode(data: bytes, most: int, what: str) -> str:
     if len(data) > most:
         raise UsageError(
-            f"{what} is longer than {most} bytes", hint="Put it into a file of the workspace and name it in the task"
+            f"{what} is longer than {most} bytes", hint="Save it in a workspace file and mention the file in the task"
         )
     try:
         return data.decode("utf-8-sig")

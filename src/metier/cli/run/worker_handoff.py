@@ -33,7 +33,7 @@ def detach_run(
 ) -> int:
     """Do what is done before a worker takes the run, then tell a worker of it. The id goes to stdout."""
     if output == "stream-json":
-        raise UsageError("Events of a detached run cannot be shown here", hint="Follow it with `agent runs watch`")
+        raise UsageError("Cannot show the events of a detached run", hint="Follow it with `agent runs watch`")
     find_broker(place.settings.worker, place.environ)  # what is wrong with it is said before the run begins
     begun = anyio.run(_begin, place, work)
     driven, state = begun.driven, begun.driven.state
@@ -43,7 +43,7 @@ def detach_run(
         write_json({**build_outcome(driven, exit_code=0), "queue": begun.queue})
     else:
         sys.stdout.write(f"{state.run_id}\n")
-    for line in (*describe_waiting(driven.waiting, resume=state.run_id), f"watch:   agent runs watch {state.run_id}"):
+    for line in (*describe_waiting(driven.waiting, resume=state.run_id), f"next:    agent runs watch {state.run_id}"):
         warn_line(line)
     return 0
 

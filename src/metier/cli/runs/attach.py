@@ -35,7 +35,7 @@ async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
 async def find_code(runtime: Runtime, state: RunState) -> int:
     """The exit code of a command that had driven the run to where it is."""
     if state.status == "in_progress":
-        sys.stderr.write(f"No process drives this run any more; `agent resume {state.run_id}` goes on with it\n")
+        sys.stderr.write(f"This run's process is gone; resume it with `agent resume {state.run_id}`\n")
         return FAILED
     return (await find_standing(runtime, state)).find_exit_code()
 
@@ -56,9 +56,9 @@ def attach(app: typer.Typer) -> None:
 
 
 def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, config: Config = None) -> int:
-    """Follow a run and answer what it asks, until it ends; Ctrl-C leaves it running.
+    """Follow a run and answer its questions.
 
-    Without a terminal nothing is asked, as with `agent runs watch`. Exit codes are those of `agent run`.
+    Without a terminal it asks nothing. Exit codes are those of `agent run`.
     """
     place = open_place(config)
     sink = build_reader(place, verbosity=EVENTS if events else verbose, as_json=False)

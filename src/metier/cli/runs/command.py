@@ -18,7 +18,7 @@ from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
 from metier.cli.runs.gc import attach as attach_upkeep
 from metier.cli.runs.list_runs import app as listing
-from metier.cli.shared.options import AsJson, Config, Events, RunName, Verbose
+from metier.cli.shared.options import AsJson, CommandGroup, Config, Events, RunName, Verbose
 from metier.cli.shared.output import printable, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.engine.state.fold import fold
@@ -49,13 +49,13 @@ def show_changes(run: str, *, as_json: bool, config: Path | None) -> None:
     for step in told:
         write_line(f"step {step.step}: {step.tool}{_mark(step.unknown)}")
         for path, diff in step.changes.items():
-            write_line(printable(diff).rstrip() or f"{printable(path)}: another mode")
+            write_line(printable(diff).rstrip() or f"{printable(path)}: mode changed")
     if not told:
-        write_line("No file was changed")
+        write_line("No files changed")
 
 
 def _mark(unknown: str) -> str:
-    return f", changes not known: {unknown}" if unknown else ""
+    return f", unknown changes: {unknown}" if unknown else ""
 
 
 async def _read(name: str, config: Path | None) -> list[StepChanges]:
@@ -64,10 +64,11 @@ async def _read(name: str, config: Path | None) -> list[StepChanges]:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List, show, watch, attach to, cancel, export, import, compare and delete runs.",
+    help="List, show, watch and manage runs.",
 )
 
 app.registered_commands += listing.registered_commands
@@ -82,13 +83,11 @@ CANCEL_SECONDS = 20.0
 def show(
     run: RunName,
     *,
-    changes: Annotated[
-        bool, typer.Option("--changes", help="Show the files that each step changed, as diffs.")
-    ] = False,
+    changes: Annotated[bool, typer.Option("--changes", help="Show each step's file changes as diffs.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Show how a run stands: its steps, its cost, its files, and what it waits for."""
+    """Show a run's status, steps and cost."""
     if changes:
         show_changes(run, as_json=as_json, config=config)
         return
@@ -120,7 +119,7 @@ def show(
 def watch(
     run: RunName, *, verbose: Verbose = 0, events: Events = False, as_json: AsJson = False, config: Config = None
 ) -> int:
-    """Follow a run, also while another process drives it, until it ends or waits."""
+    """Follow a run until it ends or pauses."""
     place = open_place(config)
     sink = build_reader(place, verbosity=EVENTS if events else verbose, as_json=as_json)
 
@@ -134,13 +133,13 @@ def watch(
 
 @app.command()
 def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
-    """End a run for good. A process that drives it is asked to stop, and ends what is under way."""
+    """Cancel a run."""
 
     async def end() -> RunState:
         async with open_runtime(open_place(config)) as runtime:
             row = await runtime.find(run)
             if row.status in ENDED:
-                raise UsageError(f"Run {row.run_id!r} is {row.status} already")
+                raise UsageError(f"Run {row.run_id!r} is already {row.status}")
             return await _cancel(runtime, row.run_id)
 
     state = anyio.run(end)
@@ -201,7 +200,7 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue], view: 
     write_line(f"task:    {row.task}")
     write_line(f"agent:   {row.agent or 'built in'}")
     if row.driver:
-        write_line(f"driver:  {row.driver}")
+        write_line(f"process: {row.driver}")
     if state.started is not None:
         write_line(f"model:   {state.started.provider}/{state.started.model}, profile {state.started.profile}")
     usage = view.total_usage
@@ -219,4 +218,4 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue], view: 
     for line in describe_waiting(driven.waiting, resume=row.run_id, cause=driven.cause):
         write_line(line)
     if find_shown_status(row) == "interrupted":
-        write_line(f"resume:  agent resume {row.run_id}")
+        write_line(f"next:    agent resume {row.run_id}")

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from metier.cli.runs.replay import write_difference
 from metier.cli.shared.options import AsJson, Config
-from metier.cli.shared.output import write_json, write_line
+from metier.cli.shared.output import count, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.engine.replay.recording import Difference
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
@@ -24,13 +24,16 @@ def attach(app: typer.Typer) -> None:
 
 
 def diff(
-    left: Annotated[str, typer.Argument(help="A run: its id, the beginning of it, or `latest`.")],
-    right: Annotated[str, typer.Argument(help="The run to compare it with.")],
+    left: Annotated[str, typer.Argument(help="Run ID, a prefix of it, or `latest`.")],
+    right: Annotated[str, typer.Argument(help="Run to compare with.")],
     *,
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Find the first decision, step or result in which two runs differ. Exit code 1 when they do."""
+    """Compare two runs and show the first difference.
+
+    Exit code 1: the runs differ.
+    """
 
     async def work() -> tuple[str, str, Comparison]:
         async with open_runtime(open_place(config)) as runtime:
@@ -66,10 +69,10 @@ def _write(one: str, other: str, comparison: Comparison) -> None:
     for difference in comparison.beginnings[:_SHOWN]:
         write_difference(difference, left=one, right=other)
     if comparison.is_equal:
-        write_line(f"equal: both runs did the same {comparison.same} things")
+        write_line(f"Runs match: {comparison.same} of {comparison.same} decisions, steps and results")
         return
     where = f"in turn {comparison.turn}" if comparison.turn else "before the first turn"
-    write_line(f"differ: after {comparison.same} things that are the same, {where}")
+    write_line(f"Runs differ {where}, after {count(comparison.same, 'identical entry', 'identical entries')}")
     if not comparison.differences:
         write_difference(Difference("next", _name(comparison.left), _name(comparison.right)), left=one, right=other)
     elif comparison.left is not None:
@@ -79,4 +82,4 @@ def _write(one: str, other: str, comparison: Comparison) -> None:
 
 
 def _name(moment: Moment | None) -> str:
-    return f"entry {moment.number}: {moment.kind}" if moment is not None else "nothing more"
+    return f"entry {moment.number}: {moment.kind}" if moment is not None else "no more entries"

@@ -38,7 +38,7 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
         if not await run_sync(exporter.flush):
             raise MetierError(
                 f"The trace of run {row.run_id!r} was not taken by {exporter.endpoint}",
-                hint="Check OTEL_EXPORTER_OTLP_ENDPOINT; sending it again gives the same ids",
+                hint="Check OTEL_EXPORTER_OTLP_ENDPOINT; you can send it again safely",
             )
         return found
 
@@ -58,7 +58,7 @@ def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
             }
         )
         return
-    more = f" and {below} below it" if below else ""
+    more = f" and {below} child runs" if below else ""
     write_line(f"{len(found.spans)} spans of run {run_id}{more} sent to {exporter.endpoint}")
     write_line(f"trace: {found.trace_id}")
 
@@ -75,26 +75,20 @@ def export(
     run: RunName,
     *,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file to write; by default named after the run.")
+        Path | None, typer.Option("-o", "--output", help="Output file. Default: named after the run.")
     ] = None,
-    as_html: Annotated[
-        bool, typer.Option("--html", help="Write one HTML file for people to read: no script, nothing to fetch.")
-    ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Keep texts as they are, secrets included. Guard the file accordingly.")
-    ] = False,
+    as_html: Annotated[bool, typer.Option("--html", help="Write a standalone HTML page.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Don't redact: the file will contain secrets.")] = False,
     otlp: Annotated[
         bool,
-        typer.Option(
-            "--otlp", help="Send the run as a trace to the OpenTelemetry endpoint of the OTEL_* variables instead."
-        ),
+        typer.Option("--otlp", help="Send a trace to the OTEL_* endpoint instead."),
     ] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Write a run, and those that it handed work to, into one file that can be imported and replayed elsewhere.
+    """Export a run and its child runs to a file.
 
-    With --html the file is a page to read in a browser; it cannot be imported. With --otlp no file is written.
+    An HTML page cannot be imported. With --otlp no file is written.
     """
     if otlp or as_html:
         _check_form(output, otlp=otlp, as_html=as_html, exact=exact)
@@ -127,16 +121,16 @@ def export(
         )
         return
     if exact:
-        warn_line("warning: the file holds every text exactly as it was, secrets included")
+        warn_line("warning: The file contains all texts unredacted, including secrets")
     write_line(str(path))
 
 
 def _check_form(output: Path | None, *, otlp: bool, as_html: bool, exact: bool) -> None:
     """Raises `UsageError` where options contradict each other."""
     if otlp and (output is not None or exact or as_html):
-        raise UsageError("--otlp writes no file", hint="Leave out -o, --exact and --html")
+        raise UsageError("--otlp cannot be combined with -o, --exact or --html", hint="Remove the other options")
     if as_html and exact:
-        raise UsageError("--html leaves secrets out, and --exact keeps them", hint="Use one of them")
+        raise UsageError("--html and --exact are mutually exclusive", hint="Use one of them")
 
 
 def _export_page(run: str, output: Path | None, as_json: bool, config: Config) -> None:
@@ -155,12 +149,12 @@ def _export_page(run: str, output: Path | None, as_json: bool, config: Config) -
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(help="A file that `agent runs export` wrote.")],
+    file: Annotated[Path, typer.Argument(help="File written by `agent runs export`.")],
     *,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Take a run out of a file into this workspace, under its own id, with those that it handed work to."""
+    """Import a run and its child runs from a file."""
     archive = load_archive(file)
 
     async def work() -> RunState:
@@ -176,15 +170,15 @@ def import_file(
     write_line(f"{state.run_id} is {state.status}")
     for child in archive.children:
         warn_line(f"child:   {child.run_id}")
-    warn_line(f"replay:  agent replay {state.run_id} --execute")
+    warn_line(f"next:    agent replay {state.run_id} --execute")
 
 
 def _write(path: Path, data: bytes) -> None:
     """All of it or none of it."""
     if path.is_dir():
-        raise UsageError(f"'{path}' is a folder", hint="Name a file with -o")
+        raise UsageError(f"'{path}' is a folder", hint="Pass a file with -o")
     try:
         replace_file(path, data)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
-        raise UsageError(f"'{path}' cannot be written: {reason}", hint="Name another file with -o") from error
+        raise UsageError(f"'{path}' cannot be written: {reason}", hint="Pass another file with -o") from error

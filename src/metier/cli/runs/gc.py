@@ -8,7 +8,7 @@ import anyio
 import typer
 
 from metier.cli.shared.options import AsJson, Config, RunName
-from metier.cli.shared.output import JsonList, warn_line, write_json, write_line
+from metier.cli.shared.output import JsonList, count, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, find_old_runs, rebuild_events
@@ -22,23 +22,23 @@ PROGRESS = 5000
 
 def attach(app: typer.Typer) -> None:
     app.command("gc")(collect)
-    app.command("rebuild")(rebuild)
+    app.command("rebuild", rich_help_panel="Advanced")(rebuild)
 
 
 def collect(
     *,
-    keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep this many of the newest ended runs.")] = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep the newest N ended runs.")] = None,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", min=0, max=MOST_DAYS, help="Only runs that ended more than this many days ago."),
+        typer.Option("--older-than", min=0, max=MOST_DAYS, help="Delete runs that ended more than N days ago."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs without deleting them.")] = False,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """Delete ended runs with their folders. Runs that wait for a person or are being driven stay."""
+    """Delete ended runs."""
     if keep is None and older_than is None:
-        raise UsageError("Nothing says which runs are to go", hint="Add --keep N or --older-than DAYS")
+        raise UsageError("No runs selected", hint="Add --keep N or --older-than DAYS")
 
     wanted = Retention(keep=keep or 0, older_than_days=older_than)
     shown = _Deleted(dry_run=dry_run, as_json=as_json)
@@ -74,17 +74,17 @@ class _Deleted:
                 self._list.add(run_id)
         before, self._count = self._count, self._count + len(run_ids)
         if before // PROGRESS != self._count // PROGRESS:
-            warn_line(f"{self._count} runs {self._verb} deleted so far")
+            warn_line(f"{count(self._count, 'run')} {self._verb} deleted so far")
 
     def close(self) -> None:
         if self._list is None:
-            warn_line(f"{self._count} runs {self._verb} deleted")
+            warn_line(f"{count(self._count, 'run')} {self._verb} deleted")
         else:
             self._list.close()
 
 
 def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> None:
-    """Write the event log of a run anew from its journal. Events that only watched are lost."""
+    """Rebuild a run's event log from its journal."""
 
     async def work() -> tuple[str, Rebuilt]:
         async with open_runtime(open_place(config)) as runtime:
@@ -95,6 +95,6 @@ def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> 
     if as_json:
         write_json({"run_id": run_id, "events": rebuilt.events, "lost": rebuilt.lost})
         return
-    write_line(f"{run_id}: {rebuilt.events} events were written from the journal")
+    write_line(f"{run_id}: {count(rebuilt.events, 'event')} rebuilt from the journal")
     if rebuilt.lost:
-        warn_line(f"note: {rebuilt.lost} events that only watched (retries, budgets, signals) are not in a journal")
+        warn_line(f"note: {count(rebuilt.lost, 'informational event')} (retries, budgets, signals) lost")

@@ -35,15 +35,15 @@ def _group() -> None:  # keeps `list` a command of a group
 @app.command("list")
 def list_runs(
     *,
-    status: Annotated[str | None, typer.Option("--status", help="Only runs that stand like this.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="How many at most, newest first.")] = 20,
+    status: Annotated[str | None, typer.Option("--status", help="Filter by status.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
-    """List the runs of this workspace, newest first."""
+    """List runs, newest first."""
     states = get_args(TaskState.__value__)
     if status is not None and status not in states:
-        raise UsageError(f"No run can be {status!r}", hint=f"Use one of {', '.join(states)}")
+        raise UsageError(f"Unknown status {status!r}", hint=f"Use one of {', '.join(states)}")
 
     wanted = cast("TaskState | None", status)  # checked above
     shown = JsonList() if as_json else None
@@ -63,7 +63,7 @@ def list_runs(
     if shown is not None:
         shown.close()
     elif not count:
-        sys.stderr.write("There are no runs here yet\n")
+        sys.stderr.write("No runs yet\n")
 
 
 def _write_row(row: RunRow) -> None:

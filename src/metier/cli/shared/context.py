@@ -44,14 +44,14 @@ def current_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
-        raise UsageError("The current directory no longer exists", hint="Change to another one") from error
+        raise UsageError("The current directory no longer exists", hint="Change to another directory") from error
 
 
 def home_folder() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise UsageError("The home folder is not known", hint="Set HOME") from error
+        raise UsageError("The home directory is unknown", hint="Set HOME") from error
 
 
 def is_at_terminal() -> bool:

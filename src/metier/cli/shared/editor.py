@@ -22,8 +22,8 @@ def find_editor(workspace: Path) -> Program:
         if found := find_trusted_program(name, os.environ, writable=[workspace]):
             environment = drop_writable_paths(os.environ, writable=[workspace])
             return use_own_program(EDITOR, found, *arguments, environment=environment)
-    said = f"The editor {program!r} is not found" if program else "There is no editor"
-    raise UsageError(said, hint="Name one of this machine, outside of the workspace, in the variable EDITOR")
+    said = f"Editor {program!r} not found" if program else "No editor found"
+    raise UsageError(said, hint="Set EDITOR to an editor outside the workspace")
 
 
 def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
@@ -39,7 +39,7 @@ def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
             ended = run_program(editor, str(file), folder=Path(folder), is_interactive=True)
         except OSError as error:
             raise UsageError(
-                f"The editor {editor.path!r} cannot be started: {error.strerror}", hint="Name yours in EDITOR"
+                f"The editor {editor.path!r} cannot be started: {error.strerror}", hint="Set EDITOR to another editor"
             ) from error
         if ended.returncode:
             return None

@@ -1,4 +1,4 @@
-"""Turn an exception into `error: … / hint: …` on stderr and an exit code. Nothing secret gets through."""
+"""Turn an exception into `error: …` and `hint: …` lines on stderr and an exit code. Secrets are redacted."""
 
 import contextlib
 import os
@@ -11,6 +11,7 @@ from typing import Protocol, cast, runtime_checkable
 import typer
 
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.problems import Problem
 from metier.errors import ConfigError, MetierError
 from metier.telemetry.environment_secrets import find_secret_values
 from metier.telemetry.redaction import build_redactor
@@ -19,7 +20,7 @@ from metier.telemetry.sanitize import sanitize, sanitize_line
 
 @runtime_checkable
 class _BadCall(Protocol):
-    """What Typer raises for a command line that it cannot read; of its classes it exports `BadParameter` alone."""
+    """A usage error of Typer, which exports only its class `BadParameter`."""
 
     message: str
 
@@ -27,10 +28,10 @@ class _BadCall(Protocol):
 
 
 def report(error: Exception, *, debug: bool) -> int:
-    """Say what happened and return the exit code; with `debug`, the traceback too."""
+    """Print the error, with `debug` also its traceback, and return the exit code."""
     lines, exit_code = describe(error)
     redact = build_redactor(values=find_secret_values(os.environ)).redact
-    # Line ends become visible last: some secrets are known by the line they stand on.
+    # Line ends are escaped last, because some secrets are recognized by their line.
     shown = [sanitize_line(redact(sanitize(line))) for line in lines]
     if debug:
         shown = [redact(sanitize("".join(traceback.format_exception(error)).rstrip())), *shown]
@@ -40,14 +41,16 @@ def report(error: Exception, *, debug: bool) -> int:
 
 
 def describe(error: Exception) -> tuple[list[str], int]:
-    """One line per fact, and the exit code. What a fact quotes is not yet made safe to show."""
+    """Return the lines to print, not yet sanitized, and the exit code."""
     if isinstance(error, _BadCall):
         return _describe_usage(error), 2
     match error:
         case typer.Exit():
             return [], error.exit_code
         case typer.Abort():
-            return ["error: Stopped before the end"], 130
+            return ["error: Aborted"], 130
+        case ConfigError() if flags := _describe_flags(error):
+            return flags, error.exit_code
         case MetierError():
             problems = [problem.render() for problem in error.problems] if isinstance(error, ConfigError) else []
             hint = [f"hint: {error.hint}"] if error.hint else []
@@ -56,28 +59,52 @@ def describe(error: Exception) -> tuple[list[str], int]:
             return _describe_system(error), 1
         case _:
             name = type(error).__name__
-            return [f"error: Unexpected {name}: {error}", "hint: Run it again with --debug and report what it shows"], 1
+            return [f"error: Unexpected {name}: {error}", "hint: Run it again with --debug and report the output"], 1
+
+
+_FLAG = re.compile(r"The flag for (\S+) ")
+_FLAG_NAMES = {"model.name": "--model", "skills.dir": "--skills-dir", "logging.debug_llm_bodies": "--debug-llm"}
+
+
+def _describe_flags(error: ConfigError) -> list[str]:
+    """Describe invalid flags like Typer's own usage errors. Returns nothing if a setting elsewhere is invalid too."""
+    lines: list[str] = []
+    for problem in error.problems:
+        if not isinstance(problem, Problem) or not _FLAG.match(problem.message):
+            return []
+        lines.append(f"error: {_FLAG.sub(_name_flag, problem.message)}")
+        lines += [f"hint: {problem.hint}"] if problem.hint else []
+    return lines
+
+
+def _name_flag(match: re.Match[str]) -> str:
+    key = match[1]
+    return f"{_FLAG_NAMES.get(key, '--' + key.rpartition('.')[2].replace('_', '-'))} "
 
 
 def _describe_usage(error: _BadCall) -> list[str]:
-    """The sentence of the library, and as the hint the word that was probably meant."""
+    """Return Typer's message, with a suggestion for a misspelled word as the hint."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return error.format_message().splitlines()
-    # The library lists the choices of a missing argument on lines of their own.
+    # Typer lists the choices of a missing argument on separate lines.
     listed = re.sub(r"\s*\n\s*", " ", error.format_message())
     message = listed.rstrip(".").replace("Value error, ", "").replace("Choose from: ", "Choose from ")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "agent"
     word, known = _find_wrong_word(error)
     if word:
-        # The library guesses too, in other words for each kind; one way is enough.
+        # Typer adds suggestions too, in a different format for each kind of error.
         message = re.split(r"\. Did you mean | \(Possible options", message)[0]
+    message = re.sub(
+        r"Invalid value for '([^']*)': '([^']*)' is not one of (.*)", r"\1 must be one of \3, not '\2'", message
+    )
+    message = re.sub(r"Invalid value for '([^']*)': Input should be ([^,]*).*", r"\1 must be \2", message)
     nearest = hint_nearest(word, known) if word else ""
-    return [f"error: {message}", f"hint: {nearest or f'`{path} --help` shows how it is called'}"]
+    return [f"error: {message}", f"hint: {nearest or f'Run `{path} --help` for usage'}"]
 
 
 def _find_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
-    """What was typed, and what there is instead: commands, options, or the values of an option."""
+    """Return the invalid word and the valid ones: commands, options or values of an option."""
     context = getattr(error, "ctx", None)
     if context is None:
         return "", []
@@ -93,10 +120,10 @@ def _find_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
 
 
 def _describe_system(error: OSError) -> list[str]:
-    """A disk, a folder or a stream that does not do what it should is the machine's fact, not a bug."""
+    """Describe a failure of a disk, folder or stream, which is not a bug in Metier."""
     try:
         Path.cwd()
     except FileNotFoundError:
-        return ["error: The current directory no longer exists", "hint: Change to another one"]
+        return ["error: The current directory no longer exists", "hint: Change to another directory"]
     place = f": {str(error.filename)!r}" if error.filename else ""
-    return [f"error: {error.strerror or error}{place}", "hint: Add --debug to see where it came from"]
+    return [f"error: {error.strerror or error}{place}", "hint: Run it again with --debug for details"]

@@ -29,7 +29,7 @@ def write_new_file(path: Path, text: str, *, overwrite: bool) -> None:
 
 def _check_free(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
-        raise UsageError(f"'{path}' is a directory", hint=f"Name a file in it, such as '{path / 'agent.yaml'}'")
+        raise UsageError(f"'{path}' is a directory", hint=f"Pass a file in it, such as '{path / 'agent.yaml'}'")
     if not overwrite and os.path.lexists(path):
         raise _exists(path)
 
@@ -69,4 +69,4 @@ def _link(draft: Path, target: Path) -> None:
 
 
 def _exists(path: Path) -> UsageError:
-    return UsageError(f"'{path}' exists", hint="Add --force to replace it, or name another path")
+    return UsageError(f"'{path}' already exists", hint="Add --force to overwrite it, or choose another path")

@@ -1,64 +1,74 @@
 """Options that several commands have, and what is checked of them before anything else is loaded."""
 
 from pathlib import Path
-from typing import Annotated, Literal, override
+from typing import Annotated, Any, Literal, override
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from metier.errors import UsageError
 
 type OutputFormat = Literal["text", "json", "stream-json"]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-RunName = Annotated[str, typer.Argument(help="The run: its id, the beginning of its id, or `latest`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunName = Annotated[str, typer.Argument(help="Run ID, a prefix of it, or `latest`.")]
 SkillsDir = Annotated[
     Path | None,
-    typer.Option("--skills-dir", help="A folder of skills that win over all others; instead of skills.dir."),
+    typer.Option("--skills-dir", help="Skills folder with top priority, instead of skills.dir."),
 ]
-AllSkills = Annotated[bool, typer.Option("--all", help="Also the bundled and installed skills that are not enabled.")]
-Config = Annotated[Path | None, typer.Option("--config", help="The settings file to use.")]
+AllSkills = Annotated[bool, typer.Option("--all", help="Include disabled skills.")]
+Config = Annotated[Path | None, typer.Option("--config", help="Settings file.")]
 Output = Annotated[
     # Not by the name of the type, which help would show instead of the words.
     Literal["text", "json", "stream-json"],
-    typer.Option("--output-format", help="What stdout gets: the result, one JSON object, or every event and it."),
+    typer.Option("--output-format", help="Output: text, one JSON object, or JSON events."),
 ]
 Profile = Annotated[
     Literal["permissive", "guarded", "strict"] | None,
-    typer.Option("--profile", help="What happens where no rule speaks: allow, ask, or ask inside a sandbox."),
+    typer.Option("--profile", help="Default when no rule matches: allow, ask, ask and sandbox."),
 ]
 OutputSchema = Annotated[
     str | None,
-    typer.Option("--output-schema", help="The result is JSON of this schema: a file, or the schema itself."),
+    typer.Option("--output-schema", help="JSON Schema of the result: a file or inline."),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run/--no-dry-run", help="Plan only: no model is asked, no process is started.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Show the plan; call no model, start no process.")]
 DebugLlm = Annotated[
     bool | None,
-    typer.Option("--debug-llm/--no-debug-llm", help="Keep whole requests and replies in the run folder."),
+    typer.Option("--debug-llm/--no-debug-llm", help="Save full model requests and replies in the run folder."),
 ]
-Images = Annotated[
-    list[Path] | None, typer.Option("--image", help="A picture that the model sees with the task; several times.")
-]
+Images = Annotated[list[Path] | None, typer.Option("--image", help="Image to attach (repeatable).")]
 Files = Annotated[
     list[Path] | None,
-    typer.Option("--file", help="A file for the task: text, a picture or a PDF document; several times."),
+    typer.Option("--file", help="Text, image or PDF file to attach (repeatable)."),
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="Leave it to a worker: print the id of the run, and end.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; print the run ID and exit.")]
 OnLimitFlag = Annotated[
     Literal["fail", "park"] | None,
-    typer.Option("--on-limit", help="At a limit: fail, or park until `agent resume` raises it."),
+    typer.Option("--on-limit", help="At a limit: fail, or pause until resumed."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
-Ci = Annotated[
-    bool, typer.Option("--ci", help="For CI: grouped lines, no colour; summary.md and junit.xml in the run folder.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Ci = Annotated[bool, typer.Option("--ci", help="Format output for CI; write summary.md and junit.xml.")]
 Verbose = Annotated[
     int,
-    typer.Option("--verbose", "-v", count=True, help="Show disclosure, routing and budgets too; -vv: as --events."),
+    typer.Option("--verbose", "-v", count=True, help="Show routing, skills and budgets; -vv shows events."),
 ]
-Events = Annotated[bool, typer.Option("--events", help="Show a line per event instead of steps.")]
+Events = Annotated[bool, typer.Option("--events", help="Print a line per event instead of steps.")]
+
+
+class CommandGroup(TyperGroup):
+    """A group that lists its commands by help panel and never truncates their summaries."""
+
+    @override
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                panel = getattr(command, "rich_help_panel", None)
+                summary = " ".join((command.help or "").strip().partition("\n\n")[0].split()).rstrip(".")
+                panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, summary))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
 
 FLAGS_WITH_WORD = ("--dry-run", "--debug-llm")
@@ -96,13 +106,13 @@ def join_words(args: list[str]) -> list[str]:
 def choose_output(output: OutputFormat, *, as_json: bool) -> OutputFormat:
     """`--json` is short for `--output-format json`. Raises `UsageError` where both are given and differ."""
     if as_json and output == "stream-json":
-        raise UsageError("--json and --output-format stream-json exclude each other", hint="Use one of them")
+        raise UsageError("--json and --output-format stream-json are mutually exclusive", hint="Use one of them")
     return "json" if as_json else output
 
 
 def check_timeout(seconds: float | None, *, detach: bool = False) -> None:
     """Raises `UsageError` for what is no time to wait, `nan` among it, and for a run that no process watches."""
     if seconds is not None and detach:
-        raise UsageError("--timeout is for a run that you watch", hint="Set worker.timeout_seconds for workers")
+        raise UsageError("--timeout cannot be combined with --detach", hint="Set worker.timeout_seconds instead")
     if seconds is not None and not seconds > 0:
-        raise UsageError(f"--timeout must be more than 0, not {seconds:g}")
+        raise UsageError(f"--timeout must be greater than 0, not {seconds:g}")

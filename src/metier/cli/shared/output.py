@@ -85,6 +85,11 @@ def warn_line(text: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 task`, `2 tasks`."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def ring() -> None:
     """The bell of the terminal; nothing where there is none."""
     if sys.stderr.isatty():

@@ -50,6 +50,6 @@ def _check_model(loaded: LoadedSettings) -> None:
     is_elsewhere = provider == "openai" and bool(address)
     if is_elsewhere or provider not in DEFAULT_MODELS:
         raise UsageError(
-            f"No model is named for provider {provider!r}",
+            f"No model set for provider {provider!r}",
             hint="Add --model NAME, or set model.name in agent.yaml",
         )

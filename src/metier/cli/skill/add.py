@@ -61,7 +61,7 @@ async def _fetch_served(source: McpSource) -> ServedSkill:
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SEARCH_WIDTH = 100
-_SETTING = "Set skills.indexes in agent.yaml: a file, a folder or a git repository that lists skills"
+_SETTING = "Set skills.indexes in agent.yaml to a file, folder or git repository that lists skills"
 
 
 def search_indexes(words: str, installer: Installer, *, count: int) -> list[Offer]:
@@ -86,8 +86,8 @@ def find_indexed(name: str, installer: Installer) -> Offer | None:
     found = next((offer for offer in offers if canonical_name(offer.name) == canonical_name(name)), None)
     if found is None:
         nearest = find_nearest(name, [offer.name for offer in offers])
-        hint = f"Did you mean {nearest!r}?" if nearest else "`agent skills search WORDS` searches the indexes"
-        raise UsageError(f"Neither a folder nor an index has a skill {name!r}", hint=hint)
+        hint = f"Did you mean {nearest!r}?" if nearest else "Run `agent skills search WORDS` to search the indexes"
+        raise UsageError(f"No folder or index has a skill {name!r}", hint=hint)
     return found
 
 
@@ -106,13 +106,13 @@ def attach_search(app: typer.Typer) -> None:
 
 
 def search(
-    words: Annotated[list[str], typer.Argument(help="What the skill is to do, or its name.")],
-    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many skills to show.")] = 10,
+    words: Annotated[list[str], typer.Argument(help="Search terms.")],
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="Maximum number of skills.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Search the indexes that the settings name. `agent skills add NAME` installs what is found."""
+    """Search skill indexes."""
     if not _find_addresses():
-        raise UsageError("No index is named", hint=_SETTING)
+        raise UsageError("No skill index configured", hint=_SETTING)
     found = search_indexes(" ".join(words), open_installer(), count=count)
     if as_json:
         write_json([_as_json(offer) for offer in found])
@@ -121,7 +121,7 @@ def search(
     for offer in found:
         write_line(f"{offer.name:<{width}}  {one_line(offer.description, _SEARCH_WIDTH)}")
     if not found:
-        warn_line("No skill of the indexes shares a word with this")
+        warn_line("No matching skills in the indexes")
 
 
 def _find_addresses() -> Sequence[str]:
@@ -145,12 +145,12 @@ def _as_json(offer: Offer) -> dict[str, object]:
     return {"name": offer.name, "description": offer.description, "source": offer.source.describe()}
 
 
-Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "--trust", "--trusted", "-y", help="Install and trust without asking.")]
 NoTrust = Annotated[bool, typer.Option("--no-trust", help="Install without asking and without trusting.")]
-AllowFile = Annotated[bool, typer.Option("--allow-file", help="Allow file:// addresses.")]
-MaxFiles = Annotated[int, typer.Option(min=1, help="Refuse a skill with more files than this.")]
-MaxMegabytes = Annotated[int, typer.Option(min=1, help="Refuse a skill that is larger than this.")]
+AllowFile = Annotated[bool, typer.Option("--allow-file", help="Allow file:// URLs.")]
+MaxFiles = Annotated[int, typer.Option(min=1, help="Maximum number of files.")]
+MaxMegabytes = Annotated[int, typer.Option(min=1, help="Maximum size in megabytes.")]
 
 _WIDTH = 90
 
@@ -169,20 +169,20 @@ def attach(app: typer.Typer) -> None:
 def add(
     source: Annotated[
         str | None,
-        typer.Argument(help="<git-url|path>[@ref][#subdir]; mcp:SERVER/SKILL; a name of an index, or of the lock."),
+        typer.Argument(help="<git-url|path>[@ref][#subdir], mcp:SERVER/SKILL, or a name from an index."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Install under this name instead of the skill's own.")] = None,
+    name: Annotated[str | None, typer.Option(help="Install under another name.")] = None,
     yes: Yes = False,
     no_trust: NoTrust = False,
-    every: Annotated[bool, typer.Option("--all", help="Install every skill of a collection.")] = False,
-    pick: Annotated[str | None, typer.Option(help="Install these skills of a collection: names with commas.")] = None,
-    frozen: Annotated[bool, typer.Option("--frozen", help="Install exactly what skills.lock says.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Install all skills of a collection.")] = False,
+    pick: Annotated[str | None, typer.Option(help="Comma-separated skills of a collection to install.")] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Install exactly the versions in skills.lock.")] = False,
     allow_file: AllowFile = False,
     max_files: MaxFiles = LIMITS.max_files,
     max_megabytes: MaxMegabytes = LIMITS.max_bytes // MEGABYTE,
     json: Json = False,
 ) -> None:
-    """Fetch a skill, show what it can do, ask, and install it."""
+    """Install a skill."""
     _check_options(source, name=name, every=every, pick=pick, frozen=frozen)
     adding = _Adding(open_installer(max_files, max_megabytes), Decision.of_flags(yes=yes, no_trust=no_trust))
     if frozen:
@@ -203,10 +203,10 @@ def _check_options(source: str | None, *, name: str | None, every: bool, pick: s
     if name is not None:
         check_name(name)
     if source is None and not frozen:
-        raise UsageError("The source is missing", hint="Give a git address, a folder, or a name of an index")
+        raise UsageError("No source given", hint="Pass a git URL, a folder or a name from an index")
     named = [flag for flag, is_given in (("--all", every), ("--pick", pick), ("--name", name)) if is_given]
     if len(named) > 1:
-        raise UsageError(f"{named[0]} and {named[1]} exclude each other", hint="Leave out one of them")
+        raise UsageError(f"{named[0]} and {named[1]} are mutually exclusive", hint="Use one of them")
 
 
 class _Adding(Struct, frozen=True):
@@ -259,7 +259,7 @@ class _Adding(Struct, frozen=True):
             return
         offer = _find_neighbour(self.installer, outcome, lack.name)
         if offer is None:
-            say(f"{needing}; add it, or it cannot be used")
+            say(f"{needing}; add it too, or the skill cannot be used")
             return
         say(f"{needing}; the same collection has it")
         self.add_offers([offer])
@@ -282,11 +282,11 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
     for line in _list_lines(shown):
         say(line)
     while True:
-        reply = ask_at_terminal("Which? Numbers or names with commas, words to search, `all`: ")
+        reply = ask_at_terminal("Choose skills (comma-separated numbers or names, search words, or `all`): ")
         if reply is None:
             raise collection
         if not reply:
-            raise UsageError("Nothing was picked", hint=collection.hint)
+            raise UsageError("Nothing selected", hint=collection.hint)
         if reply == "all":
             return shown
         picked = _read_choice(reply, shown)
@@ -294,7 +294,7 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
             return picked
         words = reply.split()
         found = [offer for offer in collection.offers if all(word in _searched(offer) for word in words)]
-        say("" if found else f"None of them has the words {reply!r}")
+        say("" if found else f"No skill matches {reply!r}")
         shown = found or list(collection.offers)
         for line in _list_lines(shown):
             say(line)
@@ -353,16 +353,16 @@ def announce(outcome: Outcome) -> None:
     name, entry = outcome.proposal.name, outcome.entry
     match outcome.status:
         case "declined":
-            say("Nothing was changed")
+            say("Nothing changed")
         case "unchanged":
             say(f"{name} is up to date")
         case "installed" | "updated":
             trust_word = "trusted" if entry and entry.trusted else "not trusted"
             say(f"{outcome.status.capitalize()} {name}, {trust_word}")
             if not (entry and entry.trusted):
-                say(f"To trust it: agent skill trust {canonical_name(name)}")
+                say(f"To trust it: agent skills trust {canonical_name(name)}")
             say(f"To enable: export AGENT_SKILLS={canonical_name(name)}")
-            say(f"Or in the settings that hold here: agent skills enable {canonical_name(name)}")
+            say(f"Or in the settings: agent skills enable {canonical_name(name)}")
 
 
 def finish(outcomes: list[Outcome], *, is_json: bool, is_list: bool) -> None:

@@ -7,7 +7,7 @@ import anyio
 import typer
 
 from metier.cli.shared.context import current_workspace
-from metier.cli.shared.output import write_json, write_line, write_text
+from metier.cli.shared.output import count, write_json, write_line, write_text
 from metier.cli.skill.add import (
     LIMITS,
     Json,
@@ -24,7 +24,7 @@ from metier.cli.skill.add import (
 from metier.cli.skill.add import attach as attach_adding
 from metier.cli.skill.add import attach_search as attach_indexes
 from metier.cli.skill.decision import Decision, decide_interactively, say
-from metier.cli.skill.status import describe_package, get_package, list_tool_names
+from metier.cli.skill.status import get_package
 from metier.cli.skill.test import attach as attach_test
 from metier.cli.skill.view import render_report, render_verification
 from metier.cli.skill.workspace_skills import open_places
@@ -53,7 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Install, inspect, trust, test and remove skill packages.",
+    help="Manage skill packages.",
 )
 attach_adding(app)
 attach_indexes(app)
@@ -62,18 +62,18 @@ attach_test(app)
 
 @app.command()
 def update(
-    name: Annotated[str | None, typer.Argument(help="The skill.")] = None,
-    all_skills: Annotated[bool, typer.Option("--all", help="Update every installed skill.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Skill name.")] = None,
+    all_skills: Annotated[bool, typer.Option("--all", help="Update all installed skills.")] = False,
     yes: Yes = False,
     no_trust: NoTrust = False,
     max_files: MaxFiles = LIMITS.max_files,
     max_megabytes: MaxMegabytes = LIMITS.max_bytes // MEGABYTE,
     json: Json = False,
 ) -> None:
-    """Fetch a skill again, show what changed, ask, and swap it in one step."""
+    """Update an installed skill."""
     decision = Decision.of_flags(yes=yes, no_trust=no_trust)
     if (name is None) != all_skills:
-        raise UsageError("Name one skill, or give --all")
+        raise UsageError("Pass a skill name or --all")
     installer = open_installer(max_files, max_megabytes)
     registry = read_registry(installer.home)
     names = [name] if name else [key for key in sorted(registry.skills) if registry.skills[key].is_installed]
@@ -90,16 +90,16 @@ async def _update(installer: Installer, name: str, decision: Decision, source: I
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="The skill.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    name: Annotated[str, typer.Argument(help="Skill name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Delete an installed skill and forget it."""
+    """Remove an installed skill."""
     installer = open_installer()
     entry = get_entry(read_registry(installer.home), name)
     folder = installer.home.folder_of(entry)
     if not yes and not decide_interactively(f"Delete {folder}?", flag="--yes"):
-        say("Nothing was changed")
+        say("Nothing changed")
         raise typer.Exit(1)
     installer.remove(name)
     say(f"Removed {entry.name}")
@@ -107,40 +107,20 @@ def remove(
         write_json({"status": "removed", "name": entry.name, "path": str(folder)})
 
 
-@app.command("show", hidden=True)
-@app.command()
-def info(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = False) -> None:
-    """Show where a skill came from, whether it is trusted, and what it can do.
-
-    The toolsets of a trusted skill are loaded, because only their code knows which tools they have.
-    """
-    places = open_places(None)
-    package = get_package(places.roots, name)
-    details, lines = describe_package(package, places.roots)
-    tools = anyio.run(list_tool_names, package, places)
-    details["tools"] = tools
-    lines += [f"  Tools: {', '.join(tools)}"] if tools else []
-    if json:
-        write_json(details)
-    else:
-        for line in lines:
-            write_line(line)
-
-
 @app.command()
 def trust(
-    name: Annotated[str, typer.Argument(help="The skill.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Trust without asking.")] = False,
+    name: Annotated[str, typer.Argument(help="Skill name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what a skill can do and allow its code to run, as long as its bytes stay the same."""
+    """Trust a skill's code."""
     roots = open_places(None).roots
     package = get_package(roots, name)
     digest = digest_tree(package.folder)
     for line in render_report(build_report(package.definition, digest)):
         say(line)
     if not yes and not decide_interactively(f"Trust {package.definition.name}?", flag="--yes"):
-        say("Nothing was changed")
+        say("Nothing changed")
         raise typer.Exit(1)
     entry = trust_package(roots.home, package, digest=digest, clock=SystemClock())
     say(f"Trusted {entry.name}, tree {digest.tree}")
@@ -149,8 +129,8 @@ def trust(
 
 
 @app.command()
-def untrust(name: Annotated[str, typer.Argument(help="The skill.")], json: Json = False) -> None:
-    """Take trust back: the skill can be read, its code does not run."""
+def untrust(name: Annotated[str, typer.Argument(help="Skill name.")], json: Json = False) -> None:
+    """Revoke trust in a skill."""
     roots = open_places(None).roots
     package = get_package(roots, name)
     untrust_package(roots.home, package)
@@ -161,10 +141,13 @@ def untrust(name: Annotated[str, typer.Argument(help="The skill.")], json: Json 
 
 @app.command()
 def verify(
-    name: Annotated[str | None, typer.Argument(help="The skill; all installed ones where it is left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Skill name. Default: all installed skills.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare every byte of the installed skills with what was installed. Ends with 1 if something differs."""
+    """Verify the files of installed skills.
+
+    Exit code 1: a file differs.
+    """
     home = open_roots().home
     registry = read_registry(home)
     entries = [get_entry(registry, name)] if name else [registry.skills[key] for key in sorted(registry.skills)]
@@ -180,35 +163,33 @@ def verify(
 
 @app.command()
 def lock(
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; end with 1 if the file is not current.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if the file is outdated; write nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Write skills.lock: address, commit and hashes of every installed skill."""
+    """Write skills.lock."""
     current = build_lock(read_registry(open_roots().home))
     if json:
         write_text(render_lock(current))
     if check:
         if load_lock(current_workspace()) != current:
-            say(f"{FILE_NAME} is not current; write it again with `agent skill lock`")
+            say(f"{FILE_NAME} is outdated; update it with `agent skills lock`")
             raise typer.Exit(1)
         return
     write_lock(current_workspace(), current)
-    say(f"Wrote {FILE_NAME} with {len(current.skills)} skills")
+    say(f"Wrote {FILE_NAME} with {count(len(current.skills), 'skill')}")
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="The name: lower case, digits, hyphens.")],
-    path: Annotated[Path, typer.Option(help="The folder in which the skill's folder is made.")] = Path(".agent/skills"),
+    name: Annotated[str, typer.Argument(help="Skill name: lowercase letters, digits, hyphens.")],
+    path: Annotated[Path, typer.Option(help="Parent folder of the new skill.")] = Path(".agent/skills"),
     json: Json = False,
 ) -> None:
-    """Write a new skill that passes `agent skills validate --strict`."""
+    """Create a new skill."""
     was_empty = next(list_brought(current_workspace()), None) is None
     folder = create_skill(path, name=name)
     if was_empty and folder.resolve().is_relative_to(current_workspace().resolve()):
         trust_new_folder(current_workspace())
-    say(f"Wrote {folder}; start with {folder / 'SKILL.md'}")
+    say(f"Wrote {folder}; edit {folder / 'SKILL.md'}")
     if json:
         write_json({"status": "created", "name": canonical_name(name), "path": str(folder)})

@@ -10,7 +10,7 @@ from metier.capabilities.contract import SkillContract
 from metier.capabilities.contract_reader import ContractReading, has_contract, read_contract
 from metier.capabilities.sync_check import as_problem, check_path
 from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
-from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.workspace_skills import open_active_catalog, open_catalog, open_places
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.catalog import CatalogSkill
@@ -24,14 +24,14 @@ _FOREIGN = "user"
 
 def attach(app: typer.Typer) -> None:
     """Add the commands to the group `agent skills`."""
-    app.command("contracts")(contracts)
-    app.command("check-sync")(check_sync)
+    app.command("contracts", rich_help_panel="Advanced")(contracts)
+    app.command("check-sync", rich_help_panel="Advanced")(check_sync)
 
 
 def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json: AsJson = False) -> int:
-    """List what skills promise to their callers: states, turns, effects, limits.
+    """List skill contracts.
 
-    The exit code is 1 when a contract has an error.
+    Exit code 1: a contract has an error.
     """
     catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     places = open_places(skills_dir)
@@ -46,19 +46,21 @@ def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json
         for problem in reading.problems:
             warn_line(problem.render())
     if not found:
-        warn_line("No active skill has a contract or an impl.py")
+        warn_line("No active skill has a contract")
     return 1 if any(has_errors(reading.problems) for _, reading in found) else 0
 
 
 def check_sync(
-    path: Annotated[Path, typer.Argument(help="A Python file, a skill, or a folder of either.")],
-    strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    path: Annotated[Path, typer.Argument(help="Python file, skill or folder.")],
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Find what keeps code from running inside one synchronous task. The exit code is 1 when there is an error.
+    """Find code that can't run in one synchronous task.
 
-    Looks for async functions, event loops, threads that are never joined, network calls without a timeout, and work
-    that goes on in the background; by syntax, so nothing is run.
+    Exit code 1: there is an error.
+
+    Reports async functions, event loops, threads that are never joined, network calls without a timeout, and
+    background work.
     """
     checked = check_path(path)
     problems = [as_problem(finding, str(file), strict=strict) for file, findings in checked for finding in findings]
@@ -69,7 +71,9 @@ def check_sync(
         for problem in problems:
             write_line(problem.render())
     wrong = sum(problem.severity == "error" for problem in problems)
-    warn_line(f"Checked {len(checked)} files: {wrong} errors, {len(problems) - wrong} warnings")
+    warn_line(
+        f"Checked {count(len(checked), 'file')}: {count(wrong, 'error')}, {count(len(problems) - wrong, 'warning')}"
+    )
     return 1 if wrong else 0
 
 
@@ -101,7 +105,7 @@ def _as_json(skill: SkillDefinition, reading: ContractReading) -> dict[str, obje
 def _as_line(skill: SkillDefinition, reading: ContractReading) -> str:
     contract = reading.contract
     if contract is None:
-        return f"{skill.name}  cannot be used: its contract has errors"
+        return f"{skill.name}  invalid contract"
     return f"{skill.name}  {'  '.join(_facts(skill, contract))}"
 
 
@@ -111,7 +115,7 @@ def _facts(skill: SkillDefinition, contract: SkillContract) -> list[str]:
         contract.execution_mode,
         f"autonomy {contract.autonomy_level}",
         f"effects {', '.join(contract.side_effects.kinds) or 'none'} ({contract.effect})",
-        f"may answer {', '.join(states)} in {contract.interaction.max_turns} turns" if states else "one turn",
+        f"states {', '.join(states)} in {contract.interaction.max_turns} turns" if states else "one turn",
         f"keeps {contract.state_persistence}",
         f"{contract.timeout_seconds:g}s",
     ]

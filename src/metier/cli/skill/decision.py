@@ -17,7 +17,7 @@ class Decision(Struct, frozen=True):
     @staticmethod
     def of_flags(*, yes: bool, no_trust: bool) -> "Decision":
         if yes and no_trust:
-            raise UsageError("--yes and --no-trust exclude each other")
+            raise UsageError("--yes and --no-trust are mutually exclusive")
         return Decision("trust" if yes else "keep_untrusted" if no_trust else None)
 
     def answer(self, proposal: Proposal) -> Answer:
@@ -26,7 +26,7 @@ class Decision(Struct, frozen=True):
             say(line)
         if self.flag is not None:
             return self.flag
-        _check_terminal("Read the report above, then pass --yes to install and trust, or --no-trust")
+        _check_terminal("Review the report above, then pass --yes to install and trust, or --no-trust")
         word = "Update" if proposal.previous else "Install"
         reply = _ask(f"{word} and trust it? [y]es, [u]ntrusted, [N]o: ")
         if reply in ("y", "yes"):
@@ -36,7 +36,7 @@ class Decision(Struct, frozen=True):
 
 def decide_interactively(question: str, *, flag: str) -> bool:
     """Yes or no from the terminal. Raises `UsageError` where there is none."""
-    _check_terminal(f"Pass {flag} to do it without a question")
+    _check_terminal(f"Pass {flag} to skip the question")
     return _ask(f"{question} [y/N]: ") in ("y", "yes")
 
 
@@ -63,7 +63,7 @@ def _ask(prompt: str) -> str:
 
 def _check_terminal(hint: str) -> None:
     if not _has_terminal():
-        raise UsageError("Nothing can be confirmed here: this is not a terminal", hint=hint)
+        raise UsageError("Cannot ask for confirmation: not a terminal", hint=hint)
 
 
 def _has_terminal() -> bool:

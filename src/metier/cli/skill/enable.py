@@ -22,7 +22,7 @@ from metier.skills.trust.judgement import is_trusted
 
 KEY = "skills.enabled"
 
-Names = Annotated[list[str], typer.Argument(help="The skills, by their names.")]
+Names = Annotated[list[str], typer.Argument(help="Skill names.")]
 
 
 def attach(app: typer.Typer) -> None:
@@ -31,27 +31,27 @@ def attach(app: typer.Typer) -> None:
 
 
 def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
-    """Put bundled or installed skills into play, in the settings that hold here."""
+    """Enable bundled or installed skills."""
     places = open_places(None)
     found = [_get_package(name, places) for name in names]
     own = [package for package in found if package.source not in OPT_IN]
     if own:
         name = own[0].definition.name
-        raise UsageError(f"Skill {name!r} is one of the workspace", hint="Those are always in play; nothing to enable")
+        raise UsageError(f"Skill {name!r} is a workspace skill", hint="Workspace skills are always enabled")
     kept = _read_enabled()
     if isinstance(kept, str) and kept != "none":
-        raise UsageError(f"{KEY} is {kept!r} already", hint="Every skill is enabled; `agent skills` says which can run")
+        raise UsageError(f"{KEY} is already {kept!r}", hint="All skills are enabled; run `agent skills` to list them")
     wanted = [canonical_name(package.definition.name) for package in found]
     change = _write((*(() if isinstance(kept, str) else kept), *wanted), mine=mine)
     _tell(change, as_json=as_json)
     for package in found:
         if not is_trusted(package):
             name = canonical_name(package.definition.name)
-            warn_line(f"warning: {name} is not trusted: it is not used until `agent skills trust {name}`")
+            warn_line(f"warning: {name} is not trusted and not used; to trust it, run `agent skills trust {name}`")
 
 
 def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
-    """Take skills out of play, in the settings that hold here. Their files stay."""
+    """Disable skills."""
     places = open_places(None)
     kept = _read_enabled()
     if isinstance(kept, str):
@@ -103,5 +103,8 @@ def _refuse_unknown(name: str, places: SkillPlaces, enabled: Sequence[str]) -> N
 
 def _not_found(name: str, places: SkillPlaces) -> SkillNotFound:
     known = {canonical_name(package.definition.name) for package in find_packages(places.roots).packages}
-    hint = hint_nearest(canonical_name(name), known) or "`agent skills` lists them; `agent skills add` installs others"
+    hint = (
+        hint_nearest(canonical_name(name), known)
+        or "Run `agent skills` to list them, or `agent skills add` to install one"
+    )
     return SkillNotFound(f"No skill is called {name!r}", hint=hint)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.options import AsJson, SkillsDir
+from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill import command as packages
 from metier.cli.skill import skills_command as files
@@ -14,9 +14,10 @@ from metier.errors import UsageError
 from metier.telemetry.excerpt import one_line
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
-    help="Say which skills can be used here and why not the others; add, enable, trust, test and remove them.",
+    help="List, add, trust and manage skills.",
 )
 app.registered_commands += [*packages.app.registered_commands, *files.app.registered_commands]
 attach_enabling(app)
@@ -26,7 +27,7 @@ _WIDTH = 100
 
 @app.callback(invoke_without_command=True)
 def skills(ctx: typer.Context) -> None:
-    """Say which skills can be used here and why not the others; add, enable, trust, test and remove them."""
+    """List, add, trust and manage skills."""
     if ctx.invoked_subcommand is None:
         _write(list(find_usable(None).rows))
 
@@ -35,13 +36,13 @@ def skills(ctx: typer.Context) -> None:
 def list_skills(
     *,
     skills_dir: SkillsDir = None,
-    with_all: Annotated[bool, typer.Option("--all", help="Write the others to stdout too, without reasons.")] = False,
-    only_active: Annotated[bool, typer.Option("--active", help="Leave the others out.")] = False,
+    with_all: Annotated[bool, typer.Option("--all", help="Also print inactive skills to stdout.")] = False,
+    only_active: Annotated[bool, typer.Option("--active", help="List only active skills.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the skills that can be used here; then the others, each with the reason and what to do about it."""
+    """List skills."""
     if with_all and only_active:
-        raise UsageError("--all and --active exclude each other", hint="Use one of them")
+        raise UsageError("--all and --active are mutually exclusive", hint="Use one of them")
     found = find_usable(skills_dir)
     rows = [row for row in found.rows if row["active"] or not only_active]
     if as_json:
@@ -86,9 +87,9 @@ def _write(rows: list[Row], *, with_all: bool = False) -> None:
     if with_all:
         return
     if not usable:
-        warn_line("No skill can be used here yet")
+        warn_line("No active skills")
     if others:
-        warn_line("Not in use here:")
+        warn_line("Inactive:")
     width = max((len(str(row["name"])) for row in others), default=0)
     for row in others:
         command = f"; {row['to_use']}" if row["to_use"] else ""

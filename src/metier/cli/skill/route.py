@@ -29,13 +29,13 @@ def attach(app: typer.Typer) -> None:
 
 
 def route(
-    request: Annotated[str, typer.Argument(help="What you would ask the agent to do.")],
-    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many skills to show.")] = DEFAULT_TOP_K,
+    request: Annotated[str, typer.Argument(help="Request to rank skills for.")],
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="Maximum number of skills.")] = DEFAULT_TOP_K,
     skills_dir: SkillsDir = None,
     with_all: AllSkills = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the active skills for a request: score on 0-100, name, and the words that matched."""
+    """Rank active skills for a request."""
     catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     index = open_index(catalog, cache_folder=cache_folder())
     similarities = open_similarities(
@@ -45,7 +45,7 @@ def route(
     )
     near = _wait_for(similarities, request) if similarities is not None else FoundSimilar()
     if near.failure:
-        warn_line(f"Skills are ranked by words alone: {near.failure}")
+        warn_line(f"Skills are ranked by words only: {near.failure}")
     candidates = rank_request(index, request, count=count, similar=near.ranked)
     if as_json:
         write_json(
@@ -59,7 +59,7 @@ def route(
     for candidate in candidates:
         write_line(f"{candidate.score:6.1f}  {candidate.skill_name}  ({candidate.reason})")
     if not candidates:
-        warn_line(f"None of {len(index)} skills shares a word with this request")
+        warn_line(f"None of {len(index)} skills matches this request")
     elif max(candidate.score for candidate in candidates) < DEFAULT_MIN_SCORE:
         warn_line(f"No skill reaches {DEFAULT_MIN_SCORE:g}, the score from which one counts as a candidate by default")
 

@@ -322,7 +322,7 @@ def _find_failures(package: SkillPackage, scene: _Scene, *, is_active: bool) -> 
 
 def _find_note(package: SkillPackage, scene: _Scene, *, is_active: bool, trusted: bool) -> str:
     if not is_active and (winner := _find_winner(package, scene)):
-        return f"hidden by the one of {winner.source}"
+        return f"overridden by the skill from {winner.source}"
     return "" if trusted else render_trust(is_trusted=False, was_trusted=package.trusted_digest is not None)
 
 
@@ -455,7 +455,7 @@ def _mark_unregistered(row: Row, damage: Problem) -> Row:
 def _find_reason(row: Row, status: SkillStatus | None, places: SkillPlaces) -> tuple[str, str]:
     name = str(row["name_canonical"])
     if status is not None and status.reason:
-        return f"cannot be loaded: {status.reason}", f"agent skills inspect {name}"
+        return f"cannot be loaded: {status.reason}", f"agent skills show {name}"
     if row["source"] in OPT_IN and not _is_enabled(name, places):
         return "not enabled", f"agent skills enable {name}"
     if status is not None and not status.trusted and row["source"] != "bundled":

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson, SkillsDir
-from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.skill.status import get_winner, open_skill_confinement
 from metier.cli.skill.workspace_skills import SkillPlaces, find_named_folder, open_places
 from metier.context.disclosure import DisclosureLimits, SkillText, disclose_overview, render_catalog
@@ -96,7 +96,7 @@ def _review_form(skill: SkillDefinition) -> Iterator[Problem]:
     strict = load_skill(skill.folder, strict=True, id=skill.id).problems
     if has_errors(strict):
         reason = next(problem for problem in strict if problem.severity == "error")
-        message = f"Tools that follow the specification to the letter may refuse it: {reason.message}"
+        message = f"Tools that apply the specification strictly may reject it: {reason.message}"
         hint = "`agent skills validate --strict` lists all deviations"
         yield _remark(skill, "not_strict", message, line=reason.line, hint=hint)
 
@@ -104,23 +104,23 @@ def _review_form(skill: SkillDefinition) -> Iterator[Problem]:
 def _review_description(skill: SkillDefinition) -> Iterator[Problem]:
     text = " ".join(skill.description.split())
     if len(text) < SHORT_DESCRIPTION:
-        hint = "Say what it does and when it is to be used; a model chooses by this text alone"
-        yield _remark(skill, "description_short", f"The description has {len(text)} characters only", hint=hint)
+        hint = "Describe what it does and when to use it; models choose a skill by this text"
+        yield _remark(skill, "description_short", f"The description has {len(text)} characters", hint=hint)
     elif text.isascii() and not _WHEN.search(text):
         hint = "Add a sentence like: Use it when a task asks for …"
         yield _remark(skill, "description_when", "The description does not say when to use the skill", hint=hint)
     if _PERSON.match(text):
         hint = "Write what it does: Extracts text from …"
-        yield _remark(skill, "description_person", "The description addresses a person", hint=hint)
+        yield _remark(skill, "description_person", "The description addresses the reader", hint=hint)
     if not skill.license:
-        hint = "Without one others may not use it: add 'license: Apache-2.0' or the license you want"
-        yield _remark(skill, "no_license", "The skill names no license", hint=hint)
+        hint = "Without a license others cannot use it: add 'license: Apache-2.0' or another license"
+        yield _remark(skill, "no_license", "The skill has no license", hint=hint)
 
 
 def _review_body(skill: SkillDefinition) -> Iterator[Problem]:
     lines, tokens = skill.body.count("\n"), estimate_tokens(skill.body)
     if not skill.body.strip():
-        yield _remark(skill, "body_empty", "The skill has no instructions", hint="Say how the work is done, in steps")
+        yield _remark(skill, "body_empty", "The skill has no instructions", hint="Describe the work in steps")
     if lines > MAX_BODY_LINES or tokens > MAX_BODY_TOKENS:
         message = f"The body has {lines} lines, about {tokens} tokens"
         hint = f"Keep it below {MAX_BODY_LINES} lines and {MAX_BODY_TOKENS} tokens; move detail into references/"
@@ -135,16 +135,14 @@ def _review_mentions(skill: SkillDefinition) -> Iterator[Problem]:
         named |= links | mentions
         for path in sorted(links):
             if path and not _is_inside(skill.folder, path):
-                yield _remark(
-                    skill, "link_broken", f"The link to {path!r} leads nowhere", severity="error", line=number
-                )
+                yield _remark(skill, "link_broken", f"The link to {path!r} is broken", severity="error", line=number)
         for path in sorted(mentions - links):
             if not _is_inside(skill.folder, path):
                 yield _remark(skill, "file_missing", f"The text names {path!r}, which is not there", line=number)
     for file in list_files(skill.folder):
         if file.path.startswith("references/") and file.path not in named and file.path not in skill.body:
-            message = f"Nothing in the body leads to {file.path!r}"
-            yield _remark(skill, "file_unnamed", message, hint="Name it and say when to read it, or remove it")
+            message = f"The body does not mention {file.path!r}"
+            yield _remark(skill, "file_unnamed", message, hint="Mention it and when to read it, or remove it")
 
 
 def _review_scripts(skill: SkillDefinition) -> Iterator[Problem]:
@@ -154,9 +152,9 @@ def _review_scripts(skill: SkillDefinition) -> Iterator[Problem]:
         except ToolFailed:
             continue  # the trial says what is wrong with it
         if not _METADATA.search(text.replace(b"\r\n", b"\n")):
-            hint = "Start it with '# /// script', so that it runs the same everywhere"
+            hint = "Start it with '# /// script'so that it runs the same everywhere"
             name = f"scripts/{script.path.name}"
-            yield _remark(skill, "script_metadata", f"{name!r} does not say what it needs (PEP 723)", hint=hint)
+            yield _remark(skill, "script_metadata", f"{name!r} does not declare its dependencies (PEP 723)", hint=hint)
 
 
 def _review_bytes(skill: SkillDefinition) -> Iterator[Problem]:
@@ -167,14 +165,14 @@ def _review_bytes(skill: SkillDefinition) -> Iterator[Problem]:
         yield _remark(skill, "not_plain", error.message, severity="error", hint=hint)
         return
     for place in report.hidden_characters:
-        hint = "Remove it: a person does not see it, a model reads it"
+        hint = "Remove it: users do not see it, but models read it"
         yield _remark(skill, "hidden_character", f"Hidden character in {place}", severity="error", hint=hint)
     for name in report.large_file_pointers:
         hint = "Commit the file itself; pointers are not followed"
         yield _remark(skill, "large_file_pointer", f"{name!r} is a Git LFS pointer", hint=hint)
     for name in report.binaries:
-        hint = "It cannot be reviewed: ship the source"
-        yield _remark(skill, "machine_code", f"{name!r} is machine code", hint=hint)
+        hint = "Include the source so that it can be reviewed"
+        yield _remark(skill, "machine_code", f"{name!r} is a binary", hint=hint)
 
 
 def _prose(skill: SkillDefinition) -> Iterator[tuple[int, str]]:
@@ -246,7 +244,7 @@ async def try_skill(package: SkillPackage, calls: list[ScriptCase], places: Skil
         trials = [await _try_help(toolbox, package, script) for script in discover_scripts(package.definition)]
         for name, script, args in _list_calls(package, calls, Path(folder)):
             if missing := [arg for arg in args if arg.startswith("{") and arg.endswith("}")]:
-                trials.append(Trial(name=name, ok=True, warning=f"not tried: {missing[0]} is known in a run only"))
+                trials.append(Trial(name=name, ok=True, warning=f"not tried: {missing[0]} is only known during a run"))
             else:
                 trials.append(await _try_json(toolbox, package, name=name, script=script, args=args))
     return [*trials, *(await _try_toolsets(package, confinement))]
@@ -335,15 +333,14 @@ def attach(app: typer.Typer) -> None:
 
 
 def try_out(
-    name: Annotated[str, typer.Argument(help="The skill's name, or the path of its folder.")],
-    no_run: Annotated[bool, typer.Option("--no-run", help="Read only; execute nothing of the skill.")] = False,
+    name: Annotated[str, typer.Argument(help="Skill name or folder.")],
+    no_run: Annotated[bool, typer.Option("--no-run", help="Don't run any code of the skill.")] = False,
     skills_dir: SkillsDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Try a skill's scripts and toolsets, check its evals, and say what a reviewer would.
+    """Test a skill's scripts and toolsets, and review it.
 
-    Each script is asked for its help; the calls that `entrypoint` and `evals/` write down are made and must answer in
-    JSON. The exit code is 1 when there is an error.
+    Calls defined by `entrypoint` and `evals/` must return JSON. Exit code 1: there is an error.
     """
     places = open_places(skills_dir)
     package = _find_package(name, places)
@@ -367,18 +364,16 @@ def try_out(
 
 
 def run(
-    skill: Annotated[str, typer.Argument(help="The skill's name, or the path of its folder.")],
-    script: Annotated[str | None, typer.Argument(help="The script; left out, the scripts are listed.")] = None,
-    args: Annotated[list[str] | None, typer.Argument(help="Arguments for the script, best after --.")] = None,
-    text: Annotated[
-        bool, typer.Option("--text", help="Take the output as it is: no --json is added, nothing is parsed.")
-    ] = False,
+    skill: Annotated[str, typer.Argument(help="Skill name or folder.")],
+    script: Annotated[str | None, typer.Argument(help="Script name. Default: list the scripts.")] = None,
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after `--`.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Don't pass --json to the script or parse its output.")] = False,
     skills_dir: SkillsDir = None,
 ) -> int:
-    """Call a script the way a model does, and print the tool's JSON answer. Options stand before the skill's name.
+    """Run a skill's script as a model would.
 
-    Trust, limits and environment are those of a run. The exit code is 0 when the answer says success, 5 when the skill
-    is not trusted, else 1.
+    Trust, limits and environment are those of a run. Exit codes: 0 success, 5 the skill is not trusted, 1 any
+    other error.
     """
     places = open_places(skills_dir)
     package = _find_package(skill, places)
@@ -423,15 +418,15 @@ def _find_refusal(package: SkillPackage) -> Problem | None:
     try:
         check_trusted(package)
     except SkillNotTrusted as error:
-        message = f"{error.message}: nothing of it was executed"
+        message = f"{error.message}; no code was run"
         return Problem(severity="error", code="not_trusted", message=message, hint=error.hint)
     return None
 
 
 def _no_evals(package: SkillPackage) -> Problem:
-    hint = 'Write what people ask for and what they expect into evals/evals.json: {"evals": [{"prompt": …}]}'
+    hint = 'Add example requests and expected results to evals/evals.json: {"evals": [{"prompt": …}]}'
     return Problem(
-        severity="warning", code="no_evals", message="There are no evals", file=str(package.folder), hint=hint
+        severity="warning", code="no_evals", message="The skill has no evals", file=str(package.folder), hint=hint
     )
 
 
@@ -447,7 +442,7 @@ def _write(package: SkillPackage, trials: list[Trial], problems: list[Problem], 
     counts = Counter(problem.severity for problem in problems)
     failed = sum(not trial.ok for trial in trials)
     passed = f"{len(trials) - failed} of {len(trials)} trials passed"
-    warn_line(f"{passed}, {counts['error']} errors, {counts['warning']} warnings")
+    warn_line(f"{passed}, {count(counts['error'], 'error')}, {count(counts['warning'], 'warning')}")
 
 
 def _shorten(problem: Problem, package: SkillPackage) -> Problem:

@@ -100,5 +100,5 @@ def _find_directory(skills_dir: Path | None, settings: Settings) -> Path:
     if skills_dir is None:
         return current_workspace() / settings.skills.dir
     if not skills_dir.is_dir():
-        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Give a folder that has skills in it")
+        raise UsageError(f"Folder {str(skills_dir)!r} does not exist", hint="Pass a folder with skills")
     return skills_dir

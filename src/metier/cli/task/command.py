@@ -1,7 +1,6 @@
 """`agent task`: which task definitions a workspace has, what one does, whether it is right; and run it."""
 
 import json
-import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -15,6 +14,7 @@ from metier.cli.run.run_request import leave_to_workers
 from metier.cli.shared.options import (
     AsJson,
     Ci,
+    CommandGroup,
     Config,
     Detach,
     Events,
@@ -24,7 +24,7 @@ from metier.cli.shared.options import (
     Verbose,
     check_timeout,
 )
-from metier.cli.shared.output import problem_as_json, write_json, write_line
+from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place, open_run_place
 from metier.cli.task.list_tasks import app as listing
 from metier.cli.task.list_tasks import find_tasks
@@ -44,21 +44,22 @@ from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
 
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List, show, check and run the task definitions of the workspace.",
+    help="List, show and run task definitions.",
 )
 
 app.registered_commands += listing.registered_commands
 
 MAX_INPUT_BYTES = 1_000_000
-TaskId = Annotated[str, typer.Argument(help="The task: the path of its folder below `tasks/`.")]
+TaskId = Annotated[str, typer.Argument(help="Task ID: its folder in `tasks/`.")]
 
 
 @app.command()
 def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> None:
-    """Show a task: its inputs, its steps, and what each of them uses."""
+    """Show a task's inputs and steps."""
     definition = get_task(open_place(config), task)
     if as_json:
         write_json(task_as_json(definition))
@@ -79,28 +80,26 @@ def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> Non
 def run(
     task: TaskId,
     *,
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="An input, as name=value; may be given several times.")
-    ] = None,
+    inputs: Annotated[list[str] | None, typer.Option("--input", help="Input as name=value (repeatable).")] = None,
     input_file: Annotated[
-        Path | None, typer.Option("--input-file", help="A JSON file with inputs; --input counts before it.")
+        Path | None, typer.Option("--input-file", help="JSON file with inputs; --input overrides it.")
     ] = None,
-    agent: Annotated[str, typer.Option("--agent", help="Who does the steps that name no agent.")] = "",
+    agent: Annotated[str, typer.Option("--agent", help="Agent for steps that name none.")] = "",
     profile: Annotated[
         Literal["guarded", "strict"] | None,
-        typer.Option("--profile", help="What happens where no rule speaks; a task is never less than guarded."),
+        typer.Option("--profile", help="Default when no rule matches. Default: guarded."),
     ] = None,
-    provider: Annotated[str | None, typer.Option("--provider", help="Who answers; `offline` needs no key.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The model, or provider/model.")] = None,
+    provider: Annotated[str | None, typer.Option("--provider", help="Model provider; `offline` needs no key.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Model, or provider/model.")] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run/--no-dry-run", help="Plan every step and say what it would take; send and run nothing."
-        ),
+        typer.Option("--dry-run/--no-dry-run", help="Show the plan; call no model, start no process."),
     ] = False,
-    max_turns: Annotated[int | None, typer.Option("--max-turns", help="How many turns each step may take.")] = None,
-    max_cost_usd: Annotated[float | None, typer.Option("--max-cost-usd", help="What all of it may cost.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="How long it may take, in seconds.")] = None,
+    max_turns: Annotated[int | None, typer.Option("--max-turns", help="Maximum number of turns per step.")] = None,
+    max_cost_usd: Annotated[
+        float | None, typer.Option("--max-cost-usd", help="Maximum total cost in US dollars.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Timeout in seconds.")] = None,
     detach: Detach = False,
     as_json: AsJson = False,
     output_format: Output = "text",
@@ -110,7 +109,7 @@ def run(
     events: Events = False,
     config: Config = None,
 ) -> int:
-    """Run a task, step by step; `agent resume` goes on at the step that failed or was interrupted.
+    """Run a task step by step.
 
     Exit codes are those of `agent run`.
     """
@@ -138,16 +137,17 @@ def run(
     return drive_run(place, start, View(output=output, quiet=quiet, verbosity=shown, timeout_seconds=timeout, is_ci=ci))
 
 
-@app.command()
+@app.command(hidden=True)
 def validate(
-    task: Annotated[str, typer.Argument(help="The task; without one, all of them.")] = "",
+    task: Annotated[str, typer.Argument(help="Task ID. Default: all tasks.")] = "",
     *,
     as_json: AsJson = False,
     config: Config = None,
 ) -> int:
-    """Check tasks: files, steps, what bodies and lists name, rules, schemas. Exit code 1: there is an error.
+    """Check task definitions.
 
-    A step that can never run or never succeed is an error too. `agent validate` checks the whole project.
+    Exit code 1: a task has an error.
+
     """
     place = open_place(config)
     found = [each for each in find_tasks(place) if not task or fold_id(each.id) == fold_id(task)]
@@ -171,7 +171,7 @@ def _write_problems(problems: Mapping[str, tuple[Problem, ...]]) -> None:
     for of_task in problems.values():
         for problem in of_task:
             write_line(problem.render())
-    sys.stderr.write(f"Checked {len(problems)} tasks\n")
+    warn_line(f"Checked {count(len(problems), 'task')}")
 
 
 def _describe_step(task: TaskDefinition, number: int) -> list[str]:
@@ -179,7 +179,7 @@ def _describe_step(task: TaskDefinition, number: int) -> list[str]:
     lines = [f"agent {step.agent}"] if step.agent else []
     for name, names in (("tools", step.tools), ("skills", step.skills), ("tasks", step.tasks)):
         lines += [f"{name}: {', '.join(names) or 'none'}"] if names is not None else []
-    lines += ["the result is JSON by its output_schema"] if step.output_schema is not None else []
+    lines += ["the result is JSON that matches output_schema"] if step.output_schema is not None else []
     return [*lines, *(f"done: {render_criterion(criterion)}" for criterion in step.acceptance)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from metier.cli.shared.options import AsJson, Config
-from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
@@ -29,7 +29,10 @@ def find_tasks(place: Host) -> list[FoundDefinition]:
 
 @app.command("list")
 def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
-    """List the tasks of this workspace. Exit code 1: one of them cannot be used."""
+    """List tasks.
+
+    Exit code 1: a task is invalid.
+    """
     place = open_place(config)
     tasks = find_tasks(place)
     duplicates = list_duplicates(place.workspace, "tasks", FILE_NAME)
@@ -37,7 +40,7 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
         warn_line(problem.render())
     if not tasks and not duplicates:
         write_json([]) if as_json else None
-        warn_line("There are no tasks here; write '.agent/tasks/<id>/TASK.md'")
+        warn_line("No tasks; create one in '.agent/tasks/<id>/TASK.md'")
         return 0
     # Checking a task looks at all that it names: agents, skills, tools and rules.
     from metier.runtime.checks.validation import find_all_problems
@@ -63,7 +66,7 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
         )
     for task_id, reading in [] if as_json else found:
         if reading.task is None or task_id in broken:
-            write_line(f"{task_id}  cannot be used; see `agent task validate {task_id}`")
+            write_line(f"{task_id}  is invalid; see `agent check tasks {task_id}`")
         else:
-            write_line(f"{task_id}  {len(reading.task.steps)} steps  {reading.task.description}".rstrip())
+            write_line(f"{task_id}  {count(len(reading.task.steps), 'step')}  {reading.task.description}".rstrip())
     return 1 if broken or duplicates else 0

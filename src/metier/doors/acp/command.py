@@ -16,11 +16,10 @@ PROTOCOL_VERSION = 1
 
 
 @app.command()
-def acp(*, config: Annotated[Path | None, typer.Option("--config", help="The settings file to use.")] = None) -> int:
-    """Talk to an editor by the Agent Client Protocol, on stdin and stdout, until it closes them.
+def acp(*, config: Annotated[Path | None, typer.Option("--config", help="Settings file.")] = None) -> int:
+    """Serve an editor over the Agent Client Protocol.
 
-    An approval that the editor's dialog does not answer waits in `agent approvals`; a conversation is one of
-    `agent chat`, and continues in either.
+    Approvals that the editor doesn't answer wait in `agent approvals`.
     """
     source, sink = claim_streams()
     anyio.run(_serve, Connection(source, sink), config)
