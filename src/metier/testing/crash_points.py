@@ -35,6 +35,8 @@ REACHED, ARMED = "reached", "armed"
 
 _NUMBER = re.compile(r"\d{3,}")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
+_CHANGE = re.compile(r"^(?:WITH .*?\) )?(INSERT|UPDATE|DELETE)(?: OR \w+)?(?: INTO| FROM)? (\w+)")
+"""A statement that changes a table; an append of entries begins with the lease that it needs."""
 _HASH = re.compile(r"[0-9a-f]{16,}")
 
 
@@ -170,20 +172,11 @@ def build_connection_class(points: Points) -> type[sqlite3.Connection]:
         def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
             if sql == "COMMIT":
                 points.reach("sqlite:commit:before")
-            elif sql.startswith(_CHANGES):
-                points.reach(f"sqlite:{_name_change(sql)}:before")
+            elif change := _CHANGE.search(sql):
+                points.reach(f"sqlite:{change[1].lower()}:{change[2]}:before")
             return super().execute(sql, parameters)  # pyright: ignore[reportArgumentType]  handed on as it came
 
     return PointedConnection
-
-
-_CHANGES = ("INSERT", "UPDATE", "DELETE")
-
-
-def _name_change(sql: str) -> str:
-    """What a statement does to which table, e.g. `insert:journal`."""
-    words = sql.replace(" OR IGNORE", "").replace(" OR REPLACE", "").replace(" INTO", "").replace(" FROM", "").split()
-    return f"{words[0].lower()}:{words[1]}"
 
 
 class PointedTool:
