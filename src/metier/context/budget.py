@@ -12,12 +12,12 @@ from metier.context.layers import (
     SYSTEM_LAYERS,
     Exchange,
     LayerName,
-    PrefixHashes,
     Prompt,
     StablePart,
     build_messages,
     build_opening,
     build_system,
+    hash_prefix,
     read_stable,
     render_steps,
 )
@@ -60,7 +60,6 @@ class PromptMemory(Struct, frozen=True, kw_only=True):
     prompts: Kept[Prompt] = field(default_factory=Kept[Prompt])
     """Without the run."""
     stable: Kept[StablePart] = field(default_factory=Kept[StablePart])
-    prefixes: PrefixHashes = field(default_factory=PrefixHashes)
 
 
 class FittedPrompt(Struct, frozen=True, kw_only=True):
@@ -124,7 +123,7 @@ def fit(
         tool_schema_tokens=ceil(schema_tokens * factor),
         trimmed=tuple(trimmer.labels),
         trims=tuple(trimmer.trims),
-        prefix_hash=memory.prefixes.of(stable.system, tools),
+        prefix_hash=hash_prefix(stable.system, tools),
         is_close=estimated * factor > CLOSE_TO_LIMIT * budget.limit,
     )
 

@@ -254,28 +254,14 @@ def _tell_result(part: Part) -> tuple[Part, ...]:
     return (TextPart(text=f"Result of {part.name}:\n{fence(part.text, tag=TOOL_OUTPUT)}"), *part.media)
 
 
-class PrefixHashes:
-    """Identity of the part of a request that a prompt cache can reuse. Tools are gone through once, not every turn."""
-
-    def __init__(self) -> None:
-        self._tools: tuple[ToolSpec, ...] = ()
-        self._begun = hashlib.sha256()
-        """Has taken in the tools; they are the same object turn after turn."""
-        self._system: tuple[SystemBlock, ...] | None = None
-        self._hash = ""
-        """Of both."""
-
-    def of(self, system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
-        if tools is self._tools and system is self._system:
-            return self._hash
-        if tools is not self._tools:
-            text = "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools)
-            self._tools, self._begun = tools, hashlib.sha256(text.encode())
-        digest = self._begun.copy()
-        for block in system:
-            digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
-        self._system, self._hash = system, digest.hexdigest()[:16]
-        return self._hash
+def hash_prefix(system: tuple[SystemBlock, ...], tools: tuple[ToolSpec, ...]) -> str:
+    """Return the identity of the part of a request that a prompt cache can reuse."""
+    digest = hashlib.sha256(
+        "".join(json.dumps([tool.name, tool.description, tool.input_schema]) for tool in tools).encode()
+    )
+    for block in system:
+        digest.update(block.text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()[:16]
 
 
 class Capped(NamedTuple):

@@ -216,7 +216,7 @@ def fit_request(
     model = state.started.model if state.started else services.model.name
     request = ModelRequest(
         model=model,
-        messages=services.cache.messages.keep(fitted.messages),
+        messages=fitted.messages,
         system=fitted.system,
         tools=tools,
         max_tokens=services.model.max_tokens,
