@@ -17,9 +17,10 @@ from bench.table import Row
 from metier.events.record import EventRecord
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import Delta, ModelRequest, Observer
+from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.telemetry.redaction import build_redactor
@@ -135,6 +136,6 @@ async def _run(folder: Path) -> Sequence[EventRecord | Delta]:
     )  # fmt: skip
     recorder = _Recorder()
     async with open_runtime(place) as runtime:
-        state = await runtime.start(RunRequest(task="Count"), Watch(sinks=[recorder], observe=recorder.observe))
+        state = await runtime.start(RunRequest(task="Count"), DriveOptions(sinks=[recorder], observe=recorder.observe))
     assert state.status == "completed", state.failure
     return recorder.told

@@ -16,12 +16,13 @@ from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
@@ -94,7 +95,7 @@ def make_place(folder: Path, script: Sequence[Line]) -> tuple[Host, ScriptedProv
 async def run_with(folder: Path, ask: Asker | None, *script: Line) -> tuple[RunState, ScriptedProvider]:
     place, provider = make_place(folder, script)
     async with open_runtime(place) as runtime:
-        state = await runtime.start(RunRequest(task="write"), Watch(ask=ask))
+        state = await runtime.start(RunRequest(task="write"), DriveOptions(ask=ask))
         await check_replay(runtime, state.run_id)
     return state, provider
 
@@ -185,7 +186,7 @@ async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_pa
             await runtime.approvals.decide(question, Reply(decision="denied", by="eve", reason="Faster"))
             return Reply(decision="approved", by="ada", remember=True)
 
-        state = await runtime.start(RunRequest(task="write"), Watch(ask=ask))
+        state = await runtime.start(RunRequest(task="write"), DriveOptions(ask=ask))
         (question,) = await runtime.approvals.find_all()
         attempts = await runtime.approvals.attempts(question)
 
@@ -282,7 +283,7 @@ async def test_an_access_file_that_breaks_during_a_run_parks_it_until_it_is_mend
     (tmp_path / ".agent").mkdir()
     place, _ = make_place(tmp_path, (write(ACCESS, "{"), says("Done.")))
     async with open_runtime(place) as runtime:
-        state = await runtime.start(RunRequest(task="write"), Watch(ask=Prompter(Person("y"), "ada")))
+        state = await runtime.start(RunRequest(task="write"), DriveOptions(ask=Prompter(Person("y"), "ada")))
         assert state.pause is not None
         assert "tool-access.json' cannot be used: The file is not JSON" in state.pause.reason
 
@@ -418,7 +419,7 @@ async def test_calls_about_one_file_are_asked_about_one_after_the_other(tmp_path
 async def test_a_run_without_a_person_waits_for_all_calls_of_a_reply(tmp_path: Path) -> None:
     place, _ = make_place(tmp_path, (write_both(), says("Done.")))
     async with open_runtime(place) as runtime:
-        state = await runtime.start(RunRequest(task="write"), Watch())
+        state = await runtime.start(RunRequest(task="write"), DriveOptions())
         waiting = await runtime.approvals.find_all(run_id=state.run_id, status="open")
         assert [question.arguments["path"] for question in waiting] == ["a.txt", "b.txt"]
         await runtime.approvals.decide(waiting[1], Reply(decision="approved", by="ada"))

@@ -9,11 +9,12 @@ from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
@@ -44,7 +45,7 @@ class Terminal:
             provider=self.provider,
         )
         async with open_runtime(place) as runtime:
-            state = await runtime.start(RunRequest(task="look"), Watch(ask=ask))
+            state = await runtime.start(RunRequest(task="look"), DriveOptions(ask=ask))
             report = await replay_run(runtime, state.run_id)
             assert report.outcome.divergence is None
         log = self.folder / "runs" / state.run_id / "events.jsonl"

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 
 import metier
 from metier import errors
-from metier.runtime import run_status
+from metier.runtime import status
 from metier.server import api
 
 pytestmark = pytest.mark.slow
@@ -27,8 +27,8 @@ def read(page: str) -> str:
 
 def test_every_exit_code_is_in_the_reference() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.MetierError)]
-    used = {kind.exit_code for kind in kinds} | set(run_status.SIGNALS.values())
-    constants = {name: value for name, value in vars(run_status).items() if name.isupper() and isinstance(value, int)}
+    used = {kind.exit_code for kind in kinds} | set(status.SIGNALS.values())
+    constants = {name: value for name, value in vars(status).items() if name.isupper() and isinstance(value, int)}
     used |= {value for name, value in constants.items() if not name.startswith("MAX_")}
 
     codes, _, named = read("exit-codes.md").partition("## Errors")

@@ -12,10 +12,11 @@ from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import ToolFailed
+from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, says
@@ -111,7 +112,7 @@ async def open_at(
 
 async def carry_out(runtime: Runtime, *, task: str = "take notes", stopper: Stopper | None = None) -> RunState:
     """From the start to the end, answering whatever is asked."""
-    state = await runtime.start(RunRequest(task=task), Watch(stopper=stopper))
+    state = await runtime.start(RunRequest(task=task), DriveOptions(stopper=stopper))
     return await answer_all(runtime, state)
 
 

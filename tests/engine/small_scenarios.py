@@ -5,6 +5,7 @@ import dataclasses
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,9 +19,10 @@ from metier.engine.loop import Driver
 from metier.engine.projection import project
 from metier.engine.services import Services
 from metier.engine.state.fold import apply
+from metier.runtime.driver import DriveOptions, RunDriver
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import DATABASE
@@ -169,17 +171,19 @@ class TalkativeLog(RunLog):
             apply(self.state, entry)
 
 
-class TalkativeRuntime(Runtime):
-    async def _open_log(self, lease: Lease, services: Driver, watch: Watch) -> RunLog:
-        log = await super()._open_log(lease, services, watch)
+class TalkativeDriver(RunDriver):
+    async def _open_log(
+        self, lease: Lease, services: Driver, options: DriveOptions, *, known: Sequence[Entry]
+    ) -> RunLog:
+        log = await super()._open_log(lease, services, options, known=known)
         return TalkativeLog(log.state, store=log._store, lease=lease, writer=log._writer)  # pyright: ignore[reportPrivateUsage]
 
 
 def build_early_events(folder: Path, reach: Reach) -> Scenario:
-    return dataclasses.replace(build(folder, reach), open_runtime=TalkativeRuntime)
+    return dataclasses.replace(build(folder, reach), open_runtime=partial(Runtime, driver=TalkativeDriver))
 
 
-class RashRuntime(Runtime):
+class RashDriver(RunDriver):
     """Repeats whatever was under way, as most others do."""
 
     async def _take_answer(
@@ -199,7 +203,7 @@ class RashRuntime(Runtime):
 
 
 def build_rash_recovery(folder: Path, reach: Reach) -> Scenario:
-    return dataclasses.replace(build(folder, reach), open_runtime=RashRuntime)
+    return dataclasses.replace(build(folder, reach), open_runtime=partial(Runtime, driver=RashDriver))
 
 
 class NaiveStore(StoreWrapper):

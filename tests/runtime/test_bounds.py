@@ -1,12 +1,12 @@
 """How often a process looks for requests to end its runs."""
 
-from metier.runtime.runs import LOOK_SECONDS, MOST_LOOKS, find_pause
+from metier.runtime.driver import MAX_POLLS_PER_SECOND, POLL_SECONDS, poll_interval
 
 
 def test_a_process_with_few_runs_looks_twice_a_second_for_each() -> None:
-    assert find_pause(1) == find_pause(100) == LOOK_SECONDS == 0.5
+    assert poll_interval(1) == poll_interval(100) == POLL_SECONDS == 0.5
 
 
 def test_a_process_with_many_runs_looks_no_oftener_in_a_second_for_all_of_them_together() -> None:
     for runs in (500, 2000, 10_000):
-        assert runs / find_pause(runs) <= MOST_LOOKS
+        assert runs / poll_interval(runs) <= MAX_POLLS_PER_SECOND

@@ -18,11 +18,12 @@ from metier.messages import Message
 from metier.providers.base import ModelRequest
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
 from metier.runtime.chat.conversations import SUMMARIZER, read_conversation
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.prompts import show_turn
 from metier.runtime.host import Host
 from metier.runtime.records.pins import find_instructions
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.store.failures import LeaseHeld, RunUnknown, VersionConflictError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -219,11 +220,11 @@ async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_mes
     async with chatting(build_place(tmp_path, model)) as chat:
         stopper = Stopper(0)
         stopper.request("the test")
-        stopped = await chat.send("Do it", Watch(stopper=stopper))
+        stopped = await chat.send("Do it", DriveOptions(stopper=stopper))
         assert stopped.status == "paused"
         turn = await chat.find_open_turn()
         assert turn is not None
-        assert turn.kind == "stopped"
+        assert turn.wait_kind == "stopped"
 
         done = await chat.go_on()
         assert done is not None
@@ -232,7 +233,7 @@ async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_mes
 
         stopper = Stopper(0)
         stopper.request("the test")
-        second = await chat.send("Do another", Watch(stopper=stopper))
+        second = await chat.send("Do another", DriveOptions(stopper=stopper))
         await chat.send("Never mind")
 
         assert (await chat.runtime.read(second.run_id)).status == "canceled"
@@ -244,7 +245,7 @@ async def test_a_message_that_is_refused_leaves_the_turn_to_whoever_drives_it(tm
     async with chatting(build_place(tmp_path, model)) as chat:
         stopper = Stopper(0)
         stopper.request("the test")
-        stopped = await chat.send("Do it", Watch(stopper=stopper))
+        stopped = await chat.send("Do it", DriveOptions(stopper=stopper))
         store = chat.runtime.store
         lease = await store.take_lease(stopped.run_id, owner="somebody else", seconds=600)
 

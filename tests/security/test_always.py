@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
+from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.testing.scripted import Line, says
 from metier.tools.web.web_fetch import WebFetch
 
@@ -51,7 +52,7 @@ async def test_always_reaches_as_far_as_what_was_shown(tmp_path: Path, first: Li
         return Reply(decision="approved", by="ada", remember=True)
 
     async with open_runtime(drill.place) as runtime:
-        state = await runtime.start(RunRequest(task="work"), Watch(ask=always))
+        state = await runtime.start(RunRequest(task="work"), DriveOptions(ask=always))
 
     assert state.status == "completed"
     assert len(questions) == asked

@@ -9,8 +9,9 @@ from teams import Call, Cast, Line, write, write_agents
 from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart
 from metier.providers.base import ModelRequest, Observer
-from metier.runtime.child_runs import ChildRunStart, request_task
+from metier.runtime.child_runs import request_task
 from metier.runtime.host import Host
+from metier.runtime.requests import RunRequest
 from metier.settings.model import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_scenario import Reach, Scenario
@@ -64,10 +65,10 @@ def build_task(folder: Path, reach: Reach) -> Scenario:
         write(workspace, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
     place = build_place(folder, Echo({}), RecordedEffect("keep", "keyed", effects, reach))
 
-    def commission(here: Host) -> ChildRunStart:
+    def build_request(here: Host) -> RunRequest:
         return request_task(here, "ten", {"topic": "tides"})
 
-    return Scenario(place=place, task="Ten", commission=commission, effects=effects, settle=build_settle(effects))
+    return Scenario(place=place, task="Ten", build_request=build_request, effects=effects, settle=build_settle(effects))
 
 
 def _file(number: int) -> str:

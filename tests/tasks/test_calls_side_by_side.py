@@ -10,9 +10,9 @@ from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import StepFinished
 from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ async def test_calls_side_by_side_are_bounded_like_one_call_with_tasks(tmp_path:
     async with open_team(
         tmp_path, cast, tools=[Meeting(2)], max_children_per_call=3, max_parallel_children=2, max_turns=40
     ) as runtime:
-        state = await runtime.start(RunRequest(task="Look"), Watch(sinks=[most]))
+        state = await runtime.start(RunRequest(task="Look"), DriveOptions(sinks=[most]))
         entries = await read_entries(runtime.store, state.run_id)
 
     assert (state.status, len(state.children), most.seen) == ("completed", 5, 2)

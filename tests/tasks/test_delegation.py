@@ -10,11 +10,11 @@ from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
 from metier.engine.stopper import Stopper
 from metier.ids import CHILD
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch
 from metier.tools.base import ToolContext, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -290,7 +290,7 @@ async def test_signal_stops_the_child_and_the_parent_goes_on_later(tmp_path: Pat
     )
 
     async with open_team(tmp_path, cast, tools=[Stop("stop", "read")]) as runtime:
-        state = await runtime.start(RunRequest(task="Go"), Watch(stopper=stopper))
+        state = await runtime.start(RunRequest(task="Go"), DriveOptions(stopper=stopper))
         below = await runtime.read(state.children[0].run_id)
         ended = await runtime.resume(state.run_id)
 

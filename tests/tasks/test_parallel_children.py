@@ -14,12 +14,12 @@ from metier.engine.entries.task import ChildEnded, ChildRequested
 from metier.engine.journal import read_entries
 from metier.events.record import EventRecord
 from metier.ids import CHILD
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import drive_for_a_while, wake_decided
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch
 from metier.testing.recorded_effect import describe_deed
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
@@ -193,7 +193,7 @@ async def test_no_more_children_are_driven_at_once_than_the_setting_says(tmp_pat
     most = Most()
 
     async with open_team(tmp_path, cast, tools=[meeting], max_turns=60, max_parallel_children=2) as runtime:
-        state = await runtime.start(RunRequest(task="Look"), Watch(sinks=[most]))
+        state = await runtime.start(RunRequest(task="Look"), DriveOptions(sinks=[most]))
 
     assert state.status == "completed"
     assert most.seen == 2
@@ -269,7 +269,7 @@ async def test_person_at_the_terminal_is_asked_one_question_at_a_time(tmp_path: 
         return Reply(decision="approved", by="kim")
 
     async with open_team(tmp_path, cast, tools=[look, meeting], max_turns=30) as runtime:
-        state = await runtime.start(RunRequest(task="Look"), Watch(ask=answer))
+        state = await runtime.start(RunRequest(task="Look"), DriveOptions(ask=answer))
 
     assert state.status == "completed"
     assert len(look.ran) == 2
@@ -347,7 +347,7 @@ async def test_worker_goes_on_with_the_child_whose_approval_was_decided_while_an
         await runtime.store.decide_approval(open_one.approval_id, status="approved", decided_by="kim")
 
         woken = await wake_decided(runtime, "agent")
-        after = await drive_for_a_while(runtime, state.run_id, runtime.place.settings.worker, watch=Watch())
+        after = await drive_for_a_while(runtime, state.run_id, runtime.place.settings.worker, watch=DriveOptions())
         statuses = [(await runtime.read(child.run_id)).status for child in state.children]
         again = await wake_decided(runtime, "agent")
 

@@ -56,8 +56,7 @@ def finish(result: str) -> Call:
 
 
 async def start(runtime: Runtime, task: str = "notes", **inputs: str) -> RunState:
-    commission = request_task(runtime.place, task, dict(inputs))
-    return await runtime.start(RunRequest(task=commission.order.task, commission=commission))
+    return await runtime.start(request_task(runtime.place, task, dict(inputs)))
 
 
 def states(state: RunState) -> list[tuple[str, str]]:

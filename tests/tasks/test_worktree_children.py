@@ -11,12 +11,12 @@ from pydantic import JsonValue
 from teams import Call, Cast, find_told, open_team, write, write_agents
 
 from metier.engine.journal import read_entries
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.history.undo import plan_undo
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Watch
 
 pytestmark = pytest.mark.anyio
 
@@ -180,7 +180,7 @@ async def test_program_in_the_sandbox_works_in_the_worktree_and_cannot_write_to_
         return Reply(decision="approved", by="kim")
 
     async with open_team(repository, cast, max_turns=40, profile="guarded") as runtime:
-        state = await runtime.start(RunRequest(task="Run it"), Watch(ask=approve))
+        state = await runtime.start(RunRequest(task="Run it"), DriveOptions(ask=approve))
         below = await runtime.read(state.children[0].run_id)
 
     ran = next(find_told(each) for each in cast.requests if "first" in find_told(each))

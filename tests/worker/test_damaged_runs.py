@@ -59,8 +59,8 @@ async def test_a_damaged_run_is_parked_at_once_and_the_others_go_on(tmp_path: Pa
         assert f"agent resume {run_ids[0]}" in about[0]
         assert await runtime.store.claim_run(queue=load.worker.queue, owner="w", seconds=5) is None
         waiting = (await read_inbox(runtime)).runs
-        assert [(run.row.run_id, run.kind) for run in waiting] == [(run_ids[0], "stopped")]
-        assert "is not what was written" in waiting[0].reason
+        assert [(run.row.run_id, run.wait_kind) for run in waiting] == [(run_ids[0], "stopped")]
+        assert "is not what was written" in waiting[0].message
 
 
 async def test_a_paused_run_that_was_damaged_does_not_stop_the_sweep(tmp_path: Path) -> None:

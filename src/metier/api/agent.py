@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.api.outcome import OutputForm, build_result, describe_approval, find_question, read_form
+from metier.api.outcome import OutputForm, build_result, describe_approval, read_form
 from metier.api.results import Approval, Decision, RunResult
 from metier.api.stream import EventFeed, RunStream, Stoppable
 from metier.engine.state.run_state import RunState
@@ -21,6 +21,7 @@ from metier.engine.stopper import Stopper
 from metier.ids import find_user
 from metier.providers.base import Provider
 from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
 from metier.runtime.questions.answers import Answer, check_answer
@@ -28,10 +29,12 @@ from metier.runtime.questions.approval_questions import ApprovalQuestion as Open
 from metier.runtime.questions.approval_questions import Reply
 from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import RunStatus
 from metier.runtime.workspace.plugins import using_plugins
 from metier.tools.base import Tool
 from metier.tools.function_tool import as_tool
+from metier.views.user_question import DEFAULT_FIELD
 
 logger = logging.getLogger("metier")
 
@@ -42,7 +45,7 @@ type Approver = Callable[[Approval], Verdict | Awaitable[Verdict]]
 type ToolLike = Tool | Callable[..., object]
 type Schema = Mapping[str, object]
 """A JSON schema."""
-type Work = Callable[[Watch], Awaitable[RunState]]
+type Work = Callable[[DriveOptions], Awaitable[RunState]]
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
 
@@ -135,7 +138,7 @@ class Agent:
         form = read_form(output_schema)
         request = _build_request(task, form, agent=agent, context=context)
         return await self._drive(
-            lambda watch: self._runtime.start(request, watch), form, Watch(timeout_seconds=timeout_seconds)
+            lambda watch: self._runtime.start(request, watch), form, DriveOptions(timeout_seconds=timeout_seconds)
         )
 
     @overload
@@ -184,7 +187,7 @@ class Agent:
         place = self._runtime.place
         feed = EventFeed(build_place_redactor(place))
         stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
-        watch = Watch(sinks=(feed,), observe=feed.observe, stopper=stopper, timeout_seconds=timeout_seconds)
+        watch = DriveOptions(sinks=(feed,), observe=feed.observe, stopper=stopper, timeout_seconds=timeout_seconds)
 
         async def drive() -> RunResult[T]:
             return await self._drive(lambda watching: self._runtime.start(request, watching), form, watch)
@@ -256,8 +259,8 @@ class Agent:
         Raises `UsageError` where the run asks nothing, or something else.
         """
         if isinstance(values, str):
-            question = find_question(await self._find_waiting(run_id))
-            values = {question.fields[0] if question is not None else "answer": values}
+            question = (await self._get_status(run_id)).question
+            values = {question.names[0] if question is not None else DEFAULT_FIELD: values}
         return await self._go_on(run_id, Answer(values=dict(values)), read_form(output_schema))
 
     async def approvals(self, run_id: str = "") -> list[Approval]:
@@ -289,7 +292,7 @@ class Agent:
         for stream in self._streams:
             await stream.stop()
 
-    async def _drive[T](self, work: Work, form: OutputForm[T] | None, watch: Watch) -> RunResult[T]:
+    async def _drive[T](self, work: Work, form: OutputForm[T] | None, watch: DriveOptions) -> RunResult[T]:
         ask = self._ask if self._approve is not None else None
         state = await work(replace(watch, ask=ask, report=logger.warning))
         return await build_result(self._runtime, state, form)
@@ -298,12 +301,11 @@ class Agent:
         given = replace(answer, by=self._user, reopens=True)
         found = await self._runtime.find(run_id)
         if not found.driver:
-            check_answer(await self._find_waiting(found.run_id), given)
-        return await self._drive(lambda watch: self._runtime.resume(found.run_id, given, watch), form, Watch())
+            check_answer(await self._get_status(found.run_id), given)
+        return await self._drive(lambda watch: self._runtime.resume(found.run_id, given, watch), form, DriveOptions())
 
-    async def _find_waiting(self, run_id: str) -> RunState:
-        found = await self._runtime.find(run_id)
-        return await self._runtime.find_waiting(await self._runtime.read(found.run_id))
+    async def _get_status(self, run_id: str) -> RunStatus:
+        return await self._runtime.get_status((await self._runtime.find(run_id)).run_id)
 
     async def _ask(self, question: OpenApproval) -> Reply | None:
         """Put an approval before the function that the program gave."""

@@ -13,10 +13,11 @@ from metier.api.results import Approval, Question, RunResult, Usage
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.cost import find_cost
-from metier.runtime.questions.answers import list_field_names
 from metier.runtime.questions.approval_questions import ApprovalQuestion as OpenApproval
 from metier.runtime.runs import Runtime
+from metier.runtime.status import get_status
 from metier.tools.schemas import MAX_THREAD_STEPS, SchemaCheck
+from metier.views.user_question import UserQuestion
 
 VALUE_INVALID = "value_invalid"
 """The reason of a run that completed with a result that the Python type refuses."""
@@ -68,10 +69,9 @@ def _describe(error: ValidationError) -> str:
 
 
 async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T] | None) -> RunResult[T]:
-    waiting = await runtime.find_waiting(state)
-    asking = [step.approval_id for step in waiting.steps if step.phase == "asking"]
+    status = await get_status(runtime.store, state)
     folder = runtime.folder(state.run_id)
-    reason, message = _explain(state, waiting)
+    reason, message = status.reason, status.message
     parsed: tuple[T] | None = None
     if state.status == "completed":
         try:
@@ -88,9 +88,9 @@ async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T]
         turns=state.turn,
         reason=reason,
         message=message,
-        approvals=tuple([describe_approval(await runtime.approvals.get(each)) for each in asking]),
-        question=find_question(waiting),
-        waits_for=waiting.run_id if waiting.pause else "",
+        approvals=tuple([describe_approval(await runtime.approvals.get(each)) for each in status.approval_ids]),
+        question=describe_question(status.question),
+        waits_for=status.waits_for,
         folder=folder,
         artifacts=_list_artifacts(folder),
         _parsed=parsed,
@@ -119,15 +119,8 @@ def describe_approval(question: OpenApproval) -> Approval:
     )
 
 
-def _explain(state: RunState, waiting: RunState) -> tuple[str, str]:
-    if state.failure is not None:
-        return state.failure.reason, state.failure.message
-    return (waiting.pause.pause, waiting.pause.reason) if waiting.pause is not None else ("", "")
-
-
-def find_question(waiting: RunState) -> Question | None:
-    asked = waiting.question
-    return Question(text=asked.question, fields=tuple(list_field_names(asked.fields))) if asked is not None else None
+def describe_question(question: UserQuestion | None) -> Question | None:
+    return Question(text=question.text, fields=question.names) if question is not None else None
 
 
 def _list_artifacts(folder: Path) -> tuple[Path, ...]:

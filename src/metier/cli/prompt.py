@@ -12,7 +12,7 @@ from metier.cli.shared.output import printable, problem_as_json, warn_line, writ
 from metier.cli.shared.place import open_place
 from metier.context.provenance import Difference
 from metier.errors import UsageError
-from metier.runtime.child_runs import commission_step
+from metier.runtime.child_runs import request_step
 from metier.runtime.history.prompts import ShownPrompt, compare, preview, show_turn
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
@@ -97,8 +97,7 @@ async def _preview(place: Host, request: RunRequest, task: str, step: str) -> Sh
 
 
 async def _preview_task(runtime: Runtime, request: RunRequest, task: str, step: str) -> ShownPrompt:
-    commission = commission_step(runtime.place, task, file=step, agent=request.agent)
-    return await preview(runtime, RunRequest(task=commission.order.task, mode="dry_run", commission=commission))
+    return await preview(runtime, request_step(runtime.place, task, file=step, agent=request.agent))
 
 
 def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]:

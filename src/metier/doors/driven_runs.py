@@ -16,10 +16,12 @@ from metier.engine.stopper import Stopper
 from metier.errors import MetierError, UsageError
 from metier.events.record import EventRecord
 from metier.providers.base import Observer
+from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.approval_questions import Asker
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Asker, Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
 from metier.telemetry.sinks import Sink
 from metier.views.fold import fold
@@ -138,7 +140,7 @@ class DrivenRuns:
             await drive.ended.wait()
         self._check_room()
         drive = self._build_drive(run_id)
-        watch = replace(self._build_watch(drive, ask=ask), shift=shift or LeaseTerms())
+        watch = replace(self._build_watch(drive, ask=ask), lease_terms=shift or LeaseTerms())
         self._keep(drive)
         self._group.start_soon(drive.drive, lambda: self.runtime.resume(run_id, answer, watch))
         return drive
@@ -180,8 +182,8 @@ class DrivenRuns:
 
     def _build_watch(
         self, drive: Drive, *, sinks: Sequence[Sink] = (), observe: Observer | None = None, ask: Asker | None = None
-    ) -> Watch:
-        return Watch(sinks=(drive, *sinks), observe=observe, stopper=drive.stopper, ask=ask, report=self._report)
+    ) -> DriveOptions:
+        return DriveOptions(sinks=(drive, *sinks), observe=observe, stopper=drive.stopper, ask=ask, report=self._report)
 
     def _keep(self, drive: Drive) -> None:
         self._drives = {run_id: each for run_id, each in self._drives.items() if not each.ended.is_set()}

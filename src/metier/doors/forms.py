@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from metier.engine.entries.question import InputAsked
-from metier.runtime.questions.answers import list_field_names
+from metier.views.user_question import FREE_TEXT, QuestionField, UserQuestion
 
 _PLAIN = ("string", "number", "integer", "boolean")
 _KEPT = frozenset(
@@ -18,50 +17,50 @@ _KEPT = frozenset(
 _FORMATS = ("email", "uri", "date", "date-time")
 
 
-def build_schema(asked: InputAsked) -> dict[str, JsonValue]:
-    """One field for each value that is asked for."""
-    given = _read_properties(asked.fields)
-    names = list_field_names(asked.fields)
-    properties: dict[str, JsonValue] = {name: _build_field(name, given.get(name)) for name in names}
-    required = asked.fields.get("required") if isinstance(asked.fields, dict) else None
-    wanted = [name for name in names if not isinstance(required, list) or name in required]
-    return {"type": "object", "properties": properties, "required": [*wanted]}
+def build_schema(question: UserQuestion) -> dict[str, JsonValue]:
+    """Build a flat form with one field for each value. Fields are required unless the question says otherwise."""
+    fields = question.fields or FREE_TEXT
+    properties: dict[str, JsonValue] = {field.name: _build_field(field) for field in fields}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [field.name for field in fields if field.required is not False],
+    }
 
 
-def read_values(asked: InputAsked, content: Mapping[str, object] | None) -> dict[str, JsonValue]:
-    """What the form was filled in with; fields that were asked for as JSON are read as that where they are."""
-    given = _read_properties(asked.fields)
+def read_values(question: UserQuestion, content: Mapping[str, object] | None) -> dict[str, JsonValue]:
+    """Read a form that was filled in; parse the fields that it asked for as JSON text."""
+    fields = {field.name: field for field in question.fields}
     values: dict[str, JsonValue] = {}
     for name, value in (content or {}).items():
-        spec = given.get(name)
-        is_json = spec is not None and not _is_plain(spec)
+        field = fields.get(name)
+        is_json = field is not None and not _is_text(field) and not _is_plain(field.schema or {})
         values[name] = _read_json(value) if is_json and isinstance(value, str) else _copy(value)
     return values
 
 
-def _read_properties(fields: JsonValue) -> dict[str, JsonValue]:
-    properties = fields.get("properties") if isinstance(fields, dict) else None
-    return properties if isinstance(properties, dict) else {}
-
-
-def _build_field(name: str, spec: JsonValue) -> JsonValue:
-    if spec is None or not isinstance(spec, dict):
-        return {"type": "string", "title": name}
-    if not _is_plain(spec):
-        described = spec.get("description")
-        return {"type": "string", "title": name, "description": f"JSON. {described}" if described else "JSON"}
-    kept = {key: value for key, value in spec.items() if key in _KEPT}
+def _build_field(field: QuestionField) -> JsonValue:
+    schema = field.schema or {}
+    if _is_text(field):
+        return {"type": "string", "title": field.name}
+    if not _is_plain(schema):
+        described = schema.get("description")
+        return {"type": "string", "title": field.name, "description": f"JSON. {described}" if described else "JSON"}
+    kept = {key: value for key, value in schema.items() if key in _KEPT}
     if kept.get("format") not in _FORMATS:
         kept.pop("format", None)
     return kept
 
 
-def _is_plain(spec: JsonValue) -> bool:
-    if not isinstance(spec, dict):
-        return False
-    items = spec.get("items")
-    is_choice = spec.get("type") == "array" and isinstance(items, dict) and ("enum" in items or "anyOf" in items)
-    return is_choice or spec.get("type") in _PLAIN
+def _is_text(field: QuestionField) -> bool:
+    """Whether the question gives no schema, at most a word about the field."""
+    return field.schema is None or field.schema.keys() <= {"description"}
+
+
+def _is_plain(schema: Mapping[str, JsonValue]) -> bool:
+    items = schema.get("items")
+    is_choice = schema.get("type") == "array" and isinstance(items, dict) and ("enum" in items or "anyOf" in items)
+    return is_choice or schema.get("type") in _PLAIN
 
 
 def _read_json(text: str) -> JsonValue:

@@ -18,14 +18,15 @@ from metier.evals.format.cases import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
 from metier.runtime.child_runs import request_task
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.questions.resumption import RaisedLimits
-from metier.runtime.requests import RunRequest, order_run
-from metier.runtime.run_status import BUDGET, PROVIDER, get_exit_code
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.requests import RunRequest
+from metier.runtime.runs import Runtime
+from metier.runtime.status import BUDGET, PROVIDER, exit_code
 from metier.store.base import Store
 
 BY = "eval"
@@ -98,7 +99,7 @@ async def drive_slot(target: Target, slot: Slot, bench: Bench, *, max_cost_usd: 
         begun = await bench.store.find_run(run_id) is not None
         if begun:
             state = await runtime.read(run_id)
-            if state.status == "failed" and get_exit_code(state) == PROVIDER:
+            if state.status == "failed" and exit_code(state) == PROVIDER:
                 continue
         state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, begun=begun)
         archive = await export_run(runtime, run_id)
@@ -127,7 +128,7 @@ async def _drive(
     target: Target, slot: Slot, runtime: Runtime, *, root: Path, run_id: str, begun: bool
 ) -> tuple[RunState, bool]:
     case = slot.sourced.case
-    watch = Watch(
+    watch = DriveOptions(
         ask=None if case.approvals == "wait" else _Answering(case), timeout_seconds=case.budget.timeout_seconds
     )
     if begun:
@@ -145,7 +146,7 @@ async def _drive(
 def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
     """A run that its part of the budget ended continues where there is more of it now."""
     allowed = runtime.place.settings.runtime.max_cost_usd
-    is_over = get_exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
+    is_over = exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
     if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
         return None
     return Answer(by=BY, raised=RaisedLimits(max_cost_usd=allowed), reopens=True)
@@ -154,7 +155,7 @@ def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
 def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
     case = slot.sourced.case
     if target.kind == "task":
-        return order_run(request_task(runtime.place, target.id, dict(case.inputs)))
+        return request_task(runtime.place, target.id, dict(case.inputs))
     return RunRequest(task=case.prompt)
 
 

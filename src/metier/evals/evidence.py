@@ -15,7 +15,7 @@ from metier.engine.entries.run import RunFailed, RunFinished
 from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.state.fold import fold
 from metier.runtime.history.archive import Archive
-from metier.runtime.run_status import get_exit_code
+from metier.runtime.status import exit_code
 from metier.tools.files.file_state import FileState
 
 type Content = Callable[[], bytes | None]
@@ -78,7 +78,7 @@ def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidenc
         run_id=archive.run_id,
         result=state.result or (state.failure.message if state.failure is not None else ""),
         status=state.status,
-        exit_code=get_exit_code(state),
+        exit_code=exit_code(state),
         calls=calls,
         skills=_find_skills(runs),
         turns=state.turn + sum(child.fold().turn for child in archive.children),

@@ -28,8 +28,8 @@ from metier.evals.targets import SourcedCase, Target
 from metier.messages import Value
 from metier.runtime.history.transfer import relocate_run
 from metier.runtime.host import Host
-from metier.runtime.run_status import BUDGET, PROVIDER, get_exit_code
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import BUDGET, PROVIDER, exit_code
 
 _LEAST = 1e-6
 
@@ -193,7 +193,7 @@ class Session:
             row, evidence, target=self.target, sourced=sourced, place=driven.runtime.place, judged=judged
         )
         row = row.model_copy(update={"judge_cost_usd": cost})
-        code = get_exit_code(driven.state)
+        code = exit_code(driven.state)
         if code == PROVIDER:
             row = row.model_copy(update={"status": "error", "reasons": (evidence.result,)})
         elif code == BUDGET and self.purse.limit_usd is not None:

@@ -14,10 +14,11 @@ from metier.engine.entries.run import RunAdopted, RunStarted
 from metier.engine.services import Services
 from metier.errors import UsageError
 from metier.providers.options import OFFLINE
-from metier.runtime.child_runs import ChildRunStart, build_limits
+from metier.runtime.child_runs import build_limits
 from metier.runtime.delegation.authority import keep_origin
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions
+from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.instructions import Said
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
@@ -86,15 +87,13 @@ def narrow_limits(own: Limits, brought: Limits) -> Limits:
     )
 
 
-def check_commission(commission: ChildRunStart | None, above: RunStarted | None) -> ChildRunStart | None:
-    """An order that waits in the index, without what the run above did not give it: settings, and files of a task."""
-    if commission is None:
-        return None
-    commission = commission.model_copy(update={"worktree": above.worktree if above is not None else None})
+def check_inherited(request: RunRequest, above: RunStarted | None) -> RunRequest:
+    """Drop settings and pins from the request of a child that its parent did not give it."""
+    request = replace(request, parent_worktree=above.worktree if above is not None else None)
     given = (above.pins.get(HOST) or above.pins.get(SETTINGS, "")) if above is not None else ""
-    if commission.settings == given and (above is not None or not commission.inherited):
-        return commission
-    return commission.model_copy(update={"settings": "", "inherited": {}})
+    if request.settings_digest == given and (above is not None or not request.inherited_pins):
+        return request
+    return replace(request, settings_digest="", inherited_pins={})
 
 
 async def find_said(started: RunStarted, store: Store) -> Said | None:

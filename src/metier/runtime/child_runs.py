@@ -5,79 +5,59 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
-from metier.decisions import describe_failure, read_failure
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import has_errors
 from metier.definitions.task import TaskDefinition
 from metier.engine.delegation.orders import order_step
 from metier.engine.delegation.partners import fill_inputs, read_inputs
 from metier.engine.entries.limits import Limits
-from metier.engine.entries.run import RunFailed, RunStarted, RunWorktree
+from metier.engine.entries.run import RunFailed, RunStarted
 from metier.engine.entries.task import ChildRequest, ChildRequested, PlannedStep, TaskPlanned
 from metier.engine.execution.child_execution import find_open_delegations, record_children_end
 from metier.engine.execution.past_results import build_results
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.services import Services
-from metier.engine.state.fold import apply, fold
+from metier.engine.state.fold import apply
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import Child, RunState
-from metier.engine.state.steps import Step
 from metier.engine.stopper import Stopper
 from metier.engine.trace_spans import find_context
 from metier.errors import ConfigError, MetierError, UsageError, unwrapped
 from metier.events.record import EventRecord
-from metier.messages import Value
 from metier.runtime.checks.validation import check_task
 from metier.runtime.delegation.authority import hand_down
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
+from metier.runtime.requests import RunRequest, build_ordered
+from metier.runtime.status import read_run
 from metier.runtime.workspace.agents import AgentInForce, check_model, find_agent_file
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
 from metier.telemetry.sinks import Sink
 
-_BY_A_PERSON = frozenset({"approval", "input", "in_doubt", "step_failed", "changed_code", "limit", "explicit"})
-"""Pauses that end when a user says or does something."""
 _PREVIEW = "preview"
 
 
-class ChildRunStart(Value):
-    """Everything that a child run needs to begin, in any process."""
-
-    order: ChildRequest
-    parent_run_id: str = ""
-    mode: Literal["live", "dry_run"] = "live"
-    """That of the run above."""
-    inherited: dict[str, str] = Field(default_factory=dict)
-    """Pins from the run above."""
-    trace_parent: str = ""
-    """The step of the run above, as a W3C `traceparent`."""
-    worktree: RunWorktree | None = None
-    """That of the run above, which this one works in too unless it has one of its own."""
-    settings: str = ""
-    """The digest of the settings that it begins with; without it, those of the process that begins it."""
-
-
-async def use_settings(place: Host, commission: ChildRunStart | None, store: Store) -> Host:
-    """The place with the settings that the commission names."""
-    if commission is None or not commission.settings:
+async def use_settings(place: Host, request: RunRequest, store: Store) -> Host:
+    """Return the host with the settings that the request names."""
+    if not request.settings_digest:
         return place
-    return await use_pinned_settings(place, {SETTINGS: commission.settings}, store)
+    return await use_pinned_settings(place, {SETTINGS: request.settings_digest}, store)
 
 
 def request_task(
     place: Host, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
-) -> ChildRunStart:
-    """A user wants a task done, every step by `model` where one is named.
+) -> RunRequest:
+    """Build the request for a task, every step by `model` if one is named.
 
     Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
     all of them, and `ConfigError` with every problem of a task whose steps cannot all be run.
@@ -102,7 +82,7 @@ def request_task(
         inputs=inputs,
         limits=build_limits(runtime),
     )
-    return ChildRunStart(order=order)
+    return build_ordered(order)
 
 
 def build_limits(runtime: RuntimeOptions) -> Limits:
@@ -125,15 +105,23 @@ async def prepare_run(
     *,
     host: Host,
     folder: Path,
-    commission: ChildRunStart | None,
-    is_dry: bool = False,
+    request: RunRequest,
 ) -> PreparedRun:
-    """A run that has not started."""
-    if commission is None:
-        return PreparedRun(folder=folder, agent=agent, is_dry=is_dry, host=host)
-    order, inherited = commission.order, commission.inherited
+    """Prepare a run that has not started."""
+    order, inherited, is_dry = request.order, request.inherited_pins, request.mode == "dry_run"
+    if order is None:
+        return PreparedRun(folder=folder, agent=agent, said=request.said, is_dry=is_dry, host=host)
     task = await _find_task(host, order, pins=inherited, store=store)
-    run = PreparedRun(folder=folder, agent=agent, is_dry=is_dry, host=host, order=order, task=task, inherited=inherited)
+    run = PreparedRun(
+        folder=folder,
+        agent=agent,
+        said=request.said,
+        is_dry=is_dry,
+        host=host,
+        order=order,
+        task=task,
+        inherited=inherited,
+    )
     return replace(run, agent=apply_step(agent, run.steps)) if run.steps else run
 
 
@@ -164,9 +152,9 @@ async def _find_task(
 
 
 class GoOn(Protocol):
-    """Drives the run of this id until it ends or waits; begins it as it is commissioned, where it has not started."""
+    """Drives the run of this ID until it ends or waits; starts it by the request if it has not started."""
 
-    def __call__(self, run_id: str, stopper: Stopper, *, commission: ChildRunStart | None) -> Awaitable[RunState]: ...
+    def __call__(self, run_id: str, stopper: Stopper, *, request: RunRequest | None) -> Awaitable[RunState]: ...
 
 
 class Borrowed(Struct, frozen=True):
@@ -236,8 +224,8 @@ async def _follow_one(
         )
     if stopper.is_set or await _is_settled(child, services.store):
         return child
-    commission = None if child.started else await _commission(delegated, above, services.store)
-    begin = partial(go_on, commission=commission)
+    request = None if child.started else await _request_child(delegated, above, services.store)
+    begin = partial(go_on, request=request)
     return await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=begin)
 
 
@@ -245,30 +233,6 @@ async def _is_settled(child: RunState, store: Store) -> bool:
     """It ended, and its events were sent: one that was killed at its last entry still has its event log to complete."""
     row = await store.find_run(child.run_id) if child.phase in FINAL else None
     return row is not None and row.status == child.status
-
-
-async def read_run(store: Store, run_id: str) -> RunState:
-    return fold(run_id, await read_entries(store, run_id))
-
-
-async def find_all_waiting(store: Store, state: RunState) -> list[RunState]:
-    """The runs that are really waited for: the lowest of those that wait for each other, in the order asked."""
-    found: list[RunState] = []
-    is_due = False
-    for _, request in find_open_delegations(state):
-        below = await read_run(store, request.child_run_id)
-        if below.started is None:
-            is_due = True
-        elif below.phase not in FINAL:
-            found += await find_all_waiting(store, below)
-    # A run whose children have not all started, or have all ended, is itself the one to continue with.
-    return [*found, state] if is_due or not found else found
-
-
-async def find_waiting(store: Store, state: RunState) -> RunState:
-    """The one of them that is looked at first: one that waits for a user, if there is any."""
-    waiting = await find_all_waiting(store, state)
-    return next((each for each in waiting if each.pause is not None and each.pause.pause in _BY_A_PERSON), waiting[0])
 
 
 async def _go_on(
@@ -296,22 +260,22 @@ async def _collect_results(children: Sequence[Child], store: Store) -> dict[str,
     return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
 
 
-async def _commission(delegated: ChildRequested, above: RunState, store: Store) -> ChildRunStart:
-    """What the other run is given. It follows from the journal above, so it is the same after a kill."""
+async def _request_child(delegated: ChildRequested, above: RunState, store: Store) -> RunRequest:
+    """Build the request for a child. It follows from the parent's journal, so it is the same after a crash."""
     started = above.started
     assert started is not None
     children = above.children if above.plan else []
-    return ChildRunStart(
-        order=delegated.order,
+    return replace(
+        build_ordered(delegated.order),
         parent_run_id=above.run_id,
         mode=started.mode,
-        inherited={
+        inherited_pins={
             **await hand_down(started, delegated.order, store),
             **await _collect_results(children, store),
         },
         trace_parent=find_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
-        worktree=started.worktree,
-        settings=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
+        parent_worktree=started.worktree,
+        settings_digest=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )
 
 
@@ -321,7 +285,7 @@ def lend(sinks: Sequence[Sink]) -> list[Sink]:
 
 
 # Inputs without a value or a default stay as written; results of earlier steps are not known yet.
-def commission_step(place: Host, task_id: str, *, file: str = "", agent: str = "") -> ChildRunStart:
+def request_step(place: Host, task_id: str, *, file: str = "", agent: str = "") -> RunRequest:
     """`TASK.md` where no file is named. Raises `UsageError` for a task or step that is not there, `ConfigError`."""
     task = get_task(place, task_id)
     names = [step.file.name for step in task.steps]
@@ -353,30 +317,4 @@ def commission_step(place: Host, task_id: str, *, file: str = "", agent: str = "
         for step in task.steps
     )
     apply(above, TaskPlanned(steps=tuple(planned)))
-    return ChildRunStart(order=order_step(above, above.steps[number], task), mode="dry_run")
-
-
-async def find_failed(store: Store, state: RunState) -> RunState | None:
-    """The lowest of the runs that failed one because of the other; nothing where this one goes well or waits."""
-    if state.failure is None and (state.pause is None or state.pause.pause != "step_failed"):
-        return None
-    while (step := find_failed_step(state)) is not None and step.delegated is not None:
-        state = await read_run(store, step.delegated.child_run_id)
-    return state
-
-
-def get_cause(state: RunState | None) -> str:
-    """What the failed step gave back, redacted and bounded as in the journal; empty where no step is to blame."""
-    if state is not None and state.unaccepted is not None and state.failure is not None:
-        return "\n".join(state.unaccepted.failures)
-    step = find_failed_step(state) if state is not None else None
-    if step is None or step.finished is None:
-        return ""
-    failure = read_failure(step.finished.text) or {}
-    printed = f"{failure['stdout']}\n" if failure.get("stdout") else ""
-    return printed + describe_failure(step.finished.text)
-
-
-def find_failed_step(state: RunState) -> Step | None:
-    """The last one: those before it did not keep the run from continuing."""
-    return next((step for step in reversed(state.steps) if step.finished and step.finished.is_error), None)
+    return replace(build_ordered(order_step(above, above.steps[number], task)), mode="dry_run")

@@ -65,8 +65,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
     runtime = agent.place.settings.runtime
     model = _find_model(run, services)
     run_id = services.run_folder.name
-    commission = request.commission
-    above = TraceParent.parse(commission.trace_parent if commission else "") or TraceParent.parse(request.trace_parent)
+    order, trace = request.order, TraceParent.parse(request.trace_parent)
     return RunStarted(
         task=request.task,
         mode=request.mode,
@@ -76,16 +75,16 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
         profile=agent.profile,
         sandbox=services.sandbox,
         context_id=request.context_id or run_id,
-        trace_id=above.trace_id if above is not None else build_trace_id(run_id),
-        trace_parent=above.render() if above is not None else "",
+        trace_id=trace.trace_id if trace is not None else build_trace_id(run_id),
+        trace_parent=trace.render() if trace is not None else "",
         workspace=str(agent.place.workspace),
         worktree=agent.place.worktree,
-        parent_run_id=commission.parent_run_id if commission else "",
-        limits=commission.order.limits if commission else build_limits(runtime),
+        parent_run_id=request.parent_run_id,
+        limits=order.limits if order is not None else build_limits(runtime),
         pins=pins,
         extra_context=request.extra_context,
         attachments=await keep_media(services.store, request.attachments),
-        order=commission.order if commission else _order_result(request, agent),
+        order=order or _order_result(request, agent),
         hooks=choose_hooks(run),
         environment=describe_surroundings(agent.place.root, services.clock.now()),
         started_at=services.clock.now().isoformat(),

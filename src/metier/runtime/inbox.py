@@ -2,17 +2,16 @@
 
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
-from typing import Literal
 
 from msgspec import Struct
 
 from metier.decisions import TaskState
+from metier.engine.entries.run import RunPaused
 from metier.engine.state.run_state import RunState
 from metier.ids import CHILD
-from metier.runtime.child_runs import get_cause
 from metier.runtime.questions.approval_questions import ApprovalQuestion
-from metier.runtime.questions.resumption import Limit, can_reopen, find_limit, suggest_limit
 from metier.runtime.runs import Runtime
+from metier.runtime.status import RunStatus, compute_status
 from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged
 
@@ -23,27 +22,11 @@ MOST_RUNS = 200
 
 _WAITING: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout", "escalated")
 
-type WaitKind = Literal["input", "in_doubt", "step_failed", "changed_code", "stopped", "limit"]
-
-
-class WaitingRun(Struct, frozen=True, kw_only=True):
-    """A run that continues when a user says something, beside those that wait for an approval."""
-
-    row: RunRow
-    state: RunState
-    kind: WaitKind
-    reason: str
-    cause: str = ""
-    """What a step that failed gave back."""
-    limit: Limit | None = None
-    suggested: float = 0.0
-    """What the limit would be raised to: twice what was allowed."""
-
 
 class Inbox(Struct, frozen=True, kw_only=True):
     approvals: tuple[ApprovalQuestion, ...]
     """Oldest first."""
-    runs: tuple[WaitingRun, ...]
+    runs: tuple[RunStatus, ...]
     """Newest first."""
 
     def __len__(self) -> int:
@@ -66,14 +49,14 @@ async def count_waiting(runtime: Runtime) -> int:
     return len(rows) + len(asking) + len({row.run_id for row in paused} - {row.run_id for row in rows})
 
 
-async def find_waiting_run(runtime: Runtime, row: RunRow) -> WaitingRun | None:
+async def find_waiting_run(runtime: Runtime, row: RunRow) -> RunStatus | None:
     """Return what this run waits for; None if it waits for an approval or for nothing."""
     if row.status not in _WAITING or await runtime.store.list_approvals(run_id=row.run_id, status="open", limit=1):
         return None
     return await _look(runtime, row, since=runtime.place.clock.now() - LOOK_BACK)
 
 
-async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[WaitingRun]:
+async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[RunStatus]:
     since = runtime.place.clock.now() - LOOK_BACK
     for status in _WAITING:
         for row in await runtime.store.list_runs(status=status, limit=MOST_RUNS):
@@ -82,7 +65,7 @@ async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenera
                 yield found
 
 
-async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun | None:
+async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> RunStatus | None:
     """Nothing where the run waits for a child run, is about to continue, or has ended for good."""
     is_ended = row.status in ENDED
     # A child run that a limit ended is continued with through the run above it.
@@ -90,20 +73,13 @@ async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> WaitingRun
         return None
     try:
         state = await runtime.read(row.run_id)
-    except StoreDamaged as failure:  # of one run; what else waits is shown all the same
-        empty = RunState(run_id=row.run_id)
-        return None if is_ended else WaitingRun(row=row, state=empty, kind="stopped", reason=failure.sentence)
+    except StoreDamaged as failure:  # of one run; the others are shown all the same
+        pause = RunPaused(pause="explicit", reason=failure.sentence)
+        return None if is_ended else compute_status(row, RunState(run_id=row.run_id, pause=pause))
+    status = compute_status(row, state)
     if is_ended:
-        limit = find_limit(state)
-        if limit is None or not can_reopen(state) or state.failure is None:
-            return None
-        reason, suggested = state.failure.message, suggest_limit(state, limit)
-        return WaitingRun(row=row, state=state, kind="limit", reason=reason, limit=limit, suggested=suggested)
-    # One of a queue whose approval is decided continues by itself; another one needs a user who says so.
-    is_decided = state.pause is not None and state.pause.pause == "approval" and bool(row.queue)
-    if state.pause is None or state.pause.pause == "delegation" or is_decided or row.driver:
-        return None
-    kind: WaitKind = "stopped"
-    if state.pause.pause in ("input", "in_doubt", "step_failed", "changed_code"):
-        kind = state.pause.pause
-    return WaitingRun(row=row, state=state, kind=kind, reason=state.pause.reason, cause=get_cause(state))
+        return status if status.wait_kind == "limit" else None
+    # A queued run whose approval is decided continues by itself; any other one needs a user to resume it.
+    is_decided = status.pause == "approval" and bool(row.queue)
+    is_waiting = bool(status.pause) and status.pause != "delegation"
+    return status if is_waiting and not is_decided and not row.driver else None

@@ -1,15 +1,17 @@
 """A request for a new run, and the schema that its result must have."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier.engine.entries.run import RunWorktree
+from metier.engine.entries.task import ChildRequest
 from metier.errors import UsageError
-from metier.runtime.child_runs import ChildRunStart
 from metier.runtime.host import Host
 from metier.runtime.workspace.instructions import Said
 from metier.telemetry.otel.trace_context import VARIABLE
@@ -20,7 +22,7 @@ MAX_SCHEMA_BYTES = 256_000
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """Everything that a run is started with, beside the settings. Its first entry holds what came of it."""
+    """A request for a new run, from a user or from another run. Its first entry records what came of it."""
 
     task: str
     mode: Literal["live", "dry_run"] = "live"
@@ -29,8 +31,15 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     """The ID of the agent; empty takes the one of the settings, else the built-in one."""
     model: str = ""
     """Asked for instead of the agent's; it must be one that the agent may use."""
-    commission: ChildRunStart | None = None
-    """What another run or a task definition orders; its agent counts, not the one of the settings."""
+    order: ChildRequest | None = None
+    """The work that a parent run or a task definition requests; its agent counts, not the one of the settings."""
+    parent_run_id: str = ""
+    inherited_pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Pins of the parent run that bind this one too."""
+    parent_worktree: RunWorktree | None = None
+    """The parent's worktree, which this run works in too unless it gets its own."""
+    settings_digest: str = ""
+    """The digest of the parent's settings; empty for those of the process that starts the run."""
     said: Said | None = None
     """The conversation before it, and the step of a task that it carries out."""
     context_id: str = ""
@@ -42,15 +51,12 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     attachments: tuple[Media, ...] = ()
     """Pictures and documents that the model sees with the task; see `runtime.attachments`."""
     output_schema: dict[str, JsonValue] | None = None
-    """The JSON schema that its result must have; what a commission orders has its own."""
+    """The JSON schema that its result must have; an order has its own."""
 
 
-def order_run(commission: ChildRunStart) -> RunRequest:
-    """What is wanted of a run that another one orders."""
-    order = commission.order
-    return RunRequest(
-        task=order.task, agent=order.agent, model=order.model, mode=commission.mode, commission=commission
-    )
+def build_ordered(order: ChildRequest) -> RunRequest:
+    """Build the request for the work that a parent run or a task definition requests."""
+    return RunRequest(task=order.task, agent=order.agent, model=order.model, order=order)
 
 
 def take_trace(request: RunRequest, place: Host) -> RunRequest:

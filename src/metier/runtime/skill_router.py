@@ -20,12 +20,13 @@ from metier.decisions import CalledRun
 from metier.engine.entries.task import ChildRequest
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
-from metier.runtime.child_runs import ChildRunStart, build_limits
+from metier.runtime.child_runs import build_limits
 from metier.runtime.delegation.skill_calls import build_waiting, find_stored, name_work, read_response
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.runtime.requests import RunRequest, order_run
-from metier.runtime.runs import Answer, Runtime, open_runtime
+from metier.runtime.questions.answers import Answer
+from metier.runtime.requests import RunRequest, build_ordered
+from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.failures import RunExists
 
@@ -57,7 +58,7 @@ async def _go_on(work: CalledRun, request: DelegationRequest, runtime: Runtime) 
     """Its id follows from what the conversation has on record: a second caller finds the run there."""
     if not (await runtime.read(work.run_id)).started:
         with suppress(RunExists):
-            return await runtime.start_ordered(work.run_id, _build_request(work, request, runtime))
+            return await runtime.start_child(work.run_id, _build_request(work, request, runtime))
     return await runtime.resume(work.run_id, Answer(values=request.answers) if request.answers else None)
 
 
@@ -70,7 +71,7 @@ def _build_request(work: CalledRun, request: DelegationRequest, runtime: Runtime
         lineage=tuple(f"skill:{name}" for name in work.call.chain),
         call=work.call,
     )
-    return replace(order_run(ChildRunStart(order=order)), context_id=request.parent_context_id)
+    return replace(build_ordered(order), context_id=request.parent_context_id)
 
 
 async def _find_wish(state: RunState, runtime: Runtime) -> InputRequest:

@@ -27,9 +27,10 @@ from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError
 from metier.messages import Value
+from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
@@ -125,7 +126,7 @@ async def live(build: Build, order: Order) -> Outcome:
     store = await scenario.open_store(shared, points, machine=machine)
     runtime = scenario.open_runtime(place, store)
     sink = PointedSink(place.runs, points)
-    watch = Watch(sinks=[sink])
+    watch = DriveOptions(sinks=[sink])
     asked: list[str] = []
     try:
         problems = await find_early_events(runtime)
@@ -151,11 +152,12 @@ def _make_own_folder(folder: Path) -> Path:
     return own
 
 
-async def _go_on(runtime: Runtime, scenario: Scenario, watch: Watch) -> RunState:
+async def _go_on(runtime: Runtime, scenario: Scenario, watch: DriveOptions) -> RunState:
     if await runtime.store.list_runs():
-        return await runtime.resume((await runtime.find("latest")).run_id, watch=watch)
-    commission = scenario.commission(runtime.place) if scenario.commission is not None else None
-    request = RunRequest(task=scenario.task, extra_context=scenario.extra_context, commission=commission)
+        return await runtime.resume((await runtime.find("latest")).run_id, options=watch)
+    request = RunRequest(task=scenario.task, extra_context=scenario.extra_context)
+    if scenario.build_request is not None:
+        request = scenario.build_request(runtime.place)
     return await runtime.start(request, watch)
 
 

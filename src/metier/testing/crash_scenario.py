@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from metier.runtime.child_runs import ChildRunStart
 from metier.runtime.host import Host
+from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.backend import DATABASE
 from metier.store.base import Store
@@ -39,7 +39,7 @@ class Scenario:
     place: Host
     """The provider must answer from the request alone: after a kill another process asks it."""
     task: str
-    commission: Callable[[Host], ChildRunStart] | None = None
+    build_request: Callable[[Host], RunRequest] | None = None
     """What orders the run, where it is a task definition and not the text above."""
     effects: Path
     """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""

@@ -8,6 +8,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.errors import UsageError
+from metier.views.user_question import DEFAULT_FIELD, UserQuestion
 
 type FieldKind = Literal["text", "lines", "integer", "number", "boolean", "choice", "json"]
 _LONG_WORDS = ("text", "content", "notes", "body", "description", "prompt", "message")
@@ -23,17 +24,13 @@ class FormField(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
 
 
-def build_fields(schema: JsonValue) -> tuple[FormField, ...]:
-    """Of an object schema, or of a list of names or fields; one field `answer` where nothing is said."""
-    if isinstance(schema, dict):
-        properties = schema.get("properties")
-        wanted = schema.get("required")
-        required = {str(name) for name in wanted} if isinstance(wanted, list) else set[str]()
-        named = properties if isinstance(properties, dict) else schema
-        return tuple(build_field(str(name), each, required=str(name) in required) for name, each in named.items())
-    if isinstance(schema, list) and schema:
-        return tuple(_build_listed(each) for each in schema)
-    return (FormField(name="answer", kind="lines", label="Answer", required=True),)
+def build_fields(question: UserQuestion) -> tuple[FormField, ...]:
+    """Build the inputs for the fields of a question."""
+    if question.is_free_text:
+        return (FormField(name=DEFAULT_FIELD, kind="lines", label="Answer", required=True),)
+    return tuple(
+        build_field(field.name, dict(field.schema or {}), required=field.required is True) for field in question.fields
+    )
 
 
 def build_field(name: str, schema: JsonValue, *, required: bool = False, default: JsonValue = None) -> FormField:
@@ -46,7 +43,7 @@ def build_field(name: str, schema: JsonValue, *, required: bool = False, default
         name=name,
         kind="choice" if choices else _choose_kind(name, rules),
         label=str(rules.get("title") or name.replace("_", " ").capitalize()),
-        description=str(rules.get("description") or (schema if isinstance(schema, str) else "")),
+        description=str(rules.get("description") or ""),
         required=required,
         default="" if told is None else _write(told),
         choices=choices,
@@ -67,13 +64,6 @@ def parse_values(fields: tuple[FormField, ...], given: Mapping[str, str]) -> dic
             continue
         values[each.name] = _parse(each, text.replace("\r\n", "\n"))
     return values
-
-
-def _build_listed(each: JsonValue) -> FormField:
-    if isinstance(each, dict):
-        name = str(each.get("name", "answer"))
-        return build_field(name, each, required=each.get("required") is True)
-    return FormField(name=str(each), label=str(each).replace("_", " ").capitalize(), required=True)
 
 
 def _choose_kind(name: str, rules: Mapping[str, JsonValue]) -> FieldKind:

@@ -30,11 +30,11 @@ from metier.ids import find_user
 from metier.runtime.chat.chats import Chat, is_always, keep_always
 from metier.runtime.chat.commands import MARK
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
+from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.questions.resumption import can_reopen
-from metier.runtime.run_status import SIGNALS, build_outcome, find_standing
-from metier.runtime.runs import Watch
+from metier.runtime.status import SIGNALS, RunStatus, build_outcome, get_status
+from metier.views.user_question import DEFAULT_FIELD
 
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
@@ -247,17 +247,17 @@ class Session:
         turn = await self._chat.find_open_turn()
         if turn is None:
             return
-        asked = " ".join(turn.task.split())[:80]
-        match turn.kind:
+        asked = " ".join(turn.row.task.split())[:80]
+        match turn.wait_kind:
             case "interrupted":
                 warn_line(f"Continuing the interrupted turn: {asked}")
                 await self._drive(lambda watch: self._chat.go_on(watch=watch))
-            case "stopped":
-                warn_line(f"The last turn was stopped: {asked}; type /continue to resume it")
             case "approval":
                 warn_line(f"The last turn is waiting for your approval: {asked}; type /approve to decide")
             case "input" | "in_doubt":
-                await self._answer(turn.waiting)
+                await self._answer(turn)
+            case _:
+                warn_line(f"The last turn was stopped: {asked}; type /continue to resume it")
 
     async def _take(self, line: str) -> None:
         if not line.strip():
@@ -298,32 +298,32 @@ class Session:
 
     async def _drive(self, turn: Turn, *, is_typed: bool = False) -> None:
         """Run a turn and answer its questions. `is_typed`: the user typed it as a shell command."""
-        state = await self._watch(turn, is_typed=is_typed)
-        if state is not None:
-            await self._answer(state)
+        status = await self._watch(turn, is_typed=is_typed)
+        if status is not None:
+            await self._answer(status)
 
-    async def _answer(self, state: RunState) -> None:
+    async def _answer(self, status: RunStatus) -> None:
         """Ask the turn's questions until it continues or the user gives no answer."""
-        following: RunState | None = state
-        while following is not None and following.pause is not None and not self._idle.is_set:
+        following: RunStatus | None = status
+        while following is not None and following.pause and not self._idle.is_set:
             answer = await self._ask(following)
             if answer is None:
                 return
             following = await self._watch(partial(self._chat.go_on, answer))
 
-    async def _ask(self, state: RunState) -> Answer | None:
-        assert state.pause is not None
-        if state.pause.pause not in ("input", "in_doubt"):
+    async def _ask(self, status: RunStatus) -> Answer | None:
+        if status.pause not in ("input", "in_doubt"):
             return None
         try:
-            if state.pause.pause == "in_doubt":
-                warn_line(state.pause.reason)
+            if status.pause == "in_doubt":
+                warn_line(status.pause_reason)
                 word = (await self._screen.read_line(f"{'/'.join(DOUBTS)}> ")).strip()
                 doubt: Doubt | None = next((known for known in DOUBTS if word == known), None)
                 return Answer(doubt=doubt, by=find_user()) if doubt else None
-            question = state.question
-            warn_line(question.question if question else state.pause.reason)
-            values = {name: await self._screen.read_line(f"{name}> ") for name in list_fields(state)}
+            question = status.question
+            warn_line(question.text if question is not None else status.pause_reason)
+            names = question.names if question is not None else (DEFAULT_FIELD,)
+            values = {name: await self._screen.read_line(f"{name}> ") for name in names}
             return Answer(values={**values}, by=find_user())
         except (EOFError, KeyboardInterrupt):
             warn_line("Not answered; type /continue to be asked again")
@@ -342,12 +342,12 @@ class Session:
         except KeyboardInterrupt as interrupt:
             raise EOFError from interrupt
 
-    async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunState | None:
-        """Run and show a turn. Returns the run that it waits for, if any."""
+    async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunStatus | None:
+        """Drive and show a turn; None if there was none to drive."""
         grace = self._chat.runtime.place.settings.runtime.signal_grace_seconds
         stopper = Stopper(min(grace, STEP_SECONDS) if self._screen.types_ahead else grace, waits_for_model=False)
         with self._turns.begin(as_json=self._options.as_json, is_typed=is_typed) as shown:
-            watch = Watch(
+            watch = DriveOptions(
                 sinks=shown.sinks,
                 observe=shown.observe,
                 stopper=stopper,
@@ -365,19 +365,20 @@ class Session:
             await self._note_interruption(stopper, state)
             if state is None:
                 return None
-            driven = await find_standing(self._chat.runtime, state)
-            self._exit_code = driven.find_exit_code(signal=stopper.signal)
+            status = await get_status(self._chat.runtime.store, state)
+            self._exit_code = status.exit_code(signal=stopper.signal)
             if self._options.as_json:
-                outcome = build_outcome(driven, exit_code=self._exit_code)
+                folder = self._chat.runtime.folder(state.run_id)
+                outcome = build_outcome(status, folder=folder, exit_code=self._exit_code)
                 write_json_line({"context_id": self._chat.context_id, **outcome}, redactor=self._output)
                 sys.stdout.flush()
             else:
-                shown.finish(driven)
-        for line in (*describe_end(state if state.failure else driven.waiting), *describe_cause(driven.cause)):
+                shown.finish(status)
+        for line in (*describe_end(status), *describe_cause(status.cause)):
             warn_line(line)
         await self._turns.load_spent()
         self._is_planned = state.status == "completed"
-        return driven.waiting
+        return status
 
     async def _note_interruption(self, stopper: Stopper, state: RunState | None) -> None:
         """Stop the session for signals other than Ctrl-C, and save the model's partial answer."""
@@ -387,27 +388,14 @@ class Session:
             await self._chat.keep_partial(state.run_id, self._turns.draft)
 
 
-def describe_end(state: RunState) -> Sequence[str]:
-    """Describe a turn that failed or paused."""
-    if state.failure is not None:
-        again = ["type /continue to retry"] if can_reopen(state) else []
-        return [f"error: {state.failure.message} ({state.failure.reason})", *again]
-    if state.pause is None or state.pause.pause in ("input", "in_doubt"):
+def describe_end(status: RunStatus) -> Sequence[str]:
+    """Describe a turn that failed or waits."""
+    if status.failure is not None:
+        again = ["type /continue to retry"] if status.can_continue else []
+        return [f"error: {status.failure_text}", *again]
+    if status.pause in ("", "input", "in_doubt"):
         return []
-    if state.pause.pause == "approval":
-        waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
-        return [
-            f"Waiting for approval {', '.join(waiting)}; type /approve to decide, or send a message to end the turn"
-        ]
-    return [f"{state.pause.reason}; type /continue to resume, or send a message to stop"]
-
-
-def list_fields(state: RunState) -> tuple[str, ...]:
-    """List the names of the requested fields; an unnamed one is `answer`."""
-    fields = state.question.fields if state.question else None
-    if isinstance(fields, dict):
-        properties = fields.get("properties")
-        return tuple(properties if isinstance(properties, dict) else fields) or ("answer",)
-    if isinstance(fields, list) and fields:
-        return tuple(str(each.get("name", "answer")) if isinstance(each, dict) else str(each) for each in fields)
-    return ("answer",)
+    if status.pause == "approval":
+        waiting = ", ".join(status.approval_ids)
+        return [f"Waiting for approval {waiting}; type /approve to decide, or send a message to end the turn"]
+    return [f"{status.pause_reason}; type /continue to resume, or send a message to stop"]

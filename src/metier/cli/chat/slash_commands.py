@@ -23,11 +23,11 @@ from metier.runtime.build import list_all_tools
 from metier.runtime.chat.chats import Chat, list_always, list_chats
 from metier.runtime.chat.commands import check_trusted, list_own_commands
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.spending import read_conversation_spending
 from metier.runtime.history.undo import CANNOT, UndoPlan, plan_undo
 from metier.runtime.history.undo import undo as undo_files
 from metier.runtime.questions.approval_questions import Asker
-from metier.runtime.runs import Watch
 from metier.telemetry.excerpt import one_line
 from metier.views.context_use import render_context
 from metier.views.painter import build_painter
@@ -42,7 +42,7 @@ _PROFILES = {
     "strict": "asks like guarded, and runs commands in a sandbox",
 }
 
-type Turn = Callable[[Watch], Awaitable[RunState | None]]
+type Turn = Callable[[DriveOptions], Awaitable[RunState | None]]
 """Runs a turn. Returns None if there is no turn to run."""
 
 

@@ -15,7 +15,7 @@ from metier.providers.base import Observer
 from metier.runtime.chat.chats import Chat
 from metier.runtime.history.run_views import read_run_view, read_whole_step
 from metier.runtime.records.index_rows import TYPED
-from metier.runtime.run_status import Driven
+from metier.runtime.status import RunStatus
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
@@ -49,9 +49,9 @@ class ShownTurn(Struct, frozen=True):
     def observe(self) -> Observer | None:
         return self.live.observe if self.live is not None and self.live.shows_text else None
 
-    def finish(self, driven: Driven) -> None:
+    def finish(self, status: RunStatus) -> None:
         """The answer once: what was shown while it arrived is not written again."""
-        result = driven.state.result
+        result = status.state.result
         if self.is_typed and self.live is not None and self.live.is_live:
             return
         if self.live is not None and self.live.shows_text:

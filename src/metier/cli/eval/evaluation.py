@@ -43,7 +43,7 @@ from metier.evals.triggers import (
 from metier.evals.variants import build_variants
 from metier.ids import format_run_id
 from metier.runtime.host import Host
-from metier.runtime.run_status import BUDGET, DONE, FAILED
+from metier.runtime.status import BUDGET, DONE, FAILED
 from metier.runtime.workspace.plugins import using_plugins
 
 

@@ -26,6 +26,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.telemetry.excerpt import one_line
 from metier.telemetry.sinks import Sink
 from metier.views.live import LiveRun
+from metier.views.user_question import parse_fields
 
 type OutputFormat = str
 
@@ -187,7 +188,7 @@ def run_task(
     """Run a task definition on the server."""
     schema = _server(ctx).get(f"/tasks/{task}/input-schema")
     body: Document = {
-        "inputs": parse_inputs(inputs or (), schema),
+        "inputs": parse_inputs(inputs or (), parse_fields(schema)),
         "agent": agent,
         "model": model,
         "mode": "dry_run" if dry_run else "live",
@@ -261,7 +262,7 @@ def answer(ctx: typer.Context, run: Run, *, inputs: Inputs = None, quiet: Quiet 
     server = _server(ctx)
     found = server.get(f"/runs/{run}")
     question = cast("Document", found.get("question") or {})  # an object where it asks something
-    fields = cast("JsonValue", question.get("fields"))
+    fields = parse_fields(cast("JsonValue", question.get("fields")))
     server.post(f"/runs/{found['run_id']}/answer", {"values": parse_inputs(inputs or (), fields)})
     return show_run(server, str(found["run_id"]), quiet=quiet)
 

@@ -64,7 +64,6 @@ def run(
     denied, 6 budget exceeded, 7 turn or time limit reached, 8 provider or API key error, 9 no sandbox, 10 in use
     by another process; 129, 130, 131, 143 stopped by a signal.
     """
-    output = choose_output(output_format, as_json=as_json)
     _check_options(timeout, skills_dir, detach=detach)
     flags: dict[str, Any] = {
         "skills.dir": skills_dir, "runtime.profile": profile, "model.provider": provider,
@@ -75,17 +74,18 @@ def run(
     # What drives runs is most of Metier: `agent run --help` does without.
     from metier.cli.run.driver import View
     from metier.cli.run.live import EVENTS
-    from metier.cli.run.run_request import WantedRun, start_run
+    from metier.cli.run.run_request import open_request, read_request, run_request, with_files
     from metier.providers.model_names import qualify_model_name
 
-    verbosity = EVENTS if events else verbose
+    verbosity, output = EVENTS if events else verbose, choose_output(output_format, as_json=as_json)
     view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
+    request = read_request(task, prompt, file=task_file, is_dry=dry_run, output_schema=output_schema)
     named = qualify_model_name(model, provider=provider)
-    wanted = WantedRun(
-        task=task, prompt=prompt, task_file=task_file, agent=agent, model=named, settings=settings,
-        images=image or (), files=file or (), is_dry=dry_run, output_schema=output_schema, config=config,
-    )  # fmt: skip
-    return start_run(wanted, view, detaches=detach)
+    place, request = open_request(request, config, settings, agent=agent, model=named, quiet=quiet)
+    # A task from a file or a pipe may be anyone's words: a path in it is no picture that the user dropped.
+    is_typed = task_file is None and "-" not in (task, prompt)
+    request = with_files(place, request, images=image or (), files=file or (), is_typed=is_typed)
+    return run_request(place, request, view, detaches=detach, config=config)
 
 
 def _check_options(timeout: float | None, skills_dir: Path | None, *, detach: bool) -> None:

@@ -28,7 +28,7 @@ from metier.cli.shared.output import (
     write_json_line,
     write_text,
 )
-from metier.cli.shared.signals import obeying_signals
+from metier.cli.shared.signals import passing_signals
 from metier.definitions.nearest import hint_nearest
 from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import RunState
@@ -37,11 +37,21 @@ from metier.errors import LogError, unwrapped
 from metier.ids import find_user
 from metier.providers.facts import load_facts
 from metier.runtime.cleaning import build_place_redactor, find_place_secrets
+from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import ACCEPT, Answer
-from metier.runtime.questions.resumption import RaisedLimits, find_chain, find_limit, render_command
-from metier.runtime.run_status import Driven, Plan, build_outcome, find_last_lines, find_standing, parse_plan
-from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.questions.answers import ACCEPT
+from metier.runtime.questions.resumption import LimitRaise, RaisedLimits, render_command
+from metier.runtime.records.run_folders import get_run_folder
+from metier.runtime.records.signatures import issue_token
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import (
+    Plan,
+    RunStatus,
+    build_outcome,
+    get_status,
+    last_lines,
+    parse_plan,
+)
 from metier.runtime.workspace.plugins import using_plugins
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.redaction import Redactor
@@ -50,6 +60,7 @@ from metier.views.ci import CiLog, find_marks, list_cases, render_junit, render_
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
+from metier.views.user_question import DEFAULT_FIELD
 
 SUMMARY_FILE = "summary.md"
 JUNIT_FILE = "junit.xml"
@@ -161,7 +172,7 @@ def _rows(plan: Plan, name: str) -> list[Plan]:
 
 MAX_FILES_NAMED = 10
 
-type Work = Callable[[Runtime, Watch], Awaitable[RunState]]
+type Work = Callable[[Runtime, DriveOptions], Awaitable[RunState]]
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -180,17 +191,18 @@ class View(Struct, frozen=True, kw_only=True):
 
 def drive_run(place: Host, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
-    stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+    stoppers = _Stoppers(place.settings.runtime.signal_grace_seconds)
     shown = _build_shown(place, view)
-    driven = anyio.run(_drive, place, work, replace(view, shown=shown), stopper)
-    exit_code = driven.find_exit_code(signal=stopper.signal)
+    status = anyio.run(_drive, place, work, replace(view, shown=shown), stoppers)
+    exit_code = status.exit_code(signal=stoppers.current.signal)
     if place.settings.notify.bell:
         ring()
     redactor = build_output_redactor(find_place_secrets(place))
-    write_outcome(driven, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
+    write_outcome(place, status, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
     if isinstance(shown, CiLog):
-        advice = describe_next(driven, is_told=True)
-        write_ci_files(shown.view, driven.folder, result=driven.state.result, advice=advice, redactor=redactor)
+        folder = get_run_folder(place, status.run_id)
+        advice = describe_next(status, folder, is_told=True)
+        write_ci_files(shown.view, folder, result=status.state.result, advice=advice, redactor=redactor)
     return exit_code
 
 
@@ -204,26 +216,45 @@ def _build_shown(place: Host, view: View) -> Shown | None:
     return build_live(build_place_redactor(place), verbosity=view.verbosity, is_text=view.output == "text")
 
 
-async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Driven:
+class _Stoppers:
+    """The stopper of the moment. A limit that is raised starts a drive with a stopper of its own."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self.current = self._build()
+
+    def _build(self) -> Stopper:
+        return Stopper(self._grace_seconds, waits_for_model=False)
+
+    async def ask_for_limit(self, failed: RunState, *, prompter: Prompter) -> LimitRaise | None:
+        """Ask the user at the terminal whether the run continues with a higher limit."""
+        self.current = self._build()
+        raised: RaisedLimits | None = None
+        with self.current.interruptible():
+            raised = await ask_for_more(failed, prompter)
+        return LimitRaise(limits=raised, by=find_user(), stopper=self.current) if raised is not None else None
+
+
+async def _drive(place: Host, work: Work, view: View, stoppers: _Stoppers) -> RunStatus:
     shown = view.shown
     sinks: list[Sink] = [] if shown is None else [shown]
     if view.output == "stream-json":
         sinks.append(JsonLines(sys.stdout))
     asker = find_asker()
-    watch = Watch(
+    options = DriveOptions(
         sinks=sinks,
         observe=None if shown is None else shown.observe,
-        stopper=stopper,
+        stopper=stoppers.current,
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
         ask=asker,
         ask_about_code=partial(ask_about_code, prompter=asker) if asker is not None else None,
+        ask_for_limit=partial(stoppers.ask_for_limit, prompter=asker) if asker is not None else None,
     )
     try:
         with unwrapped(), using_plugins(place, report=warn_line) as extended, ticking(shown):
-            async with obeying_signals(stopper), open_runtime(extended) as runtime:
-                state = await work(runtime, watch)
-                return await find_standing(runtime, await _go_beyond_limits(runtime, state, watch))
+            async with passing_signals(lambda: stoppers.current), open_runtime(extended) as runtime:
+                return await get_status(runtime.store, await work(runtime, options))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -232,27 +263,6 @@ async def _drive(place: Host, work: Work, view: View, stopper: Stopper) -> Drive
             hint="Fix it, then run `agent resume latest`",
         ) from error
     raise AssertionError("the block above returns or raises")
-
-
-async def _go_beyond_limits(runtime: Runtime, state: RunState, watch: Watch) -> RunState:
-    """A person at a terminal is asked whether a run that reached a limit goes on with a higher one."""
-    stopper = watch.stopper
-    while isinstance(watch.ask, Prompter) and stopper is not None and not stopper.signal:
-        failed = (await find_chain(runtime.store, state))[-1]
-        if find_limit(failed) is None:
-            break
-        raised: RaisedLimits | None = None
-        # A run that timed out has set its stopper; the prompt and what follows have one of their own.
-        fresh = Stopper(runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
-        async with obeying_signals(fresh):
-            with fresh.interruptible():
-                raised = await ask_for_more(failed, watch.ask)
-            if raised is None:
-                break
-            again = replace(watch, stopper=fresh, timeout_seconds=raised.timeout_seconds or watch.timeout_seconds)
-            state = await runtime.resume(state.run_id, Answer(by=find_user(), raised=raised, reopens=True), again)
-        stopper = fresh
-    return state
 
 
 def build_reader(place: Host, *, verbosity: int, as_json: bool) -> Sink:
@@ -264,15 +274,16 @@ def build_reader(place: Host, *, verbosity: int, as_json: bool) -> Sink:
     return ShownRun(LiveRun(build_painter(sys.stdout), build_place_redactor(place), verbosity=verbosity))
 
 
-def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redactor) -> None:
-    """The result on stdout; where the run is, and what can be done with it, on stderr."""
-    state = driven.state
-    outcome = build_outcome(driven, exit_code=exit_code)
+def write_outcome(place: Host, status: RunStatus, view: View, *, exit_code: int, redactor: Redactor) -> None:
+    """Write the result to stdout, and to stderr where the run is and what can be done with it."""
+    state, folder = status.state, get_run_folder(place, status.run_id)
+    outcome = build_outcome(status, folder=folder, exit_code=exit_code)
+    token = {"resume_token": issue_token(place, state, waiting=status.waiting)}
     match view.output:
         case "json":
-            write_json(outcome, redactor=redactor, kept={"resume_token": driven.token})
+            write_json(outcome, redactor=redactor, kept=token)
         case "stream-json":
-            write_json_line({"type": "result", **outcome}, redactor=redactor, kept={"resume_token": driven.token})
+            write_json_line({"type": "result", **outcome}, redactor=redactor, kept=token)
         case "text":
             _write_result(state, view.shown, redactor)
     sys.stdout.flush()
@@ -281,11 +292,11 @@ def write_outcome(driven: Driven, view: View, *, exit_code: int, redactor: Redac
     if isinstance(view.shown, LiveRun | CiLog):
         view.shown.close()
     if state.failure is not None:
-        for line in (f"error: {state.failure.message} ({state.failure.reason})", *describe_cause(driven.cause)):
+        for line in (f"error: {status.failure_text}", *describe_cause(status.cause)):
             warn_line(line)
     # A run that waits says for what, even to a user who wants to see no events.
-    waiting = describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
-    for line in waiting if view.quiet else describe_next(driven, is_told=isinstance(view.shown, LiveRun)):
+    is_told = isinstance(view.shown, LiveRun)
+    for line in describe_waiting(status) if view.quiet else describe_next(status, folder, is_told=is_told):
         warn_line(line)
 
 
@@ -315,68 +326,49 @@ def _write_result(state: RunState, shown: Shown | None, redactor: Redactor) -> N
         write_answer(printable(state.result, redactor=redactor))
 
 
-def describe_next(driven: Driven, *, is_told: bool = False) -> Sequence[str]:
-    """Where the run is, what it waits for, and the commands that go on from here. `is_told`: a closing line said it."""
-    state, folder = driven.state, driven.folder
-    lines = [] if is_told else [f"run:     {state.run_id} is {state.status}, in {_short(folder)}"]
-    lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(state)]
-    lines += describe_waiting(driven.waiting, resume=state.run_id, cause=driven.cause)
-    lines += suggest(driven.failed or state, run_id=state.run_id)
+def describe_next(status: RunStatus, folder: Path, *, is_told: bool = False) -> Sequence[str]:
+    """List where the run is, what it waits for, and the commands that continue it. `is_told`: the closing line did."""
+    lines = [] if is_told else [f"run:     {status.run_id} is {status.status}, in {_short(folder)}"]
+    lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(status.state)]
+    lines += describe_waiting(status)
+    lines += suggest(status.failed or status.state, run_id=status.run_id)
     lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
-    return lines if is_told else [*lines, f"next:    agent replay {state.run_id} --event-stream"]
+    return lines if is_told else [*lines, f"next:    agent replay {status.run_id} --event-stream"]
 
 
 def describe_cause(cause: str) -> list[str]:
     """Nothing where the sentence that goes with it says it all."""
-    return [f"why:     {line}" for line in find_last_lines(cause)] if "\n" in cause.strip() else []
+    return [f"why:     {line}" for line in last_lines(cause)] if "\n" in cause.strip() else []
 
 
-def describe_waiting(state: RunState, *, resume: str, cause: str = "") -> list[str]:
-    """What the run waits for; `resume` is the run that the user started, which may be another one above it.
-
-    `cause` is what the step gave back that it stopped at.
-    """
-    if state.pause is None:
+def describe_waiting(status: RunStatus) -> list[str]:
+    """List what the run waits for and the commands that answer it."""
+    if not status.pause:
         return []
-    below = [f"waiting: for run {state.run_id}"] if resume != state.run_id else []
-    first, *rest = _describe_pause(state, f"agent resume {resume}")
-    return [*below, first, *describe_cause(cause), *rest]
+    child = [f"waiting: for run {status.waits_for}"] if status.waits_for != status.run_id else []
+    first, *rest = _describe_pause(status)
+    return [*child, first, *describe_cause(status.cause), *rest]
 
 
-def _describe_pause(state: RunState, resume: str) -> list[str]:
-    assert state.pause is not None
-    match state.pause.pause:
+def _describe_pause(status: RunStatus) -> list[str]:
+    resume, waits = f"agent resume {status.run_id}", f"waiting: {status.pause_reason}"
+    match status.pause:
         case "approval":
-            waiting = [step.approval_id for step in state.steps if step.phase == "asking"]
-            asked = [f"next:    agent approve {approval}" for approval in waiting]
-            return [f"waiting: {state.pause.reason}", *asked, f"next:    {resume}"]
+            asked = [f"next:    agent approve {approval}" for approval in status.approval_ids]
+            return [waits, *asked, f"next:    {resume}"]
         case "input":
-            wanted = " ".join(f"--input {name}=…" for name in _find_fields(state))
-            return [f"waiting: {state.pause.reason}", f"next:    {resume} {wanted}"]
+            names = status.question.required_names if status.question is not None else (DEFAULT_FIELD,)
+            return [waits, f"next:    {resume} {' '.join(f'--input {name}=…' for name in names)}"]
         case "in_doubt":
-            return [f"waiting: {state.pause.reason}", f"next:    {resume} --answer done|retry|skip|abort"]
+            return [waits, f"next:    {resume} --answer done|retry|skip|abort"]
         case "changed_code":
-            return [f"waiting: {state.pause.reason}", f"next:    {resume} {ACCEPT}"]
+            return [waits, f"next:    {resume} {ACCEPT}"]
         case "limit":
-            run_id = resume.removeprefix("agent resume ")
-            return [f"waiting: {state.pause.reason}", f"next:    {render_command(state, run_id)}"]
+            return [waits, f"next:    {render_command(status.waiting, status.run_id)}"]
         case "step_failed":
-            return [f"failed:  {state.pause.reason}", f"next:    {resume} [--answer skip|abort]"]
+            return [f"failed:  {status.pause_reason}", f"next:    {resume} [--answer skip|abort]"]
         case _:
-            return [f"waiting: {state.pause.reason}", f"next:    {resume}"]
-
-
-def _find_fields(state: RunState) -> list[str]:
-    """The names of what is asked for: those that must be given, else the first one."""
-    fields = state.question.fields if state.question else None
-    if isinstance(fields, dict):
-        properties, required = fields.get("properties"), fields.get("required")
-        names = list(properties if isinstance(properties, dict) else fields)
-        return [str(name) for name in required] if isinstance(required, list) and required else names[:1] or ["answer"]
-    if isinstance(fields, list) and fields:
-        first = fields[0]
-        return [str(first.get("name", "answer")) if isinstance(first, dict) else str(first)]
-    return ["answer"]
+            return [waits, f"next:    {resume}"]
 
 
 def _short(path: Path) -> str:

@@ -18,14 +18,16 @@ from metier.cli.shared.place import open_place
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import find_user
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import ACCEPT, Answer, check_answer
 from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.queue.detached import wake
 from metier.runtime.records.signatures import check_run_token
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.views.live import LiveRun
+from metier.views.user_question import QuestionField
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -106,11 +108,10 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 
     async def find(self, runtime: Runtime) -> tuple[str, Answer]:
         run_id = (await runtime.find(self.run)).run_id
-        state = await runtime.read(run_id)
-        waiting = await runtime.find_waiting(state)
+        status = await runtime.get_status(run_id)
         if self.token:
-            check_run_token(runtime.place, self.token, state, waiting=waiting)
-        fields = waiting.question.fields if waiting.question else None
+            check_run_token(runtime.place, self.token, status.state, waiting=status.waiting)
+        fields = status.question.fields if status.question is not None else ()
         given = Answer(
             values=parse_inputs(self.inputs, fields) if self.inputs else None,
             doubt=self.doubt,
@@ -120,12 +121,12 @@ class _Wanted(Struct, frozen=True, kw_only=True):
             reopens=True,
             accepts_changed_skills=self.accepts_changed_skills,
         )
-        if not (await runtime.find(run_id)).driver:
+        if not status.row.driver:
             # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.
-            check_answer(waiting, given)
+            check_answer(status, given)
         return run_id, given
 
-    async def go_on(self, runtime: Runtime, watch: Watch) -> RunState:
+    async def go_on(self, runtime: Runtime, watch: DriveOptions) -> RunState:
         run_id, given = await self.find(runtime)
         for sink in watch.sinks:
             if isinstance(sink, LiveRun):
@@ -143,23 +144,16 @@ class _Wanted(Struct, frozen=True, kw_only=True):
         return await wake(runtime, run_id, given)
 
 
-def parse_inputs(texts: Sequence[str], fields: JsonValue = None) -> dict[str, JsonValue]:
-    """`name=value` each, typed by the JSON Schema that asks for them. Raises `UsageError`."""
+def parse_inputs(texts: Sequence[str], fields: Sequence[QuestionField] = ()) -> dict[str, JsonValue]:
+    """Parse `name=value` texts by the types of the fields that ask for them. Raises `UsageError`."""
+    types = {field.name: field.types for field in fields}
     values: dict[str, JsonValue] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
             raise UsageError(f"Input {text!r} is not name=value")
-        values[name.strip()] = _parse_value(value, _find_types(fields, name.strip()))
+        values[name.strip()] = _parse_value(value, types.get(name.strip(), ()))
     return values
-
-
-def _find_types(fields: JsonValue, name: str) -> tuple[str, ...]:
-    """The types that are wanted; nothing where that is not said."""
-    properties = fields.get("properties") if isinstance(fields, dict) else None
-    schema = properties.get(name) if isinstance(properties, dict) else None
-    wanted = schema.get("type") if isinstance(schema, dict) else None
-    return tuple(str(kind) for kind in wanted) if isinstance(wanted, list) else (str(wanted),) if wanted else ()
 
 
 def _parse_value(text: str, wanted: tuple[str, ...] = ()) -> JsonValue:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
 
@@ -17,8 +16,9 @@ from metier.runtime.host import Host
 from metier.runtime.queue.autostart import start_worker
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import can_go_on, find_owner, wake
-from metier.runtime.run_status import Driven, build_outcome
+from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import RunStatus, build_outcome, get_status
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld
@@ -35,31 +35,24 @@ def detach_run(
     if output == "stream-json":
         raise UsageError("Cannot show the events of a detached run", hint="Follow it with `agent runs watch`")
     find_broker(place.settings.worker, place.environ)  # what is wrong with it is said before the run begins
-    begun = anyio.run(_begin, place, work)
-    driven, state = begun.driven, begun.driven.state
-    if can_go_on(state):
-        tell_workers(place, state.run_id, queue=begun.queue, config=config)
+    status = anyio.run(_begin, place, work)
+    run_id, queue = status.run_id, status.row.queue
+    if can_go_on(status.state):
+        tell_workers(place, run_id, queue=queue, config=config)
     if output == "json":
-        write_json({**build_outcome(driven, exit_code=0), "queue": begun.queue})
+        folder = get_run_folder(place, run_id)
+        write_json({**build_outcome(status, folder=folder, exit_code=0), "queue": queue})
     else:
-        sys.stdout.write(f"{state.run_id}\n")
-    for line in (*describe_waiting(driven.waiting, resume=state.run_id), f"next:    agent runs watch {state.run_id}"):
+        sys.stdout.write(f"{run_id}\n")
+    for line in (*describe_waiting(status), f"next:    agent runs watch {run_id}"):
         warn_line(line)
     return 0
 
 
-class _Begun(NamedTuple):
-    driven: Driven
-    queue: str
-
-
-async def _begin(place: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> _Begun:
+async def _begin(place: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> RunStatus:
     with unwrapped(), using_plugins(place, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
-            state = await work(runtime)
-            waiting, folder = await runtime.find_waiting(state), runtime.folder(state.run_id)
-            queue = (await runtime.find(state.run_id)).queue
-            return _Begun(Driven(state=state, waiting=waiting, folder=folder), queue)
+            return await get_status(runtime.store, await work(runtime))
     raise AssertionError("the block above returns or raises")
 
 

@@ -5,7 +5,6 @@ import sys
 import anyio
 import typer
 
-from metier.cli.chat.session import list_fields
 from metier.cli.run.approval_dialog import Prompter, find_asker
 from metier.cli.run.driver import build_reader
 from metier.cli.run.live import EVENTS, ticking
@@ -20,9 +19,10 @@ from metier.ids import find_user
 from metier.runtime.history.follower import Follower
 from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.detached import find_owner, wake
-from metier.runtime.run_status import FAILED, find_standing
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import FAILED, get_status
 from metier.telemetry.sinks import Sink
+from metier.views.user_question import UserQuestion
 
 
 async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
@@ -37,7 +37,7 @@ async def find_code(runtime: Runtime, state: RunState) -> int:
     if state.status == "in_progress":
         sys.stderr.write(f"This run's process is gone; resume it with `agent resume {state.run_id}`\n")
         return FAILED
-    return (await find_standing(runtime, state)).find_exit_code()
+    return (await get_status(runtime.store, state)).exit_code()
 
 
 async def follow_on(follower: Follower, sink: Sink) -> None:
@@ -81,20 +81,19 @@ def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, co
 
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
     """Put what the run waits for to the user, and have a worker go on; False where nothing was answered."""
-    waiting = await runtime.find_waiting(state)
+    status = await get_status(runtime.store, state)
     owner = await find_owner(runtime, state.run_id)
-    if waiting.pause is None or not owner.queue:
+    if not status.pause or not owner.queue:
         return False
-    if waiting.pause.pause == "approval":
-        asking = next(step for step in waiting.steps if step.phase == "asking")
-        question = await runtime.approvals.get(asking.approval_id)
+    if status.pause == "approval":
+        question = await runtime.approvals.get(status.approval_ids[0])
         reply = await prompter(question)
         if reply is None:
             return False
         await runtime.approvals.decide(question, reply)
-        await wake_decided_run(runtime, waiting.run_id)
-    elif waiting.pause.pause == "input":
-        answer = await _ask(waiting, prompter)
+        await wake_decided_run(runtime, status.waiting.run_id)
+    elif status.pause == "input" and status.question is not None:
+        answer = await _ask(status.question, prompter)
         if answer is None:
             return False
         await wake(runtime, owner.run_id, answer)
@@ -104,12 +103,10 @@ async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> b
     return True
 
 
-async def _ask(waiting: RunState, prompter: Prompter) -> Answer | None:
-    question = waiting.question
-    assert question is not None, "a run that waits for input has asked something"
-    warn_line(question.question)
+async def _ask(question: UserQuestion, prompter: Prompter) -> Answer | None:
+    warn_line(question.text)
     try:
-        given = [f"{name}={await prompter.read_line(f'{name}> ')}" for name in list_fields(waiting)]
+        given = [f"{name}={await prompter.read_line(f'{name}> ')}" for name in question.names]
     except (EOFError, KeyboardInterrupt):
         return None
     return Answer(values=parse_inputs(given, question.fields), by=find_user())

@@ -32,8 +32,9 @@ from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.notify.delivery import deliver_last
 from metier.runtime.records.index_rows import find_shown_status, render_cost, row_as_json
 from metier.runtime.records.record import build_record
-from metier.runtime.run_status import Driven, describe_work, find_last_lines, find_standing, work_as_json
+from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.status import RunStatus, describe_work, get_status, last_lines, work_as_json
 from metier.store.base import ENDED, RunRow
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
@@ -94,25 +95,25 @@ def show(
 
     place = open_place(config)
 
-    async def read() -> tuple[RunRow, Driven, dict[str, JsonValue], RunView]:
+    async def read() -> tuple[RunStatus, dict[str, JsonValue], RunView]:
         async with open_runtime(place) as runtime:
             row = await runtime.find(run)
             entries = await read_history(runtime, row.run_id)
             state = fold(row.run_id, entries)
             record = build_record(entries, state, now=row.updated_at) if state.started else {}
-            return row, await find_standing(runtime, state), record, await _read_view(runtime, row.run_id)
+            return await get_status(runtime.store, state, row=row), record, await _read_view(runtime, row.run_id)
 
-    row, driven, record, view = anyio.run(read)
+    status, record, view = anyio.run(read)
+    row, folder = status.row, get_run_folder(place, status.run_id)
     if as_json:
-        pause = driven.waiting.pause
-        waits = {"kind": pause.pause, "reason": pause.reason, "run_id": driven.waiting.run_id} if pause else None
-        work = work_as_json(driven.state, driven.standing)
-        cause = "\n".join(find_last_lines(driven.cause))
-        folder = str(driven.folder)
-        write_json({**row_as_json(row), **record, **work, "cause": cause, "waits_for": waits, "folder": folder})
+        waits: JsonValue = None
+        if status.pause:
+            waits = {"kind": status.pause, "reason": status.pause_reason, "run_id": status.waits_for}
+        more: dict[str, JsonValue] = {"cause": "\n".join(last_lines(status.cause)), "waits_for": waits}
+        write_json({**row_as_json(row), **record, **work_as_json(status), **more, "folder": str(folder)})
     else:
-        _write_run(row, driven, record, view)
-        _write_view(LiveRun(build_painter(sys.stdout), build_place_redactor(place)), view, driven)
+        _write_run(status, record, view, folder=folder)
+        _write_view(LiveRun(build_painter(sys.stdout), build_place_redactor(place)), view, status)
 
 
 @app.command()
@@ -176,13 +177,13 @@ def _write_files(steps: list[dict[str, JsonValue]]) -> None:
             write_line(f"file:    {artifact['path']}  {artifact['bytes']} bytes")
 
 
-def _write_view(live: LiveRun, view: RunView, driven: Driven) -> None:
+def _write_view(live: LiveRun, view: RunView, status: RunStatus) -> None:
     """What happened, as a run shows it while it does; the steps of a task are runs of their own."""
-    if view.items or driven.state.result:
+    if view.items or status.state.result:
         write_line()
-    if not driven.state.plan:
+    if not status.state.plan:
         live.show_all(replace(view, children=()))
-    live.show_answer(driven.state.result)
+    live.show_answer(status.state.result)
     live.close()
 
 
@@ -194,8 +195,8 @@ def _describe_parent(row: RunRow) -> list[str]:
     return [f"for:     conversation {row.context_id}"] if is_called else []
 
 
-def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue], view: RunView) -> None:
-    state = driven.state
+def _write_run(status: RunStatus, record: dict[str, JsonValue], view: RunView, *, folder: Path) -> None:
+    row, state = status.row, status.state
     write_line(f"run:     {row.run_id}  {find_shown_status(row)}")
     write_line(f"task:    {row.task}")
     write_line(f"agent:   {row.agent or 'built in'}")
@@ -207,15 +208,15 @@ def _write_run(row: RunRow, driven: Driven, record: dict[str, JsonValue], view: 
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
     write_line(f"turns:   {view.total_turns}; {tokens}; {render_cost(usage.known_cost_usd)}")
     if state.failure is not None:
-        for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(driven.cause)):
+        for line in (f"failed:  {state.failure.reason}: {state.failure.message}", *describe_cause(status.cause)):
             write_line(line)
-    for line in (*_describe_parent(row), *describe_work(state, driven.standing)):
+    for line in (*_describe_parent(row), *describe_work(status)):
         write_line(line)
     _write_files(
         [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
     )  # as build_record makes them
-    write_line(f"folder:  {driven.folder}")
-    for line in describe_waiting(driven.waiting, resume=row.run_id, cause=driven.cause):
+    write_line(f"folder:  {folder}")
+    for line in describe_waiting(status):
         write_line(line)
     if find_shown_status(row) == "interrupted":
         write_line(f"next:    agent resume {row.run_id}")

@@ -12,9 +12,10 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.forks import ForkRequest, Point, find_points, fork_run
 from metier.runtime.history.run_views import read_history
-from metier.runtime.runs import Runtime, Watch, open_runtime
+from metier.runtime.runs import Runtime, open_runtime
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -60,7 +61,7 @@ def list_points(run: str, config: Config, *, as_json: bool) -> int:
 def start_fork(run: str, config: Config, request: ForkRequest, *, as_json: bool) -> int:
     """Run the fork and return the exit code of `agent run`."""
 
-    async def work(runtime: Runtime, watch: Watch) -> RunState:
+    async def work(runtime: Runtime, watch: DriveOptions) -> RunState:
         row = await runtime.find(run)
         forked = await fork_run(runtime, row.run_id, request, watch=watch)
         warn_line(f"fork:    of {row.run_id} after entry {request.at}")

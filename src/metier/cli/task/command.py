@@ -1,16 +1,17 @@
 """`agent task`: which task definitions a workspace has, what one does, whether it is right; and run it."""
 
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
+from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.cli.run.driver import View, drive_run
+from metier.cli.run.driver import View
 from metier.cli.run.live import EVENTS
-from metier.cli.run.run_request import leave_to_workers
+from metier.cli.run.run_request import run_request
 from metier.cli.shared.options import (
     AsJson,
     Ci,
@@ -32,14 +33,11 @@ from metier.definitions.acceptance import render_criterion
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import TaskDefinition
-from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.checks.validation import find_all_problems
 from metier.runtime.child_runs import request_task
 from metier.runtime.documents import task_as_json
-from metier.runtime.requests import RunRequest, take_trace
-from metier.runtime.runs import Runtime, Watch
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
 
@@ -123,18 +121,12 @@ def run(
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
     place, agent = choose_built_in(open_run_place(config, given_flags, is_new_run=not model), agent)
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
-    commission = request_task(place, task, given, agent=agent, model=qualify_model_name(model, provider=provider))
-    mode = "dry_run" if dry_run else "live"
-    request = RunRequest(task=commission.order.task, mode=mode, model=commission.order.model, commission=commission)
+    request = request_task(place, task, given, agent=agent, model=qualify_model_name(model, provider=provider))
+    request = replace(request, mode="dry_run" if dry_run else "live")
     output = "json" if as_json and output_format == "text" else output_format
-    if detach:
-        return leave_to_workers(place, request, output, config=config)
-
-    def start(runtime: Runtime, watch: Watch) -> Awaitable[RunState]:
-        return runtime.start(take_trace(request, runtime.place), watch)
-
-    shown = EVENTS if events else verbose
-    return drive_run(place, start, View(output=output, quiet=quiet, verbosity=shown, timeout_seconds=timeout, is_ci=ci))
+    verbosity = EVENTS if events else verbose
+    view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
+    return run_request(place, request, view, detaches=detach, config=config)
 
 
 @app.command(hidden=True)

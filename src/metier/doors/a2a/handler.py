@@ -40,6 +40,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from metier.doors.a2a.card import build_card, list_skill_ids
@@ -48,7 +49,6 @@ from metier.doors.a2a.task_mapping import (
     TERMINAL,
     Caller,
     Incoming,
-    TaskView,
     build_answer,
     build_task,
     find_task_state,
@@ -62,6 +62,7 @@ from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.queue.detached import submit, wake
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
+from metier.runtime.status import RunStatus, get_status
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunExists
 from metier.store.outbox import Receiver
@@ -179,8 +180,8 @@ class RunTasks(RequestHandler):
     ) -> AsyncGenerator[Event]:
         caller = _get_caller(context)
         with _translated():
-            view = await self._find(params.id, caller)
-            if find_task_state(view) in TERMINAL:
+            status = await self._find(params.id, caller)
+            if find_task_state(status) in TERMINAL:
                 raise UnsupportedOperationError(message="The task has ended; get it instead")
             async for event in self._stream(params.id, caller):
                 yield event
@@ -204,26 +205,26 @@ class RunTasks(RequestHandler):
             raise InvalidParamsError(message="The pageToken is not one of this server")
         with _translated():
             rows = await self._list_rows(params, caller)
-            views = [await self._view(row) for row in rows]
+            statuses = [await self._get_status(row) for row in rows]
         if params.status:
-            views = [view for view in views if find_task_state(view) == params.status]
+            statuses = [status for status in statuses if find_task_state(status) == params.status]
         before = int(params.page_token or 0)
-        later = [view for view in views if not before or view.row.number < before]
+        later = [status for status in statuses if not before or status.row.number < before]
         page = later[:size]
-        tasks = [self._build(view, caller) for view in page]
+        tasks = [self._build(status, caller) for status in page]
         for task in tasks:
             task.ClearField("history")
             if not params.include_artifacts:
                 task.ClearField("artifacts")
         token = str(page[-1].row.number) if len(later) > size else ""
-        return ListTasksResponse(tasks=tasks, next_page_token=token, page_size=size, total_size=len(views))
+        return ListTasksResponse(tasks=tasks, next_page_token=token, page_size=size, total_size=len(statuses))
 
     @override
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         caller = _get_caller(context)
         with _translated():
-            view = await self._find(params.id, caller)
-            if find_task_state(view) in TERMINAL:
+            status = await self._find(params.id, caller)
+            if find_task_state(status) in TERMINAL:
                 raise TaskNotCancelableError
             await self._runtime.cancel(params.id, by=caller.user)
             return self._build(await self._find(params.id, caller), caller)
@@ -243,8 +244,8 @@ class RunTasks(RequestHandler):
     ) -> TaskPushNotificationConfig:
         caller = _get_caller(context)
         with _translated():
-            view = await self._find(params.task_id, caller)
-            if find_task_state(view) in TERMINAL:
+            status = await self._find(params.task_id, caller)
+            if find_task_state(status) in TERMINAL:
                 raise UnsupportedOperationError(message="The task has ended; get it instead")
             return await set_config(self._runtime, params.task_id, params, caller=caller)
 
@@ -295,16 +296,14 @@ class RunTasks(RequestHandler):
         return run_id
 
     async def _build_request(self, run_id: str, incoming: Incoming, context_id: str, *, caller: Caller) -> RunRequest:
-        commission = None
+        request = RunRequest(task=incoming.text, agent=caller.agent)
         if incoming.skill and incoming.skill not in list_skill_ids(self._runtime.place, caller):
             raise UsageError(f"The card of this agent lists no skill {incoming.skill!r}", hint="Get the extended card")
         if incoming.task_id:
-            commission = request_task(self._runtime.place, incoming.task_id, incoming.values, agent=caller.agent)
+            request = request_task(self._runtime.place, incoming.task_id, incoming.values, agent=caller.agent)
         name = caller.name_context(context_id or run_id)
-        return RunRequest(
-            task=commission.order.task if commission else incoming.text,
-            agent=caller.agent,
-            commission=commission,
+        return replace(
+            request,
             context_id=name,
             extra_context=await self._recall(name, caller) if context_id else "",
             run_id=run_id,
@@ -324,29 +323,28 @@ class RunTasks(RequestHandler):
 
     async def _answer(self, run_id: str, incoming: Incoming, caller: Caller) -> None:
         """Only a question may be answered here: the caller is a program, and approvals are for a user."""
-        view = await self._find(run_id, caller)
-        if find_task_state(view) != TaskState.TASK_STATE_INPUT_REQUIRED or view.waiting.question is None:
+        status = await self._find(run_id, caller)
+        if find_task_state(status) != TaskState.TASK_STATE_INPUT_REQUIRED or status.question is None:
             raise UnsupportedOperationError(
                 message="The task asks nothing that a message could answer; a new task takes a message without taskId"
             )
-        answer = Answer(values=build_answer(incoming, view.waiting.question.fields), by=caller.user)
-        check_answer(view.waiting, answer)
+        answer = Answer(values=build_answer(incoming, status.question), by=caller.user)
+        check_answer(status, answer)
         try:
             await wake(self._runtime, run_id, answer)
         except LeaseHeld as held:
             raise UsageError("The run is being driven; send the answer again", hint=str(held)) from held
         self.state.nudge()
 
-    async def _find(self, run_id: str, caller: Caller) -> TaskView:
+    async def _find(self, run_id: str, caller: Caller) -> RunStatus:
         """Raises `TaskNotFoundError`, also for a run that is not one of this caller and this agent."""
         row = await self._runtime.store.find_run(run_id) if run_id.startswith(caller.prefix) else None
         if row is None:
             raise TaskNotFoundError
-        return await self._view(row)
+        return await self._get_status(row)
 
-    async def _view(self, row: RunRow) -> TaskView:
-        state = await self._runtime.read(row.run_id)
-        return TaskView(row=row, state=state, waiting=await self._runtime.find_waiting(state))
+    async def _get_status(self, row: RunRow) -> RunStatus:
+        return await get_status(self._runtime.store, await self._runtime.read(row.run_id), row=row)
 
     async def _list_rows(self, params: ListTasksRequest, caller: Caller) -> list[RunRow]:
         """Newest first; the oldest of very many are not listed."""
@@ -354,14 +352,14 @@ class RunTasks(RequestHandler):
         rows = await self._runtime.store.list_runs(context_id=context, limit=_MOST_LOOKED_AT)
         return [row for row in rows if row.run_id.startswith(caller.prefix)]
 
-    def _build(self, view: TaskView, caller: Caller) -> Task:
-        return build_task(view, caller, clean=build_place_cleaner(self._runtime.place).text)
+    def _build(self, status: RunStatus, caller: Caller) -> Task:
+        return build_task(status, caller, clean=build_place_cleaner(self._runtime.place).text)
 
     async def _stream(self, run_id: str, caller: Caller) -> AsyncGenerator[Event]:
         """The task as it stands, then what changes, until it rests. A caller that lost the stream subscribes again."""
         is_first = True
-        async for view in self._follow(run_id, caller):
-            task = self._build(view, caller)
+        async for status in self._follow(run_id, caller):
+            task = self._build(status, caller)
             if is_first:
                 is_first = False
                 yield task
@@ -372,20 +370,20 @@ class RunTasks(RequestHandler):
                 )
             yield TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
 
-    async def _follow(self, run_id: str, caller: Caller) -> AsyncGenerator[TaskView]:
+    async def _follow(self, run_id: str, caller: Caller) -> AsyncGenerator[RunStatus]:
         """Each time its state changes, by whichever process; ends when it rests."""
-        view = await self._find(run_id, caller)
-        found = find_task_state(view)
-        yield view
+        status = await self._find(run_id, caller)
+        found = find_task_state(status)
+        yield status
         while found not in RESTING:
-            await self._runtime.store.wait_for_entries(run_id, after=view.state.seq, seconds=_LOOK_SECONDS)
+            await self._runtime.store.wait_for_entries(run_id, after=status.state.seq, seconds=_LOOK_SECONDS)
             row = await self._runtime.store.find_run(run_id)
-            if row is not None and row.status == view.row.status == "in_progress":
+            if row is not None and row.status == status.row.status == "in_progress":
                 continue  # nothing that a caller could see; reading the journal at every entry would cost too much
-            view = await self._find(run_id, caller)
-            if (now := find_task_state(view)) != found:
+            status = await self._find(run_id, caller)
+            if (now := find_task_state(status)) != found:
                 found = now
-                yield view
+                yield status
 
 
 def _get_caller(context: ServerCallContext) -> Caller:

@@ -11,11 +11,10 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from msgspec import Struct, field
 from pydantic import JsonValue
 
-from metier.engine.state.run_state import RunState
 from metier.runtime.notify import a2a
-from metier.runtime.notify.a2a import PREFIX, Standing, find_standing
-from metier.runtime.questions.answers import list_field_names
-from metier.store.base import RunRow
+from metier.runtime.notify.a2a import PREFIX
+from metier.runtime.status import RunStatus
+from metier.views.user_question import UserQuestion
 
 RUN_PREFIX = "a2a-"
 """How the ids of runs begin that came through this door."""
@@ -96,32 +95,15 @@ def read_message(message: Message) -> Incoming:
     return Incoming(text=text, skill=wanted, task_id=task_id, values=values)
 
 
-def build_answer(incoming: Incoming, fields: JsonValue) -> dict[str, JsonValue]:
-    """Data as they are; text is the answer to the one thing that is asked for."""
-    if incoming.values:
-        return incoming.values
-    return {next(iter(list_field_names(fields)), "answer"): incoming.text}
+def build_answer(incoming: Incoming, question: UserQuestion) -> dict[str, JsonValue]:
+    """Return the data as they are; text answers the first field."""
+    return incoming.values or {question.names[0]: incoming.text}
 
 
-class TaskView(Struct, frozen=True, kw_only=True):
-    """What a task is built from."""
-
-    row: RunRow
-    state: RunState
-    waiting: RunState
-    """The run that is really waited for: this one, or one that it delegated to."""
-
-    @property
-    def standing(self) -> Standing:
-        return find_standing(self.state, self.waiting, at=self.row.updated_at)
+def find_task_state(status: RunStatus) -> int:
+    return _STATES[a2a.find_task_state(status)]
 
 
-def find_task_state(view: TaskView) -> int:
-    return _STATES[view.standing.state]
-
-
-def build_task(view: TaskView, caller: Caller, *, clean: Callable[[str], str]) -> Task:
-    return ParseDict(
-        a2a.build_task(view.row, view.standing, base_url=caller.base_url, clean=clean),
-        Task(),
-    )
+def build_task(status: RunStatus, caller: Caller, *, clean: Callable[[str], str]) -> Task:
+    described = a2a.build_task(status, at=status.row.updated_at, base_url=caller.base_url, clean=clean)
+    return ParseDict(described, Task())

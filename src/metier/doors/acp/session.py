@@ -14,20 +14,22 @@ from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, 
 from metier.doors.acp.prompts import Prompt
 from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
 from metier.doors.forms import build_schema, read_values
-from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
-from metier.runtime.chat.chats import Chat, OpenTurn
+from metier.runtime.chat.chats import Chat
 from metier.runtime.cleaning import build_place_redactor
-from metier.runtime.questions.answers import Answer, check_answer, list_field_names
+from metier.runtime.driver import DriveOptions
+from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
+from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.agents import BUILT_IN
 from metier.runtime.workspace.listed import list_definitions
 from metier.telemetry.call_text import show_call, show_call_text
 from metier.telemetry.jsonl import FILE_NAME, read_events
+from metier.views.user_question import DEFAULT_FIELD
 
 ANSWER_SECONDS = 10.0
 """An editor that does not answer for so long does not hold up a step: the disk counts then."""
@@ -180,7 +182,7 @@ class Session:
     async def go_on(self) -> None:
         """Ask again what an open turn waits for, and continue with it; for a session that was loaded."""
         turn = await self.chat.find_open_turn()
-        if not self.is_busy and turn is not None and turn.kind in ("approval", "input", "interrupted"):
+        if not self.is_busy and turn is not None and turn.wait_kind in ("approval", "input", "interrupted"):
             await self._drive(None)
 
     def cancel(self) -> None:
@@ -194,23 +196,22 @@ class Session:
     async def _drive(self, prompt: Prompt | None) -> Params:
         stopper = Stopper(self.chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
         updates = RunUpdates(self.workspace, self._redactor, self.send)
-        watch = Watch(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
+        watch = DriveOptions(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
+        if self._has_forms:
+            watch = replace(watch, ask_question=self._elicit)
         self._stopper, self._idle = stopper, anyio.Event()
         try:
             state = await self._take_turn(prompt, watch)
-            while state is not None and (answer := await self._elicit(state, stopper)) is not None:
-                state = await self.chat.go_on(answer, watch)
         finally:
             self._stopper = None
             self._idle.set()
         return await self._conclude(state, updates, is_cancelled=bool(stopper.reason == "the editor"))
 
-    async def _take_turn(self, prompt: Prompt | None, watch: Watch) -> RunState | None:
+    async def _take_turn(self, prompt: Prompt | None, watch: DriveOptions) -> RunState | None:
         turn = await self.chat.find_open_turn()
         if prompt is None:
-            waits_for_form = turn is not None and turn.kind == "input"
-            return turn.state if waits_for_form and turn is not None else await self.chat.go_on(watch=watch)
-        if turn is not None and turn.kind == "input":
+            return await self.chat.go_on(watch=watch)
+        if turn is not None and turn.is_asking:
             return await self.chat.go_on(_read_answer(turn, prompt.text), watch)
         return await self.chat.send(prompt.text, watch, is_typed=False, given=prompt.given)
 
@@ -251,28 +252,26 @@ class Session:
         text = show_call_text(preview, self._redactor)
         return [{"type": "content", "content": {"type": "text", "text": f"```diff\n{text}\n```"}}] if text else []
 
-    async def _elicit(self, state: RunState, stopper: Stopper) -> Answer | None:
-        """Put a question to the editor's form; nothing where it has none, or the person does not answer it."""
-        waiting = await self.chat.runtime.find_waiting(state)
-        asked = waiting.question
-        is_asking = waiting.pause is not None and waiting.pause.pause == "input" and state.phase not in FINAL
-        if asked is None or not is_asking or not self._has_forms or stopper.is_set:
+    async def _elicit(self, status: RunStatus) -> Answer | None:
+        """Show a question as a form of the editor; None if the user doesn't answer it."""
+        asked = status.question
+        if asked is None or not status.is_asking:
             return None
         form = {
             "sessionId": self.id,
             "mode": "form",
-            "message": self._redactor.redact(asked.question),
+            "message": self._redactor.redact(asked.text),
             "requestedSchema": build_schema(asked),
         }
         given: Params = {}
-        with stopper.interruptible(), suppress(EditorGone, Refusal):
+        with suppress(EditorGone, Refusal):
             given = await self._connection.request("elicitation/create", form)
         content: Any = given.get("content")
         if given.get("action") != "accept":
             return None
         answer = Answer(values=read_values(asked, content if isinstance(content, dict) else None), by=find_user())  # pyright: ignore[reportUnknownArgumentType]
         try:
-            check_answer(waiting, answer)
+            check_answer(status, answer)
         except UsageError as error:
             self.send(build_message("agent_message_chunk", error.sentence))
             return None
@@ -282,13 +281,13 @@ class Session:
         if state is None:
             return {"stopReason": "cancelled" if is_cancelled else "end_turn"}
         updates.finish(state.result)
-        waiting = await self.chat.runtime.find_waiting(state)
-        if state.failure is not None and state.status != "canceled":
-            updates.say(self._redactor.redact(f"{state.failure.message} ({state.failure.reason})"))
-        elif waiting.question is not None and state.phase not in FINAL:
-            updates.say(self._redactor.redact(waiting.question.question))
-        elif waiting.pause is not None and waiting.pause.pause != "signal" and not is_cancelled:
-            updates.say(f"Waits: {self._redactor.redact(waiting.pause.reason)}. agent runs show {state.run_id}")
+        status = await get_status(self.chat.runtime.store, state)
+        if status.failure is not None and status.status != "canceled":
+            updates.say(self._redactor.redact(status.failure_text))
+        elif status.question is not None and not status.is_final:
+            updates.say(self._redactor.redact(status.question.text))
+        elif status.pause not in ("", "signal") and not is_cancelled:
+            updates.say(f"Waits: {self._redactor.redact(status.pause_reason)}. agent runs show {state.run_id}")
         usage = updates.view.total_usage
         used: JsonValue = {
             "totalTokens": usage.input_tokens + usage.output_tokens,
@@ -325,11 +324,10 @@ class Session:
                 return "\n".join(facts) or "Nothing is remembered."
 
 
-def _read_answer(turn: OpenTurn, text: str) -> Answer:
-    asked = turn.waiting.question
-    name = list_field_names(asked.fields)[0] if asked is not None else "answer"
+def _read_answer(turn: RunStatus, text: str) -> Answer:
+    name = turn.question.names[0] if turn.question is not None else DEFAULT_FIELD
     answer = Answer(values={name: text}, by=find_user())
-    check_answer(turn.waiting, answer)
+    check_answer(turn, answer)
     return answer
 
 

@@ -1,4 +1,4 @@
-"""How a run stands, as an MCP client reads it: a result, an error, or a sentence on what it waits for."""
+"""A run's status for an MCP client: a result, an error, or a sentence about what it waits for."""
 
 import base64
 import json
@@ -8,13 +8,11 @@ from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from msgspec import Struct
 
 from metier.doors.mcp.door import McpDoor
-from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.providers.failures import list_reasons
-from metier.runtime.child_runs import find_failed
+from metier.runtime.status import RunStatus
 from metier.skills.package import list_files, read_file
 
 MOST_FILES = 20
@@ -26,66 +24,30 @@ LONGEST_SHOWN_TEXT = 8_000
 _TYPES = {".md": "text/markdown", ".wav": "audio/wav"}
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """A run, and the run below it that is waited for: the same one, or one that it handed work to."""
-
-    state: RunState
-    waiting: RunState
-    failed: RunState | None = None
-    """The run that failed where this one stopped because of it: the same one, or one below."""
-
-    @property
-    def is_over(self) -> bool:
-        """It ended, or stopped at a step that failed: a user may fix that later, but the call has its answer."""
-        return self.state.phase in FINAL or self.is_stopped
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.waiting.pause is not None and self.waiting.pause.pause == "step_failed"
-
-    @property
-    def is_asking(self) -> bool:
-        """A question may travel to the client."""
-        pause = self.waiting.pause
-        return not self.is_over and pause is not None and pause.pause == "input" and self.waiting.question is not None
-
-    @property
-    def approvals(self) -> tuple[str, ...]:
-        if self.is_over or self.waiting.pause is None or self.waiting.pause.pause != "approval":
-            return ()
-        return tuple(step.approval_id for step in self.waiting.steps if step.phase == "asking")
-
-    @property
-    def is_fault_of_host(self) -> bool:
-        """No model answered, or none is set up: nothing that the caller could do differently."""
-        failure = self.failed.failure if self.failed is not None else self.state.failure
-        return failure is not None and failure.reason in list_reasons()
-
-    @property
-    def fault(self) -> str:
-        """Why it did not come to a result, in a sentence."""
-        if self.is_stopped and self.waiting.pause is not None:
-            why = self.failed.failure.message if self.failed is not None and self.failed.failure is not None else ""
-            return f"{self.waiting.pause.reason}{f': {why}' if why else ''}. agent resume {self.state.run_id} goes on"
-        failure = self.state.failure
-        return f"{failure.message} ({failure.reason})" if failure is not None else self.state.status
+def is_host_fault(status: RunStatus) -> bool:
+    """Whether no model replied or none is set up: the caller cannot fix that."""
+    failure = status.failed.failure if status.failed is not None else status.failure
+    return failure is not None and failure.reason in list_reasons()
 
 
-async def find_standing(door: McpDoor, run_id: str) -> Standing:
-    state = await door.runtime.read(run_id)
-    waiting = await door.runtime.find_waiting(state)
-    return Standing(state=state, waiting=waiting, failed=await find_failed(door.runtime.store, waiting))
+def describe_fault(status: RunStatus) -> str:
+    """Why there is no result, in a sentence."""
+    if not status.is_stopped:
+        return status.failure_text
+    why = status.failed.failure.message if status.failed is not None and status.failed.failure is not None else ""
+    return f"{status.pause_reason}{f': {why}' if why else ''}. agent resume {status.run_id} goes on"
 
 
-def build_result(door: McpDoor, standing: Standing) -> types.CallToolResult:
+def build_result(door: McpDoor, status: RunStatus) -> types.CallToolResult:
     """What the call came to. Raises `MCPError` where the host could not do it at all."""
-    state = standing.state
-    if standing.is_fault_of_host:
-        raise build_fault(door, standing)
-    if not standing.is_over:
-        return build_error(f"{describe_waiting(door, standing)} It is run {state.run_id}.")
+    state = status.state
+    if is_host_fault(status):
+        raise build_fault(door, status)
+    if not status.is_over:
+        return build_error(f"{describe_waiting(door, status)} It is run {state.run_id}.")
     if state.status != "completed":
-        return build_error(door.clean.text(f"The run is {state.status}: {standing.fault}. It is run {state.run_id}."))
+        sentence = f"The run is {state.status}: {describe_fault(status)}. It is run {state.run_id}."
+        return build_error(door.clean.text(sentence))
     text = door.clean.text(state.result)
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)] if text else []
     content += _show_files(door, state)
@@ -93,9 +55,9 @@ def build_result(door: McpDoor, standing: Standing) -> types.CallToolResult:
     return types.CallToolResult(content=content, structured_content=_read_structured(door, state))
 
 
-def build_fault(door: McpDoor, standing: Standing) -> MCPError:
-    message = door.clean.text(standing.fault)
-    return MCPError(code=types.INTERNAL_ERROR, message=message, data={"run": standing.state.run_id})
+def build_fault(door: McpDoor, status: RunStatus) -> MCPError:
+    message = door.clean.text(describe_fault(status))
+    return MCPError(code=types.INTERNAL_ERROR, message=message, data={"run": status.run_id})
 
 
 def build_error(text: str) -> types.CallToolResult:
@@ -103,20 +65,21 @@ def build_error(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 
-def describe_waiting(door: McpDoor, standing: Standing) -> str:
-    """What a user does next; nothing that the client itself could decide. Empty where it continues by itself."""
-    waiting, run_id = standing.waiting, standing.state.run_id
-    if standing.is_over or waiting.pause is None:
+def describe_waiting(door: McpDoor, status: RunStatus) -> str:
+    """Describe the user's next action, which the client can't take itself. Empty if the run continues on its own."""
+    if status.is_over or not status.pause:
         return ""
-    said = door.clean.text(waiting.pause.reason)
-    if standing.approvals:
-        ways = [door.link(each) if door.link else f"agent approvals approve {each}" for each in standing.approvals]
-        return f"Waits for a person: {said}. Only a person approves it, not this client: {'; '.join(ways)}."
-    if waiting.pause.pause == "input":
-        return f"Asks: {said}. Answer it with: agent resume {run_id} --input NAME=VALUE."
-    if waiting.pause.pause in ("signal", "delegation"):
-        return ""
-    return f"Waits for a person: {said}. Look at it with: agent runs show {run_id}."
+    reason, run_id = door.clean.text(status.pause_reason), status.run_id
+    match status.pause:
+        case "approval":
+            ways = [door.link(each) if door.link else f"agent approvals approve {each}" for each in status.approval_ids]
+            return f"Waits for a person: {reason}. Only a person approves it, not this client: {'; '.join(ways)}."
+        case "input":
+            return f"Asks: {reason}. Answer it with: agent resume {run_id} --input NAME=VALUE."
+        case "signal" | "delegation":
+            return ""
+        case _:
+            return f"Waits for a person: {reason}. Look at it with: agent runs show {run_id}."
 
 
 def list_artifacts(door: McpDoor, run_id: str) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.doors.mcp.call_results import (
     describe_waiting,
-    find_standing,
     get_artifact_uri,
     guess_type,
     list_artifacts,
@@ -134,8 +133,8 @@ def _build_run(door: McpDoor, row: RunRow) -> types.Resource:
 
 
 async def _describe_run(door: McpDoor, run_id: str) -> JsonValue:
-    standing = await find_standing(door, run_id)
-    state = standing.state
+    status = await door.runtime.get_status(run_id)
+    state = status.state
     started = state.started
     described: dict[str, JsonValue] = {
         "run": run_id,
@@ -145,7 +144,7 @@ async def _describe_run(door: McpDoor, run_id: str) -> JsonValue:
         "model": started.model if started is not None else "",
         "result": state.result,
         "reason": state.failure.reason if state.failure is not None else "",
-        "message": state.failure.message if state.failure is not None else describe_waiting(door, standing),
+        "message": state.failure.message if state.failure is not None else describe_waiting(door, status),
         "turns": state.turn,
         "input_tokens": state.input_tokens,
         "output_tokens": state.output_tokens,

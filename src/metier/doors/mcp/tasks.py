@@ -14,24 +14,25 @@ from starlette.requests import HTTPConnection
 
 from metier.doors.driven_runs import list_steps
 from metier.doors.forms import build_schema, read_values
-from metier.doors.mcp.call_results import Standing, build_fault, build_result, describe_waiting, find_standing
+from metier.doors.mcp.call_results import build_fault, build_result, describe_fault, describe_waiting, is_host_fault
 from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, read_client
-from metier.engine.entries.question import InputAsked
 from metier.errors import MetierError
 from metier.runtime.questions.answers import Answer, check_answer
+from metier.runtime.status import RunStatus
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunUnknown
+from metier.views.user_question import UserQuestion
 
 POLL_INTERVAL_MS = 1_000
 LONGEST_INPUT = 100
 """Answers in one update."""
 
 
-def build_form(door: McpDoor, asked: InputAsked) -> types.ElicitRequestFormParams:
+def build_form(door: McpDoor, asked: UserQuestion) -> types.ElicitRequestFormParams:
     """The question with one field for each value that it asks for."""
     schema = door.clean.value(build_schema(asked))
     assert isinstance(schema, dict)
-    return types.ElicitRequestFormParams(message=door.clean.text(asked.question), requested_schema=schema)
+    return types.ElicitRequestFormParams(message=door.clean.text(asked.text), requested_schema=schema)
 
 
 class TaskParams(types.RequestParams):
@@ -49,10 +50,10 @@ async def get_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str,
     row = await _find_row(door, run_id)
     with suppress(LeaseHeld):
         await door.runs.claim(run_id)
-    standing = await find_standing(door, run_id)
+    status = await door.runtime.get_status(run_id)
     return {
-        **describe_task(door, row, standing, client=client),
-        **_describe_detail(door, standing, client),
+        **describe_task(door, row, status, client=client),
+        **_describe_detail(door, status, client),
         "resultType": "complete",
     }
 
@@ -62,11 +63,11 @@ async def update_task(door: McpDoor, ctx: Context, params: UpdateParams) -> dict
     client = _check_client(ctx, params.task_id)
     run_id = await door.read_task_id(ctx, params.task_id)
     await _find_row(door, run_id)
-    standing = await find_standing(door, run_id)
-    asked = standing.waiting.question
-    given = params.input_responses.get(asked.request_id) if standing.is_asking and asked is not None else None
+    status = await door.runtime.get_status(run_id)
+    asked = status.question
+    given = params.input_responses.get(asked.request_id) if status.is_asking and asked is not None else None
     if given is not None:
-        await answer_question(door, standing, given, client=client)
+        await answer_question(door, status, given, client=client)
     return {"resultType": "complete"}
 
 
@@ -79,9 +80,9 @@ async def cancel_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[s
     return {"resultType": "complete"}
 
 
-async def answer_question(door: McpDoor, standing: Standing, given: object, *, client: Client) -> None:
+async def answer_question(door: McpDoor, status: RunStatus, given: object, *, client: Client) -> None:
     """Take the answer in and continue. A client that declines leaves the run waiting. Raises `MCPError`."""
-    asked = standing.waiting.question
+    asked = status.question
     assert asked is not None, "called where a run asks"
     try:
         response = types.ElicitResult.model_validate(given)
@@ -91,72 +92,72 @@ async def answer_question(door: McpDoor, standing: Standing, given: object, *, c
         return
     answer = Answer(values=read_values(asked, response.content), by=client.answered_by)
     try:
-        check_answer(standing.waiting, answer)
-        await door.runs.go_on(standing.state.run_id, answer)
+        check_answer(status, answer)
+        await door.runs.go_on(status.run_id, answer)
     except MetierError as error:
         raise MCPError(code=types.INVALID_PARAMS, message=door.clean.text(error.sentence)) from error
 
 
-def describe_task(door: McpDoor, row: RunRow, standing: Standing, *, client: Client) -> dict[str, Any]:
+def describe_task(door: McpDoor, row: RunRow, status: RunStatus, *, client: Client) -> dict[str, Any]:
     """The fields that every answer about a task has."""
     described: dict[str, Any] = {
         "taskId": door.issue_task_id(row.run_id),
-        "status": _find_status(door, standing, client),
+        "status": _find_status(door, status, client),
         "createdAt": _format_time(row.created_at),
         "lastUpdatedAt": _format_time(row.updated_at),
         # A run stays until its owner deletes it.
         "ttlMs": None,
         "pollIntervalMs": POLL_INTERVAL_MS,
     }
-    if message := _describe(door, standing):
+    if message := _describe(door, status):
         described["statusMessage"] = message
     return described
 
 
-def _find_status(door: McpDoor, standing: Standing, client: Client) -> str:
-    if standing.is_over:
-        if standing.is_fault_of_host:
+def _find_status(door: McpDoor, status: RunStatus, client: Client) -> str:
+    if status.is_over:
+        if is_host_fault(status):
             return "failed"
-        return "cancelled" if standing.state.status == "canceled" else "completed"
-    has_link = bool(standing.approvals) and door.link is not None and client.has_links
-    return "input_required" if standing.is_asking or has_link else "working"
+        return "cancelled" if status.status == "canceled" else "completed"
+    has_link = bool(status.approval_ids) and door.link is not None and client.has_links
+    return "input_required" if status.is_asking or has_link else "working"
 
 
-def _describe(door: McpDoor, standing: Standing) -> str:
-    if standing.is_over:
-        return door.clean.text(standing.fault) if standing.state.status != "completed" else ""
-    drive = door.runs.find(standing.state.run_id)
+def _describe(door: McpDoor, status: RunStatus) -> str:
+    if status.is_over:
+        return door.clean.text(describe_fault(status)) if status.status != "completed" else ""
+    drive = door.runs.find(status.run_id)
     steps = list_steps(drive.view) if drive is not None else []
     doing = f"{steps[-1].tool} {steps[-1].line}".strip() if steps else ""
-    return describe_waiting(door, standing) or doing
+    return describe_waiting(door, status) or doing
 
 
-def _describe_detail(door: McpDoor, standing: Standing, client: Client) -> dict[str, Any]:
-    match _find_status(door, standing, client):
+def _describe_detail(door: McpDoor, status: RunStatus, client: Client) -> dict[str, Any]:
+    match _find_status(door, status, client):
         case "completed":
-            result = build_result(door, standing)
+            result = build_result(door, status)
             return {"result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
         case "failed":
-            error = build_fault(door, standing).error
+            error = build_fault(door, status).error
             return {"error": error.model_dump(by_alias=True, mode="json", exclude_none=True)}
         case "input_required":
-            requests = build_requests(door, standing, client=client)
+            requests = build_requests(door, status, client=client)
             return {"inputRequests": _dump_requests(requests)}
         case _:
             return {}
 
 
-def build_requests(door: McpDoor, standing: Standing, *, client: Client) -> types.InputRequests:
+def build_requests(door: McpDoor, status: RunStatus, *, client: Client) -> types.InputRequests:
     """A question as a form. An approval only as the address of the page where a user decides it."""
-    asked = standing.waiting.question
-    if standing.is_asking and asked is not None:
+    asked = status.question
+    if status.is_asking and asked is not None:
         return {asked.request_id: types.ElicitRequest(params=build_form(door, asked))}
     if door.link is None or not client.has_links:
         return {}
-    message = describe_waiting(door, standing)
+    message = describe_waiting(door, status)
     return {
         each: types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=door.link(each)))
-        for each in standing.approvals
+        for each in status.approval_ids
     }
 
 

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
 from metier.doors.driven_runs import Drive, list_steps
-from metier.doors.mcp.call_results import Standing, build_error, build_result, describe_waiting, find_standing
+from metier.doors.mcp.call_results import build_error, build_result, describe_waiting
 from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, get_user, name_prefix, read_client
 from metier.doors.mcp.tasks import answer_question, build_form, build_requests, describe_task
 from metier.engine.delegation.orders import read_output_schema
@@ -24,6 +24,7 @@ from metier.engine.delegation.partners import InputSpec, read_inputs
 from metier.errors import MetierError, UsageError
 from metier.runtime.child_runs import request_task
 from metier.runtime.requests import RunRequest
+from metier.runtime.status import RunStatus
 from metier.runtime.workspace.listed import list_definitions
 from metier.telemetry.otel.trace_context import HEADER
 from metier.tools.schemas import SchemaCheck
@@ -206,13 +207,13 @@ def _build_run_id(door: McpDoor, ctx: Context) -> str:
 async def _take_up(door: McpDoor, ctx: Context, state: str, *, responses: types.InputResponses, client: Client) -> str:
     """A call that is sent again with the answers that were asked for: its state is the signed handle of the run."""
     request_id, run_id = await door.read_request_state(ctx, state)
-    standing = await find_standing(door, run_id)
-    asked = standing.waiting.question
+    status = await door.runtime.get_status(run_id)
+    asked = status.question
     if asked is not None and asked.request_id != request_id:
         return run_id  # an answer that came twice; the run asks something else meanwhile
-    given = responses.get(asked.request_id) if standing.is_asking and asked is not None else None
+    given = responses.get(asked.request_id) if status.is_asking and asked is not None else None
     if given is not None:
-        await answer_question(door, standing, given.model_dump(by_alias=True), client=client)
+        await answer_question(door, status, given.model_dump(by_alias=True), client=client)
     else:
         await door.runs.claim(run_id)
     return run_id
@@ -234,8 +235,7 @@ def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, J
 
 def _build_request(door: McpDoor, tool: ServedTool, arguments: dict[str, JsonValue]) -> RunRequest:
     if tool.task_id:
-        commission = request_task(door.place, tool.task_id, arguments)
-        return RunRequest(task=commission.order.task, commission=commission)
+        return request_task(door.place, tool.task_id, arguments)
     assert tool.spec.name == RUN
     schema = arguments.get("output_schema")
     return RunRequest(
@@ -253,11 +253,11 @@ async def _answer(door: McpDoor, ctx: Context, run_id: str, *, client: Client, t
         if tool.support == "optional" and drive is not None:
             with anyio.move_on_after(QUICK_SECONDS):
                 await drive.ended.wait()
-        standing = await find_standing(door, run_id)
-        if not standing.is_over or tool.support == "required":
+        status = await door.runtime.get_status(run_id)
+        if not status.is_over or tool.support == "required":
             row = await door.runtime.find(run_id)
-            return {"resultType": "task", **describe_task(door, row, standing, client=client)}
-        return build_result(door, standing)
+            return {"resultType": "task", **describe_task(door, row, status, client=client)}
+        return build_result(door, status)
     return await _wait(door, ctx, run_id, client=client)
 
 
@@ -266,34 +266,34 @@ async def _wait(door: McpDoor, ctx: Context, run_id: str, *, client: Client) -> 
     while True:
         if (drive := door.runs.find(run_id)) is not None:
             await _report_progress(ctx, drive)
-        standing = await find_standing(door, run_id)
-        if not standing.is_asking or not client.has_forms:
-            return _conclude(door, standing)
+        status = await door.runtime.get_status(run_id)
+        if not status.is_asking or not client.has_forms:
+            return _conclude(door, status)
         if client.is_modern:
-            requests = build_requests(door, standing, client=client)
+            requests = build_requests(door, status, client=client)
             state = door.issue_request_state(next(iter(requests)), run_id)
             return types.InputRequiredResult(input_requests=requests, request_state=state)
-        if not client.can_be_asked or not await _elicit(door, ctx, standing, client=client):
-            return _conclude(door, standing)
+        if not client.can_be_asked or not await _elicit(door, ctx, status, client=client):
+            return _conclude(door, status)
 
 
-def _conclude(door: McpDoor, standing: Standing) -> types.CallToolResult:
-    if standing.is_over:
-        return build_result(door, standing)
-    handle = door.issue_task_id(standing.state.run_id)
-    waiting = describe_waiting(door, standing) or "The run goes on elsewhere."
+def _conclude(door: McpDoor, status: RunStatus) -> types.CallToolResult:
+    if status.is_over:
+        return build_result(door, status)
+    handle = door.issue_task_id(status.run_id)
+    waiting = describe_waiting(door, status) or "The run goes on elsewhere."
     return build_error(f'{waiting} Afterwards call {RUN_RESULT} with run "{handle}".')
 
 
-async def _elicit(door: McpDoor, ctx: Context, standing: Standing, *, client: Client) -> bool:
+async def _elicit(door: McpDoor, ctx: Context, status: RunStatus, *, client: Client) -> bool:
     """Ask over the open connection; False where the client did not answer."""
-    asked = standing.waiting.question
+    asked = status.question
     assert asked is not None
     form = build_form(door, asked)
     given = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
     if given.action != "accept":
         return False
-    await answer_question(door, standing, given.model_dump(by_alias=True), client=client)
+    await answer_question(door, status, given.model_dump(by_alias=True), client=client)
     return True
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
 
 from anyio.to_thread import run_sync
 from msgspec import Struct
@@ -41,12 +40,15 @@ from metier.runtime.chat.conversations import (
     sum_up_if_due,
 )
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseHolder
+from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion
-from metier.runtime.questions.resumption import build_raise, can_reopen
+from metier.runtime.questions.resumption import build_raise
 from metier.runtime.records.index_rows import TYPED, find_listed_cost
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Answer, Runtime, Watch
+from metier.runtime.runs import Runtime
+from metier.runtime.status import RunStatus, can_reopen, get_status
 from metier.runtime.workspace.agents import BUILT_IN, SUMMARIZER, AgentInForce, is_built_in, resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow
@@ -82,23 +84,6 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     model: str = ""
     may_name_built_in: bool = False
     """A user opens it at this machine: they get past the default agent of the settings, as with `agent run`."""
-
-
-class OpenTurn(Struct, frozen=True, kw_only=True):
-    """A turn that has not ended."""
-
-    state: RunState
-    waiting: RunState
-    """The run that is waited for: the same one, or one that it handed work to."""
-    task: str
-
-    @property
-    def kind(self) -> Literal["interrupted", "stopped", "approval", "input", "in_doubt"]:
-        """Why: killed, stopped by the user, or waiting for an answer."""
-        pause = self.waiting.pause
-        if pause is None:
-            return "interrupted"
-        return pause.pause if pause.pause in ("approval", "input", "in_doubt") else "stopped"
 
 
 class Chat:
@@ -187,18 +172,20 @@ class Chat:
         costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
-    async def compact(self, watch: Watch | None = None) -> int:
+    async def compact(self, watch: DriveOptions | None = None) -> int:
         """Sum up all turns but the last one now; how many were."""
         await self.close_open_turn()
         before = await self._read()
-        after = await sum_up_if_due(self.runtime, before, agent=self.resolve(), watch=watch or Watch(), is_wanted=True)
+        after = await sum_up_if_due(
+            self.runtime, before, agent=self.resolve(), watch=watch or DriveOptions(), is_wanted=True
+        )
         return len(before.turns) - len(after.turns)
 
-    async def run_typed(self, command: str, watch: Watch | None = None) -> RunState:
+    async def run_typed(self, command: str, watch: DriveOptions | None = None) -> RunState:
         """Run a command that the person typed, as a turn of the conversation that no model answers."""
         agent = self.resolve()
         typed = replace(agent, place=use_typed(agent.place, command))
-        watch = replace(watch or Watch(), ask=TypedApproval(command, by=find_user()))
+        watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=find_user()))
         await self.close_open_turn()
         conversation = await self._begin(await self._read(), f"{MARK}{command}")
         said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
@@ -216,39 +203,39 @@ class Chat:
         await self._commit(ContextChange(facts=self._build_choices()))
 
     async def send(
-        self, message: str, watch: Watch | None = None, *, is_typed: bool = True, given: Sequence[GivenFile] = ()
+        self, message: str, watch: DriveOptions | None = None, *, is_typed: bool = True, given: Sequence[GivenFile] = ()
     ) -> RunState:
         """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
         """
-        watch = watch or Watch()
+        watch = watch or DriveOptions()
         agent = self.resolve()
         check_budget(agent.place)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
-        words = TaskWords(text=message, agent=agent.id, is_typed=is_typed and not watch.shift.queue)
+        words = TaskWords(text=message, agent=agent.id, is_typed=is_typed and not watch.lease_terms.queue)
         attached = await run_sync(attach_files, self.runtime.place, words)
         brought = await run_sync(attach_given, given)
         await self.close_open_turn()
         conversation = await self._read()
         # A turn that is left to workers still needs the summary before it begins.
-        summing = Watch() if watch.shift.queue else watch
+        summing = DriveOptions() if watch.lease_terms.queue else watch
         conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
         said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
         request = RunRequest(task=message, said=said, context_id=self.context_id)
         request = brought.add_to(attached.add_to(request))
-        return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.shift.queue))
+        return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.lease_terms.queue))
 
-    async def find_open_turn(self) -> OpenTurn | None:
+    async def find_open_turn(self) -> RunStatus | None:
         """The last turn, if it has not ended: after a kill, a stop, or because it waits for an answer."""
         missing = await find_missing(self.runtime.store, await self._read())
         if not missing:
             return None
         state = await self.runtime.read(missing[-1].run_id)
-        return None if state.phase in FINAL else await self._build_open(state, missing[-1])
+        return None if state.phase in FINAL else await get_status(self.runtime.store, state, row=missing[-1])
 
-    async def go_on(self, answer: Answer | None = None, watch: Watch | None = None) -> RunState | None:
+    async def go_on(self, answer: Answer | None = None, watch: DriveOptions | None = None) -> RunState | None:
         """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where another process does."""
         turn = await self.find_open_turn()
         if turn is not None:
@@ -274,13 +261,13 @@ class Chat:
         state = await self.runtime.read(conversation.turns[-1].run_id)
         return state if can_reopen(state) else None
 
-    async def close_open_turn(self) -> OpenTurn | None:
+    async def close_open_turn(self) -> RunStatus | None:
         """End a turn that waits or was cut short, and take into the log whatever ended unseen."""
-        ended: OpenTurn | None = None
+        ended: RunStatus | None = None
         for row in await find_missing(self.runtime.store, await self._read()):
             state = await self.runtime.read(row.run_id)
             if state.phase not in FINAL:
-                ended = await self._build_open(state, row)
+                ended = await get_status(self.runtime.store, state, row=row)
                 state = await self._end(row)
             if state.started is not None:
                 await self._keep(state)
@@ -395,9 +382,6 @@ class Chat:
             events = (build_turn_event(state, cleaned, number=stored.current_turn),)
         await self._commit(ContextChange(state=_stand(stored, state.status), events=events))
         return state
-
-    async def _build_open(self, state: RunState, row: RunRow) -> OpenTurn:
-        return OpenTurn(state=state, waiting=await self.runtime.find_waiting(state), task=row.task)
 
     async def _end(self, row: RunRow) -> RunState:
         """End a run that no other process drives; one that is driven is not even asked to end. Raises `LeaseHeld`."""

@@ -35,8 +35,9 @@ from metier.engine.state.run_state import RunState
 from metier.messages import MediaPart
 from metier.providers.options import OFFLINE
 from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.driver import DriveOptions
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce, resolve_agent, restore_agent
 from metier.runtime.workspace.instructions import Said
 from metier.settings.model import Settings
@@ -257,7 +258,7 @@ class _Draft(Struct, frozen=True, kw_only=True):
 # turn is summarized once, the summary has a fixed size, and if the model fails or says too little, words of the
 # conversation are used at once.
 async def sum_up_if_due(
-    runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: Watch, is_wanted: bool = False
+    runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: DriveOptions, is_wanted: bool = False
 ) -> Conversation:
     """The conversation as the next turn should know it; the same where it is short enough.
 
@@ -291,7 +292,7 @@ async def sum_up_if_due(
 
 
 async def _ask_model(
-    runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: AgentInForce, watch: Watch
+    runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: AgentInForce, watch: DriveOptions
 ) -> _Draft | None:
     """Nothing where there is no model, or none that could do it."""
     if agent.model.provider == OFFLINE and runtime.place.provider is None:
@@ -303,7 +304,7 @@ async def _ask_model(
         extra_context=_render(conversation, old, measures),
         context_id=conversation.state.context_id,
     )
-    quiet = Watch(stopper=watch.stopper, report=watch.report)
+    quiet = DriveOptions(stopper=watch.stopper, report=watch.report)
     state = await runtime.start_as(summarizer, request, quiet)
     if state.phase not in FINAL:
         state = await runtime.cancel(state.run_id, by="chat")

@@ -20,12 +20,13 @@ from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import find_inherited
+from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import find_changed, get_start
 from metier.runtime.host import Host
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import is_started_here, seal
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.prepared_run import PreparedRun, choose_hooks
 from metier.runtime.workspace.tasks import apply_step
@@ -67,7 +68,7 @@ def find_points(run_id: str, entries: Sequence[Entry]) -> tuple[Point, ...]:
     return tuple(points)
 
 
-async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: Watch | None = None) -> Fork:
+async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch: DriveOptions | None = None) -> Fork:
     """Make the new run and drive it. Raises `UsageError` for a number at which a run cannot be forked."""
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
@@ -83,7 +84,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
     await forking.store.create_run(build_row(new_id, *taken, now=now), store_entries(taken))
     changed = (*find_changed(started, agent), *_changed_words(started, beginning))
-    return Fork(state=await forking.resume(new_id, watch=watch), changed=changed)
+    return Fork(state=await forking.resume(new_id, options=watch), changed=changed)
 
 
 async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:

@@ -105,12 +105,11 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
 
 async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     """The first prompt that a run of this request would have. Nothing is recorded or sent, no toolset is started."""
-    place, commission = runtime.place, request.commission
-    wanted = commission.order.agent if commission else request.agent or place.settings.runtime.agent or ""
+    place = runtime.place
+    wanted = request.agent if request.order is not None else request.agent or place.settings.runtime.agent or ""
     agent = resolve_agent(place, wanted, model=request.model)
     folder = runtime.folder(_PREVIEW)
-    run = await prepare_run(agent, runtime.store, host=place, folder=folder, commission=commission, is_dry=True)
-    run = replace(run, said=request.said)
+    run = await prepare_run(agent, runtime.store, host=place, folder=folder, request=replace(request, mode="dry_run"))
     async with build_services(run.agent.place, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
         names = tuple(package.definition.name for package in services.shelf.packages.values())

@@ -26,7 +26,7 @@ from metier.engine.journal import read_entries
 from metier.errors import ToolFailed, UsageError
 from metier.runtime.build import open_snapshots
 from metier.runtime.records.signatures import is_started_here
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.store.failures import BlobUnknown
 from metier.tools.files.file_state import FileState, are_same, look_at, put_back
 from metier.tools.files.snapshots import Unavailable
@@ -132,7 +132,7 @@ async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
 async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = False) -> Undone:
     """Put the files back, conflicts only with `overwrite`. Raises `LeaseHeld` while the run is driven."""
     chosen = [file for file in plan.waiting if overwrite or not file.is_conflict]
-    async with runtime.writing(plan.run_id, Watch()) as log:
+    async with runtime.writing(plan.run_id) as log:
         begun = plan.open_undo
         if begun is None:
             begun = UndoStarted(

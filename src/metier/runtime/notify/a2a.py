@@ -1,19 +1,17 @@
 """Messages to other agents over A2A: a run as a task, push notifications to callers, cancellations to remote agents."""
 
+import copy
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import anyio
-from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import Field, JsonValue
 
 from metier.engine.entries.entry import Entry
-from metier.engine.entries.question import ApprovalAsked, InputAsked
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
-from metier.engine.state.run_state import RunState
+from metier.engine.state.fold import apply
 from metier.errors import MetierError, ToolFailed
 from metier.messages import Value
 from metier.providers.offline.progress import find_task
@@ -23,7 +21,8 @@ from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify.clients import using_clients
 from metier.runtime.notify.outbox_messages import Subject, build_row
-from metier.store.base import RunRow, Store
+from metier.runtime.status import RunStatus, compute_status
+from metier.store.base import Store
 from metier.store.outbox import OutboxRow, Receiver
 from metier.tools.web.url import Pinned, WebAccess, WebUrl, find_addresses, parse_url, pin_url
 
@@ -42,8 +41,6 @@ _STATES = {
     "escalated": "FAILED",
     "blocked": "FAILED",
 }
-_FOR_A_PERSON = frozenset({"approval", "in_doubt", "step_failed", "changed_code", "explicit"})
-"""Pauses that only a user at the workspace ends. The caller is a program, perhaps a model: it may not."""
 
 PUSH = "a2a"
 """The channel of these messages."""
@@ -56,70 +53,36 @@ CANCEL = "a2a-cancel"
 """The channel of these messages."""
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """How a run stands, as far as its caller may know."""
-
-    status: str
-    at: datetime
-    waiting_run_id: str
-    """The run that is really waited for: this one, or one that it delegated to."""
-    waiting_seq: int
-    pause: str = ""
-    """What that one waits for."""
-    question: InputAsked | None = None
-    approval_id: str = ""
-    failure: str = ""
-    result: str = ""
-
-    @property
-    def state(self) -> str:
-        """The word of the protocol, without its prefix."""
-        if self.status in _STATES:
-            return _STATES[self.status]
-        if self.pause == "input":
-            return "INPUT_REQUIRED"
-        return "AUTH_REQUIRED" if self.pause in _FOR_A_PERSON else "WORKING"
+def find_task_state(status: RunStatus) -> str:
+    """Return the protocol's word, without its prefix. The caller is a program, so only questions are its to answer."""
+    if status.status in _STATES:
+        return _STATES[status.status]
+    if status.pause == "input":
+        return "INPUT_REQUIRED"
+    return "AUTH_REQUIRED" if status.waits_for_user else "WORKING"
 
 
-def find_standing(state: RunState, waiting: RunState, *, at: datetime) -> Standing:
-    failure = state.failure
-    return Standing(
-        status=state.status,
-        at=at,
-        waiting_run_id=waiting.run_id,
-        waiting_seq=waiting.seq,
-        pause=waiting.pause.pause if waiting.pause else "",
-        question=waiting.question,
-        approval_id=find_open_approval(waiting),
-        failure=f"{failure.message} ({failure.reason})" if failure is not None else state.status,
-        result=state.result,
-    )
-
-
-def find_open_approval(state: RunState) -> str:
-    return next((step.approval_id for step in state.steps if step.phase == "asking"), "")
-
-
-def build_task(row: RunRow, standing: Standing, *, base_url: str, clean: Callable[[str], str]) -> dict[str, JsonValue]:
+def build_task(status: RunStatus, *, at: datetime, base_url: str, clean: Callable[[str], str]) -> dict[str, JsonValue]:
     """`base_url` is where the caller reaches the server; a user who must decide goes there too."""
+    row, state = status.row, find_task_state(status)
     context = read_context(row.context_id)
     owner: dict[str, JsonValue] = {"taskId": row.run_id, "contextId": context}
-    status: dict[str, JsonValue] = {
-        "state": f"{PREFIX}{standing.state}",
-        "timestamp": standing.at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+    described: dict[str, JsonValue] = {
+        "state": f"{PREFIX}{state}",
+        "timestamp": at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
-    if parts := _describe(standing, base_url, clean=clean):
-        message_id = f"{row.run_id}-{standing.waiting_seq}"
-        status["message"] = {"messageId": message_id, **owner, "role": "ROLE_AGENT", "parts": parts}
+    if parts := _describe(status, base_url, clean=clean):
+        message_id = f"{row.run_id}-{status.waiting.seq}"
+        described["message"] = {"messageId": message_id, **owner, "role": "ROLE_AGENT", "parts": parts}
     asked: dict[str, JsonValue] = {"messageId": f"{row.run_id}-0", **owner, "role": "ROLE_USER"}
     task: dict[str, JsonValue] = {
         "id": row.run_id,
         "contextId": context,
-        "status": status,
+        "status": described,
         "history": [{**asked, "parts": [{"text": row.task}]}],
     }
-    if standing.status == "completed":
-        result: dict[str, JsonValue] = {"text": clean(standing.result)}
+    if status.status == "completed":
+        result: dict[str, JsonValue] = {"text": clean(status.state.result)}
         task["artifacts"] = [{"artifactId": RESULT, "name": RESULT, "parts": [result]}]
     return task
 
@@ -129,28 +92,28 @@ def read_context(name: str) -> str:
     return name.partition("/")[2]
 
 
-def _describe(standing: Standing, base_url: str, *, clean: Callable[[str], str]) -> list[JsonValue]:
-    """What the caller is told: a question with its fields, where a user decides, or why it failed."""
-    question = standing.question
-    match standing.state:
+def _describe(status: RunStatus, base_url: str, *, clean: Callable[[str], str]) -> list[JsonValue]:
+    """Return the question with its fields, the place where a user decides, or the failure."""
+    question = status.question
+    match find_task_state(status):
         case "INPUT_REQUIRED" if question is not None:
-            parts: list[JsonValue] = [{"text": clean(question.question)}]
-            if question.fields is not None:
-                parts.append({"data": {"fields": question.fields}})
+            parts: list[JsonValue] = [{"text": clean(question.text)}]
+            if question.raw_fields is not None:
+                parts.append({"data": {"fields": question.raw_fields}})
             return parts
         case "AUTH_REQUIRED":
-            return [{"text": clean(_name_decider(standing, base_url))}]
+            return [{"text": clean(_name_decider(status, base_url))}]
         case "FAILED":
-            return [{"text": clean(standing.failure)}]
+            return [{"text": clean(status.failure_text)}]
         case _:
             return []
 
 
-def _name_decider(standing: Standing, base_url: str) -> str:
+def _name_decider(status: RunStatus, base_url: str) -> str:
     """The exact call stays at the workspace: the approver sees it there."""
     where = f"{base_url}/" if base_url else "the inbox of the server"
-    asking = standing.approval_id
-    command = f"agent approvals approve {asking}" if asking else f"agent resume {standing.waiting_run_id}"
+    asking = next(iter(status.approval_ids), "")
+    command = f"agent approvals approve {asking}" if asking else f"agent resume {status.waiting.run_id}"
     return f"A person must decide before this goes on, at {where} or with `{command}`. This door cannot decide it."
 
 
@@ -185,11 +148,15 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, st
     row = await store.find_run(top) if receivers else None
     if row is None:
         return []
-    standing = _find_standing(log, entries, entry=entry, place=place, number=number)
-    if standing.state not in RESTING:
+    # The entries are about to be written: the message reports the state after them.
+    state = copy.deepcopy(log.state)
+    for each in entries[:number]:
+        apply(state, each)
+    status = compute_status(row, state)
+    if find_task_state(status) not in RESTING:
         return []
-    subject = Subject(log.state.run_id, log.state.seq + number)
-    return [_build(each, row, standing, place=place, subject=subject) for each in receivers]
+    subject = Subject(state.run_id, state.seq)
+    return [_build(each, status, place=place, subject=subject) for each in receivers]
 
 
 async def find_target(row: OutboxRow, store: Store) -> Target | None:
@@ -256,37 +223,16 @@ async def _find_top(store: Store, run_id: str, parent_id: str) -> str:
     return run_id
 
 
-def _find_standing(log: RunLog, entries: Sequence[Entry], *, entry: Entry, place: Host, number: int) -> Standing:
-    """How the task stands when the entries are written."""
-    state, clock = log.state, place.clock
-    standing = Standing(status="paused", at=clock.now(), waiting_run_id=state.run_id, waiting_seq=state.seq + number)
-    match entry:
-        case RunPaused():
-            asked = [each for each in entries if isinstance(each, InputAsked)]
-            approvals = [each.approval_id for each in entries if isinstance(each, ApprovalAsked)]
-            return replace(
-                standing,
-                pause=entry.pause,
-                question=asked[-1] if asked else state.question,
-                approval_id=approvals[0] if approvals else find_open_approval(state),
-            )
-        case RunFinished():
-            return replace(standing, status="completed", result=entry.result)
-        case RunFailed():
-            return replace(standing, status=entry.status, failure=f"{entry.message} ({entry.reason})")
-        case _:
-            return standing
-
-
-def _build(receiver: Receiver, row: RunRow, standing: Standing, *, place: Host, subject: Subject) -> OutboxRow:
+def _build(receiver: Receiver, status: RunStatus, *, place: Host, subject: Subject) -> OutboxRow:
     target = Target.model_validate_json(receiver.data)
-    task = build_task(row, standing, base_url=target.base_url, clean=build_place_cleaner(place).text)
+    clean = build_place_cleaner(place).text
+    task = build_task(status, at=place.clock.now(), base_url=target.base_url, clean=clean)
     del task["history"]  # the caller said it
-    if len(standing.result) > _MOST_RESULT_CHARACTERS:
+    if len(status.state.result) > _MOST_RESULT_CHARACTERS:
         del task["artifacts"]
     message: dict[str, JsonValue] = {
-        "type": f"task.{standing.state.lower()}",
-        "task_id": row.run_id,
+        "type": f"task.{find_task_state(status).lower()}",
+        "task_id": status.row.run_id,
         "receiver": receiver.name,
         "body": {"task": task},
     }

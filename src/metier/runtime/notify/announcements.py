@@ -16,14 +16,13 @@ from metier.runtime.host import Host
 from metier.runtime.notify.a2a import build_cancel, build_pushes
 from metier.runtime.notify.command import check_notify_command
 from metier.runtime.notify.outbox_messages import Subject, build_row
+from metier.runtime.status import USER_PAUSES
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 
 SHARE = 0.8
 """The part of the budget from which on its end is near."""
 _TEXT_CHARACTERS = 500
-_WORDS = {"approval": "approval", "input": "input", "in_doubt": "input", "step_failed": "input", "limit": "input"}
-"""What a pause is told as; others, such as a signal, are the doing of a user."""
 
 
 def check_notify(place: Host) -> None:
@@ -101,7 +100,9 @@ def find_word(log: RunLog, entry: Entry) -> str:
     state = log.state
     match entry:
         case RunPaused():
-            return _WORDS.get(entry.pause, "")
+            # Other pauses, such as a signal, are the user's own doing or end by themselves.
+            word = "approval" if entry.pause == "approval" else "input"
+            return word if entry.pause in USER_PAUSES else ""
         case RunFinished() | RunFailed():
             # Work that was handed on ends within the run above it, which tells of itself.
             is_own = state.started is not None and not (state.started.order and state.started.parent_run_id)

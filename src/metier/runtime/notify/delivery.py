@@ -33,7 +33,7 @@ FIRST_DELAY_SECONDS = 2.0
 MOST_DELAY_SECONDS = 3600.0
 MOST_ATTEMPTS = 30
 """Then it is given up: more than a day after the first."""
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 LAST_SECONDS = 5.0
 """How long a command that ends continues trying."""
 AT_ONCE, MOST_ROUNDS = 16, 8
@@ -108,7 +108,7 @@ async def deliver_last(place: Host, store: Store) -> None:
 
 async def _deliver_again_and_again(place: Host, store: Store) -> None:
     while True:
-        await anyio.sleep(LOOK_SECONDS)
+        await anyio.sleep(POLL_SECONDS)
         # An attempt that was started is ended: half of it would count and be told twice.
         with anyio.CancelScope(shield=True), suppress(StoreError):
             await deliver_due(place, store)

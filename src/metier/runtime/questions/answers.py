@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from pydantic import JsonValue
 
 from metier.engine.entries.entry import Entry
-from metier.engine.entries.question import InputAsked, InputGiven
+from metier.engine.entries.question import InputGiven
 from metier.engine.entries.run import RunPaused, RunResumed, SkillCodeAccepted
 from metier.engine.entries.step import DoubtResolved
 from metier.engine.journal import RunLog
@@ -20,13 +20,14 @@ from metier.engine.services import Services
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
-from metier.runtime.child_runs import find_waiting, read_run
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Approvals, Asker, Reply
 from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.records.pins import CODE, digest_code
+from metier.runtime.status import RunStatus, find_waiting, read_run
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.schemas import SchemaCheck
+from metier.views.user_question import UserQuestion
 
 ACCEPT = "--accept-changed-skills"
 
@@ -119,45 +120,34 @@ def _given(state: RunState, answer: Answer) -> list[Entry]:
     return []
 
 
-def check_answer(state: RunState, given: Answer) -> None:
-    """An answer without a question is a mistake. Raises `UsageError`."""
-    if state.phase in FINAL and (given.values is not None or given.doubt):
-        raise UsageError(f"Run {state.run_id!r} is {state.status}; it asks nothing")
-    if given.values is not None and state.question is None:
-        raise UsageError(f"Run {state.run_id!r} does not ask for input", hint=_hint(state))
-    if given.values is not None and state.question is not None:
-        _check_values(given.values, state.question)
-    is_failed_step = state.pause is not None and state.pause.pause == "step_failed"
-    if given.doubt and not is_failed_step and not any(step.phase == "in_doubt" for step in state.steps):
-        raise UsageError(f"Run {state.run_id!r} has no step in doubt", hint=_hint(state))
+def check_answer(status: RunStatus, given: Answer) -> None:
+    """Raise `UsageError` for an answer without a question, or with the wrong fields."""
+    waiting = status.waiting
+    if waiting.phase in FINAL and given.is_any:
+        raise UsageError(f"Run {waiting.run_id!r} is {waiting.status}; it asks nothing")
+    if given.values is not None and status.question is None:
+        raise UsageError(f"Run {waiting.run_id!r} does not ask for input", hint=_hint(waiting))
+    if given.values is not None and status.question is not None:
+        _check_values(given.values, status.question)
+    if given.doubt and not status.is_stopped and not any(step.phase == "in_doubt" for step in waiting.steps):
+        raise UsageError(f"Run {waiting.run_id!r} has no step in doubt", hint=_hint(waiting))
 
 
-def _check_values(values: dict[str, JsonValue], question: InputAsked) -> None:
-    """A skill checks its answers itself, and asks again; the answers to a model's question are checked only here."""
-    fields = question.fields
-    known = list_field_names(fields)
+def _check_values(values: dict[str, JsonValue], question: UserQuestion) -> None:
+    """Check the answer to a model's question. A skill checks its answers itself and asks again."""
+    known = [field.name for field in question.fields]
     if unknown := [name for name in values if known and name not in known]:
         raise UsageError(
             f"The run does not ask for {', '.join(map(repr, unknown))}", hint=f"It asks for: {', '.join(known)}"
         )
-    if question.resumes or not isinstance(fields, dict) or not isinstance(fields.get("properties"), dict):
+    if question.schema is None:
         return
     try:
-        check = SchemaCheck("ask_user", fields)
-    except UsageError:  # the model wrote no schema; then there is nothing to go by
+        check = SchemaCheck("ask_user", question.schema)
+    except UsageError:  # the model did not write a valid schema, so nothing can be checked
         return
     if wrong := check.find_error(values):
         raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
-
-
-def list_field_names(fields: JsonValue) -> list[str]:
-    """The names of what a question asks for; `answer` where it names none."""
-    if isinstance(fields, dict):
-        properties = fields.get("properties")
-        return [str(name) for name in (properties if isinstance(properties, dict) else fields)]
-    if isinstance(fields, list) and fields:
-        return [str(each.get("name", "answer")) if isinstance(each, dict) else str(each) for each in fields]
-    return ["answer"]
 
 
 def _hint(state: RunState) -> str:
@@ -192,17 +182,25 @@ async def address(answer: Answer | None, state: RunState, store: Store) -> Addre
     return Addressed(answer=answer, run_ids=frozenset(found))
 
 
-def one_at_a_time(ask: Asker | None) -> Asker | None:
-    """The same asker for runs that are driven together: a user reads one question, then the next."""
-    if ask is None:
-        return None
+type QuestionAsker = Callable[[RunStatus], Awaitable[Answer | None]]
+"""Puts a question, or a step in doubt, to the user; None leaves the run waiting."""
+
+
+def one_at_a_time(ask: Asker | None, ask_question: QuestionAsker | None) -> tuple[Asker | None, QuestionAsker | None]:
+    """Serialize the askers of runs that are driven together: a user reads one question, then the next."""
     lock = anyio.Lock()
 
     async def ask_in_turn(question: ApprovalQuestion) -> Reply | None:
+        assert ask is not None
         async with lock:
             return await ask(question)
 
-    return ask_in_turn
+    async def ask_question_in_turn(status: RunStatus) -> Answer | None:
+        assert ask_question is not None
+        async with lock:
+            return await ask_question(status)
+
+    return ask_in_turn if ask is not None else None, ask_question_in_turn if ask_question is not None else None
 
 
 class ChangedCode(Struct, frozen=True, kw_only=True):

@@ -1,35 +1,38 @@
 """Resumption of a run that a limit or its provider ended: conditions, raised limits, another model."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.engine.decide import get_run_limits
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import Limit, LimitsRaised
 from metier.engine.entries.run import ModelChanged, RunReopened
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
 from metier.errors import UsageError
 from metier.messages import Value
-from metier.providers.failures import list_reasons
 from metier.providers.options import OFFLINE
-from metier.runtime.child_runs import find_failed_step, find_waiting, read_run, restore_run
+from metier.runtime.child_runs import restore_run
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, pin_settings
+from metier.runtime.status import (
+    can_change_model,
+    can_reopen,
+    find_failed_step,
+    find_limit,
+    find_waiting,
+    read_run,
+    suggest_limit,
+)
 from metier.runtime.workspace.model_choice import choose_model
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.model import Settings
 from metier.store.base import Store
 
-_LIMIT_OF_REASON: dict[str, Limit] = {
-    "max_turns_exceeded": "max_turns",
-    "budget_exceeded": "max_cost_usd",
-    "run_timeout": "timeout_seconds",
-}
 _RETRIES = ("max_llm_retries", "retry_base_delay_seconds", "retry_max_delay_seconds")
 FLAGS: dict[Limit, str] = {
     "max_turns": "--max-turns",
@@ -50,34 +53,17 @@ class RaisedLimits(Struct, frozen=True, kw_only=True):
         return self != RaisedLimits()
 
 
-def find_limit(state: RunState) -> Limit | None:
-    """The limit that the run ended at or waits with; nothing where it continues, or ended otherwise."""
-    if state.pause is not None:
-        return state.pause.limit
-    return _LIMIT_OF_REASON.get(state.failure.reason) if state.failure is not None else None
+class LimitRaise(Struct, frozen=True, kw_only=True):
+    """A user's decision to continue past a limit."""
+
+    limits: RaisedLimits
+    by: str
+    stopper: Stopper
+    """Stops the run from now on: a timeout has set the one before."""
 
 
-def can_reopen(state: RunState) -> bool:
-    """A limit ended it, or a provider that may answer now."""
-    return find_limit(state) is not None or (state.failure is not None and can_change_model(state))
-
-
-def can_change_model(state: RunState) -> bool:
-    """Whether its provider ended the run, also if it was reopened since and no model has replied yet."""
-    reason = state.failure.reason if state.failure is not None else state.reopened
-    return reason in list_reasons() or reason == "prompt_too_large"
-
-
-def suggest_limit(state: RunState, limit: Limit) -> float:
-    """Twice what was allowed: as much again."""
-    limits = get_run_limits(state)
-    match limit:
-        case "max_turns":
-            return max(limits.max_turns, state.turn + state.delegated_turns) * 2
-        case "max_cost_usd":
-            return round(max(limits.max_cost_usd or 0.0, state.cost_usd) * 2, 4)
-        case "timeout_seconds":
-            return 600
+type LimitAsker = Callable[[RunState], Awaitable[LimitRaise | None]]
+"""Asks whether a run that reached a limit continues with a higher one."""
 
 
 def build_raise(state: RunState) -> RaisedLimits:
@@ -95,14 +81,6 @@ def render_command(state: RunState, run_id: str) -> str:
     if limit is not None:
         return f"agent resume {run_id} {FLAGS[limit]} {suggest_limit(state, limit):g}"
     return f"agent resume {run_id}" if can_reopen(state) else ""
-
-
-async def find_chain(store: Store, state: RunState) -> list[RunState]:
-    """The run, and below it those that one failed because of the other, the lowest last."""
-    chain = [state]
-    while (step := find_failed_step(chain[-1])) is not None and step.delegated is not None:
-        chain.append(await read_run(store, step.delegated.child_run_id))
-    return chain
 
 
 async def find_retried(store: Store, state: RunState) -> list[RunState]:

@@ -16,10 +16,11 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogDamaged, MetierError
 from metier.ids import CHILD
+from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseTerms
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import RUNNABLE, Lease, RunRow
 from metier.store.failures import (
@@ -94,7 +95,7 @@ async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
 
 
 async def drive_for_a_while(
-    runtime: Runtime, run_id: str, options: WorkerOptions, *, watch: Watch, lease: Lease | None = None
+    runtime: Runtime, run_id: str, options: WorkerOptions, *, watch: DriveOptions, lease: Lease | None = None
 ) -> RunState:
     """Drive until the run ends or waits, the turns of a task are used up, or `watch.stopper` hands it back.
 
@@ -107,8 +108,8 @@ async def drive_for_a_while(
         max_deaths=options.max_deaths,
         is_pooled=True,
     )
-    timed = replace(watch, shift=shift, timeout_seconds=options.timeout_seconds)
-    return await runtime.resume(run_id, watch=timed)
+    timed = replace(watch, lease_terms=shift, timeout_seconds=options.timeout_seconds)
+    return await runtime.resume(run_id, options=timed)
 
 
 def can_go_on(state: RunState) -> bool:
@@ -187,8 +188,8 @@ async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> 
     return bool(await runtime.approvals.find_decisions(waiting.run_id, asking))
 
 
-def leave_to_workers(queue: str = "", *, shift: LeaseTerms | None = None) -> Watch:
+def leave_to_workers(queue: str = "", *, shift: LeaseTerms | None = None) -> DriveOptions:
     """Record what there is to record, drive nothing, and hand the run back: to this queue, or to the one it has."""
     stopper = Stopper()
     stopper.hand_back("a queue of workers")
-    return Watch(stopper=stopper, shift=replace(shift or LeaseTerms(), queue=queue))
+    return DriveOptions(stopper=stopper, lease_terms=replace(shift or LeaseTerms(), queue=queue))

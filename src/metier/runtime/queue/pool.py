@@ -18,8 +18,9 @@ from msgspec import Struct, field
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, StoreError
+from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
-from metier.runtime.notify.delivery import LOOK_SECONDS, deliver_due
+from metier.runtime.notify.delivery import POLL_SECONDS, deliver_due
 from metier.runtime.queue.broker import Broker, name_recovery
 from metier.runtime.queue.detached import (
     DAMAGE,
@@ -32,7 +33,7 @@ from metier.runtime.queue.detached import (
     wake_decided,
 )
 from metier.runtime.queue.schedules import fire_due
-from metier.runtime.runs import Runtime, Watch
+from metier.runtime.runs import Runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease
 from metier.store.failures import LeaseHeld, RunUnknown
@@ -71,7 +72,7 @@ async def work_on(
 ) -> RunState | None:
     """Drive a run for a while; None when another process has it, or it went wrong. One run never ends the worker."""
     try:
-        watch = Watch(stopper=stopper, report=job.report)
+        watch = DriveOptions(stopper=stopper, report=job.report)
         state = await drive_for_a_while(runtime, run_id, job.options, watch=watch, lease=lease)
     except (LeaseHeld, RunUnknown):
         return None
@@ -246,7 +247,7 @@ class RunPool:
     async def _keep_delivering(self) -> None:
         """Beside the sweep: a receiver that is slow does not keep runs from continuing."""
         while not self.is_leaving:
-            await self._idle(LOOK_SECONDS)
+            await self._idle(POLL_SECONDS)
             # An attempt that was started is ended: half of it would count and be told twice.
             with anyio.CancelScope(shield=True), suppress(StoreError):
                 await deliver_due(self.runtime.place, self.runtime.store)

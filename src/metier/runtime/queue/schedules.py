@@ -328,8 +328,8 @@ async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str)
         changed = place.settings.runtime.model_copy(update={"profile": definition.profile})
         place = replace(place, settings=place.settings.model_copy(update={"runtime": changed}))
     if definition.task:
-        commission = request_task(place, definition.task, dict(definition.inputs), agent=definition.agent, model="")
-        request = RunRequest(task=commission.order.task, commission=commission, run_id=run_id)
+        request = request_task(place, definition.task, dict(definition.inputs), agent=definition.agent)
+        request = replace(request, run_id=run_id)
     else:
         request = RunRequest(task=definition.prompt, agent=definition.agent, run_id=run_id)
     await submit(Runtime(place, runtime.store), request, queue=place.settings.worker.queue)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from metier.runtime.host import Host
 from metier.store.failures import StoreDamaged
 
 type Shard = Literal["off", "day"]
@@ -39,6 +40,11 @@ Written by `agent`; git ignores this folder (see `.gitignore` here). `agent runs
 The setting `logging.jsonl_dir` puts this folder elsewhere.
 """
 NOTE_NAME = "README.md"
+
+
+def get_run_folder(host: Host, run_id: str) -> Path:
+    """Return the folder of a run. Raises `StoreDamaged`, see `find_folder`."""
+    return find_folder(host.runs, run_id, shard=host.settings.logging.shard)
 
 
 def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:

@@ -77,7 +77,7 @@ async def get_conversation(
     ]
     waits: JsonValue = None
     if open_turn is not None:
-        waits = {"run_id": open_turn.state.run_id, "waits_for": open_turn.waiting.run_id, "kind": open_turn.kind}
+        waits = {"run_id": open_turn.state.run_id, "waits_for": open_turn.waiting.run_id, "kind": open_turn.wait_kind}
     return answer(state, {"context_id": chat.context_id, "agent": chat.agent_id, "turns": told, "open_turn": waits})
 
 

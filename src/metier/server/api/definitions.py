@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Request
+from msgspec.structs import replace
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
@@ -17,7 +18,6 @@ from metier.providers.model_names import qualify_model_name
 from metier.runtime.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host
-from metier.runtime.requests import RunRequest
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
 from metier.runtime.workspace.tasks import get_task
@@ -60,8 +60,8 @@ async def start_task(request: Request, state: State, task: TaskName, wanted: Sta
         await run_sync(find_task, state.host, task)
         place = use_limits(state, wanted).place
         model = qualify_model_name(wanted.model, provider=wanted.provider)
-        ordered = request_task(place, task, wanted.inputs, agent=wanted.agent, model=model)
-        run = RunRequest(task=ordered.order.task, mode=wanted.mode, model=model, commission=ordered)
+        run = request_task(place, task, wanted.inputs, agent=wanted.agent, model=model)
+        run = replace(run, mode=wanted.mode)
         return await start_once(request, once, run, wanted)
 
     return answer(state, await run_once(request, key, start), status=201)

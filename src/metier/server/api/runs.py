@@ -25,9 +25,9 @@ from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.runtime.records.index_rows import row_as_json
-from metier.runtime.records.signatures import check_run_token
+from metier.runtime.records.signatures import check_run_token, issue_token
 from metier.runtime.requests import RunRequest
-from metier.runtime.run_status import build_outcome, find_standing
+from metier.runtime.status import build_outcome
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once
 from metier.server.body import Body
@@ -261,13 +261,13 @@ async def get_artifact(state: State, run: RunName, name: Annotated[str, Path(max
 
 
 async def describe_run(state: ServerState, row: RunRow) -> Document:
-    standing = await find_standing(state.runtime, await state.runtime.read(row.run_id))
-    outcome = build_outcome(standing, exit_code=standing.find_exit_code())
-    question = standing.waiting.question
-    asked: JsonValue = None
-    if question is not None:
-        asked = {"question": question.question, "fields": question.fields}
-    return {**row_as_json(row), **outcome, "question": asked, "resume_token": standing.token}
+    runtime = state.runtime
+    status = await runtime.get_status(row.run_id)
+    outcome = build_outcome(status, folder=runtime.folder(row.run_id), exit_code=status.exit_code())
+    question = status.question
+    asked: JsonValue = {"question": question.text, "fields": question.raw_fields} if question is not None else None
+    token = issue_token(runtime.place, status.state, waiting=status.waiting)
+    return {**row_as_json(row), **outcome, "question": asked, "resume_token": token}
 
 
 async def _go_on(
@@ -276,10 +276,9 @@ async def _go_on(
     async def work(_once: Once) -> Document:
         runtime = state.runtime
         row = await runtime.find(run)
-        standing = await runtime.read(row.run_id)
-        waiting = await runtime.find_waiting(standing)
+        status = await runtime.get_status(row.run_id)
         if wanted.token:
-            check_run_token(runtime.place, wanted.token, standing, waiting=waiting)
+            check_run_token(runtime.place, wanted.token, status.state, waiting=status.waiting)
         given = Answer(
             values=wanted.values,
             doubt=wanted.doubt,
@@ -290,8 +289,8 @@ async def _go_on(
         )
         check_answer_grants(user, given)
         if not row.driver:
-            check_answer(waiting, given)
-        if standing.started is None:
+            check_answer(status, given)
+        if status.state.started is None:
             raise UsageError(f"Run {row.run_id!r} has not begun")
         after = await wake(runtime, row.run_id, given, queue=state.queue)
         state.nudge()

@@ -9,8 +9,7 @@ from metier.server.state import ServerState
 async def answer(state: ServerState, run_id: str, given: Answer) -> None:
     """Raises `UsageError` for an answer that the run does not ask for, `LeaseHeld` while a process drives it."""
     owner = await find_owner(state.runtime, run_id)
-    waiting = await state.runtime.find_waiting(await state.runtime.read(owner.run_id))
-    check_answer(waiting, given)
+    check_answer(await state.runtime.get_status(owner.run_id), given)
     await wake(state.runtime, owner.run_id, given, queue=owner.queue or state.queue)
     state.nudge()
 

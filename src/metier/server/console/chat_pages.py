@@ -7,12 +7,13 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from metier.errors import UsageError
-from metier.runtime.chat.chats import Chat, ChatRequest, OpenTurn, list_chats, open_chat
+from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
 from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.index_rows import find_shown_status
+from metier.runtime.status import RunStatus
 from metier.server.console.inbox_cards import ApprovalCard, WaitingCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.store.contexts import ContextState
@@ -109,8 +110,8 @@ async def _render(page: Page, context_id: str, template: str) -> Response:
         "chat",
         context_id=context_id,
         turns=turns,
-        open_run=open_turn.state.run_id if open_turn is not None else "",
-        open_kind=open_turn.kind if open_turn is not None else "",
+        open_run=open_turn.run_id if open_turn is not None else "",
+        open_kind=open_turn.wait_kind if open_turn is not None else "",
         cards=await _build_cards(page, chat),
         waiting_runs=await _build_waiting(page, open_turn),
         model=chat.answered_by,
@@ -133,10 +134,10 @@ async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
     ]
 
 
-async def _build_waiting(page: Page, open_turn: OpenTurn | None) -> list[WaitingCard]:
+async def _build_waiting(page: Page, open_turn: RunStatus | None) -> list[WaitingCard]:
     """What the turn asks beside approvals: a question, a step in doubt, a limit."""
     if open_turn is None:
         return []
     clean = build_place_cleaner(page.state.runtime.place).value
     found = (await read_inbox(page.state.runtime)).runs
-    return [build_waiting_card(run, clean=clean) for run in found if run.row.run_id == open_turn.state.run_id]
+    return [build_waiting_card(run, clean=clean) for run in found if run.run_id == open_turn.run_id]

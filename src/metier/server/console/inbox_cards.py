@@ -7,9 +7,9 @@ from typing import cast
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.runtime.inbox import WaitingRun, WaitKind
 from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.runtime.questions.resumption import Limit
+from metier.runtime.status import RunStatus, WaitKind
 from metier.store.base import RunRow
 from metier.telemetry.call_text import show_call
 from metier.telemetry.redaction import Redactor
@@ -24,9 +24,9 @@ _LABELS: dict[WaitKind, tuple[str, str]] = {
     "in_doubt": ("Did this step happen?", "in doubt"),
     "step_failed": ("A step failed", "step failed"),
     "changed_code": ("Files of a skill changed", "changed files"),
-    "stopped": ("The run was stopped", "stopped"),
     "limit": ("A limit is reached", "limit"),
 }
+_STOPPED = ("The run was stopped", "stopped")
 _LIMITS: dict[Limit, str] = {
     "max_turns": "Turns",
     "max_cost_usd": "Cost in US dollars",
@@ -108,21 +108,22 @@ def build_approval_card(
     )
 
 
-def build_waiting_card(run: WaitingRun, *, clean: Clean) -> WaitingCard:
-    title, label = _LABELS[run.kind]
-    question = run.state.question
+def build_waiting_card(run: RunStatus, *, clean: Clean) -> WaitingCard:
+    kind = run.wait_kind
+    title, label = _LABELS.get(kind, _STOPPED)
+    question = run.question if kind == "input" else None
     return WaitingCard(
-        run_id=run.row.run_id,
-        kind=run.kind,
+        run_id=run.run_id,
+        kind=kind if kind in _LABELS else "stopped",
         title=title,
         label=label,
-        reason=str(clean(question.question if run.kind == "input" and question is not None else run.reason)),
+        reason=str(clean(question.text if question is not None else run.message)),
         cause=str(clean(run.cause)),
         task=str(clean(run.row.task)),
         agent=run.row.agent,
         since=run.row.updated_at,
-        fields=build_fields(question.fields) if run.kind == "input" and question is not None else (),
+        fields=build_fields(question) if question is not None else (),
         limit=run.limit or "",
         limit_label=_LIMITS[run.limit] if run.limit is not None else "",
-        suggested=f"{run.suggested:g}",
+        suggested=f"{run.suggested_limit:g}",
     )

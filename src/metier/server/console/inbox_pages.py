@@ -169,9 +169,9 @@ async def decide_many(page: Here) -> Response:
 @router.post("/runs/{run_id}/answer")
 async def answer_question(page: Here, run_id: str) -> Response:
     form = await page.read_form()
-    state = await page.state.runtime.read(run_id)
-    fields = build_fields(state.question.fields if state.question is not None else None)
-    await answer(page.state, run_id, Answer(values=parse_values(fields, form), by=page.user.name))
+    question = (await page.state.runtime.get_status(run_id)).question
+    values = parse_values(build_fields(question) if question is not None else (), form)
+    await answer(page.state, run_id, Answer(values=values, by=page.user.name))
     return page.go(f"{_find_back(form)}?done=answered")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastapi import APIRouter
+from msgspec.structs import replace
 from pydantic import JsonValue
 from starlette.responses import Response
 
@@ -66,8 +67,7 @@ async def start_task(page: Here, task_id: str) -> Response:
     task = get_task(page.state.host, task_id)
     text = form.get("json", "").strip()
     given = _parse_object(text) if text else parse_values(build_task_fields(task), form)
-    commission = request_task(page.state.host, task.id, given)
-    request = RunRequest(task=commission.order.task, mode=_read_mode(form.get("mode", "")), commission=commission)
+    request = replace(request_task(page.state.host, task.id, given), mode=_read_mode(form.get("mode", "")))
     return await _start(page, request)
 
 

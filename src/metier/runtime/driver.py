@@ -1,0 +1,624 @@
+"""Drives runs: one loop around the engine that holds the lease, asks the user, follows children and applies limits."""
+
+import dataclasses
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+from msgspec import Struct, field
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from metier.approval.reading import is_reading
+from metier.decisions import ActionStep, TaskState
+from metier.engine.decide import is_planned
+from metier.engine.entries.entry import Entry
+from metier.engine.entries.run import ModelChanged, RunFailed, RunPaused
+from metier.engine.journal import RunLog, read_entries, store_entries
+from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
+from metier.engine.model.skill_selection import report_skill_problems
+from metier.engine.services import Services
+from metier.engine.state.authority import find_authority
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import RunState
+from metier.engine.stopper import Stopper
+from metier.errors import ConfigError, StoreError, unwrapped
+from metier.events.run import PinnedDefinitionUsed
+from metier.providers.base import Observer
+from metier.providers.stand_ins import AbsentProvider
+from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
+from metier.runtime.build import build_services, check_budget
+from metier.runtime.child_runs import follow_children, lend, prepare_run, restore_run, use_settings
+from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
+from metier.runtime.first_entry import build_start
+from metier.runtime.host import Host
+from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, is_left_alone, keep_claimable
+from metier.runtime.notify.announcements import Announcer
+from metier.runtime.notify.delivery import delivering
+from metier.runtime.questions.answers import (
+    Addressed,
+    Answer,
+    ChangedCode,
+    CodeAsker,
+    QuestionAsker,
+    address,
+    list_answers,
+    one_at_a_time,
+    record_pause,
+    settle_code,
+    take_answer,
+    waits_for_answer,
+)
+from metier.runtime.questions.approval_questions import Asker, ask_person, can_ask
+from metier.runtime.questions.resumption import (
+    LimitAsker,
+    build_entries,
+    build_model_change,
+    check_model_change,
+    check_raise,
+    find_retried,
+)
+from metier.runtime.reader import RunReader
+from metier.runtime.records.pins import pin
+from metier.runtime.records.record import build_row, is_current, write_record
+from metier.runtime.records.run_log import LogOpening, open_run_log, tell_of_cuts
+from metier.runtime.records.signatures import is_started_here, seal
+from metier.runtime.records.usage import record_usage
+from metier.runtime.requests import RunRequest
+from metier.runtime.status import (
+    can_change_model,
+    can_reopen,
+    compute_status,
+    find_chain,
+    find_limit,
+    find_waiting,
+)
+from metier.runtime.workspace.agents import AgentInForce, resolve_agent
+from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
+from metier.store.base import Lease, RunRow, Store
+from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
+from metier.telemetry.jsonl import LogPool
+from metier.telemetry.sinks import Sink
+
+POLL_SECONDS = 0.5
+"""Interval at which a driver polls for a request to end its run: one row by its key."""
+MAX_POLLS_PER_SECOND = 400
+"""For all runs of a process; without it, 2,000 waiting runs would keep half a core busy."""
+_driven: set[object] = set()
+"""One mark for each run that this process drives now."""
+
+
+class DriveOptions(Struct, frozen=True, kw_only=True):
+    """How a run is driven: its observers, its limits, and whom to ask in place. Without an asker the run pauses."""
+
+    sinks: Sequence[Sink] = ()
+    observe: Observer | None = None
+    """Gets the text of a reply while it arrives."""
+    stopper: Stopper | None = None
+    timeout_seconds: float | None = None
+    """For the whole drive."""
+    report: Callable[[str], None] = lambda _problem: None
+    """Called if a sink fails; the run continues without it."""
+    lease_terms: LeaseTerms = LeaseTerms()
+    accepts_loss: bool = False
+    """Drive a run although its journal lost entries that its event log or its spool contain; see `losses`."""
+    deny_changes: Callable[[], str] = lambda: ""
+    """Called before each step: why only reading is allowed now, whatever rules say; empty if more is allowed."""
+    ask: Asker | None = None
+    """Asks about a call that needs an approval."""
+    ask_about_code: CodeAsker | None = None
+    """Asks whether to continue although files of a skill changed."""
+    ask_question: QuestionAsker | None = None
+    ask_for_limit: LimitAsker | None = None
+    """Asks whether a run that reached a limit continues with a higher one."""
+
+
+class _Journal(Struct, frozen=True, kw_only=True):
+    """What a driver knows of a run before it opens its log."""
+
+    known: Sequence[Entry] = ()
+    """The beginning of the journal, if it was read already."""
+    code: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The skill code that the parent run continues with."""
+
+
+# A request to cancel may come from another machine, so it goes through the store.
+@asynccontextmanager
+async def bounded(
+    stopper: Stopper, store: Store, run_id: str, *, timeout_seconds: float | None, parks: bool = False
+) -> AsyncGenerator[None]:
+    """Stop the run on a requested end or a timeout; on a timeout the run fails, or pauses if it `parks`."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(_poll_for_end, stopper, store, run_id)
+        if timeout_seconds is not None:
+            group.start_soon(_end_in_time, stopper, timeout_seconds, parks)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def ask_to_end(store: Store, run_id: str, failure: RunFailed) -> None:
+    """Ask the present or next driver of the run to end it with this failure."""
+    await store.ask_to_end(run_id, failure.model_dump_json())
+
+
+async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
+    row = await store.find_run(run_id)
+    if row is None or not row.ending:
+        return None
+    try:
+        return RunFailed.model_validate_json(row.ending)
+    except ValidationError:  # a request of another version: that the run should end is certain
+        return build_cancellation("")
+
+
+def build_cancellation(by: str) -> RunFailed:
+    return RunFailed(reason="canceled", message=f"Canceled by {by}" if by else "Canceled", status="canceled")
+
+
+def build_timeout(seconds: float) -> RunFailed:
+    return RunFailed(reason="run_timeout", message=f"The run took longer than {seconds:g} s", status="timeout")
+
+
+def poll_interval(runs: int) -> float:
+    """Return the seconds between two polls for one run of a process that drives so many."""
+    return max(POLL_SECONDS, runs / MAX_POLLS_PER_SECOND)
+
+
+async def _poll_for_end(stopper: Stopper, store: Store, run_id: str) -> None:
+    mark = object()
+    _driven.add(mark)
+    try:
+        while True:
+            # Where the store is away, the run itself finds out, and is told once.
+            with suppress(StoreError):
+                if (failure := await find_wanted_end(store, run_id)) is not None:
+                    stopper.fail(failure)
+                    return
+            await anyio.sleep(poll_interval(len(_driven)))
+    finally:
+        _driven.discard(mark)
+
+
+async def _end_in_time(stopper: Stopper, seconds: float, parks: bool) -> None:  # noqa: FBT001 - a task has no names
+    await anyio.sleep(seconds)
+    failure = build_timeout(seconds)
+    if parks:
+        stopper.park(RunPaused(pause="limit", limit="timeout_seconds", reason=failure.message))
+    else:
+        stopper.fail(failure)
+
+
+class RunDriver:
+    """Drives the runs of one workspace. Every change of a run happens here, under its lease."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self.place = reader.place
+        self.store = reader.store
+        self._reader = reader
+        self._logs = LogPool()
+
+    async def start(
+        self,
+        run_id: str,
+        request: RunRequest,
+        options: DriveOptions,
+        *,
+        agent: AgentInForce,
+        queue: str = "",
+    ) -> RunState:
+        """Start a run and drive it until it ends or waits for a user."""
+        run = await self._prepare(run_id, agent, request, host=self.place)
+        state = await self._begin(run, request, options, queue=queue)
+        return await self._continue_past_limits(state, options)
+
+    async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions) -> RunState:
+        """Start a run whose ID follows from what requests it, with the settings that the request names.
+
+        Raises `RunExists` if it has started.
+        """
+        await self.drop_unbegun(run_id)
+        parent = request.parent_run_id
+        above = find_authority(await read_entries(self.store, parent)) if parent else None
+        request = check_inherited(request, above)
+        host = await use_settings(self.place, request, self.store)
+        host = host if above is None else replace(host, flags=above.flags or ())
+        if request.order is not None:
+            has_own = request.order.worktree and request.mode == "live"
+            host = await enter_worktree(host, run_id, has_own=has_own, above=request.parent_worktree)
+        agent = resolve_agent(host, request.agent, model=request.model)
+        run = await self._prepare(run_id, agent, request, host=host, hooks=above.hooks if above else None)
+        return await self._begin(run, request, options)
+
+    async def resume(self, run_id: str, answer: Answer | None, options: DriveOptions) -> RunState:
+        """Continue a run and, if a limit stops it again, ask whether to raise that."""
+        return await self._continue_past_limits(await self._resume(run_id, answer, options), options)
+
+    async def _continue_past_limits(self, state: RunState, options: DriveOptions) -> RunState:
+        """Ask the user to raise the limit that stopped the run, and continue, until they decline."""
+        stopper = options.stopper
+        while options.ask_for_limit is not None and not (stopper is not None and stopper.signal):
+            failed = (await find_chain(self.store, state))[-1]
+            raised = await options.ask_for_limit(failed) if find_limit(failed) is not None else None
+            if raised is None:
+                break
+            # A run that timed out has set its stopper, so that the next drive needs its own.
+            stopper, seconds = raised.stopper, raised.limits.timeout_seconds or options.timeout_seconds
+            again = replace(options, stopper=stopper, timeout_seconds=seconds)
+            answer = Answer(by=raised.by, raised=raised.limits, reopens=True)
+            state = await self._resume(state.run_id, answer, again)
+        return state
+
+    async def _resume(
+        self, run_id: str, answer: Answer | None, options: DriveOptions, *, code: Mapping[str, str] | None = None
+    ) -> RunState:
+        entries = await read_entries(self.store, run_id)
+        if not entries:
+            await self._refuse_unbegun(await self._reader.find(run_id))
+        if answer is not None and (answer.reopens or answer.raised.is_any):
+            is_written = await self._reopen(fold(run_id, entries), answer)
+            entries = await read_entries(self.store, run_id) if is_written else entries
+        started = find_authority(entries)
+        assert started is not None, "a journal begins with the start of its run"
+        open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
+        restore = partial(open_run, self.place, self.store, folder=self._reader.folder(run_id), started=started)
+        journal = _Journal(known=entries, code=code or {})
+        try:
+            return await self._drive(run_id, options, prepare=restore, answer=answer or Answer(), journal=journal)
+        except StoreFull:
+            # The outcome of a run that has ended can be reported without room for a lease.
+            if (state := fold(run_id, entries)).phase in FINAL:
+                return state
+            raise
+
+    async def _prepare(
+        self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Host, hooks: Hooks | None = None
+    ) -> PreparedRun:
+        check_budget(agent.place)
+        run = await prepare_run(agent, self.store, host=host, folder=self._reader.folder(run_id), request=request)
+        return replace(run, hooks=hooks)
+
+    async def _reopen(self, state: RunState, answer: Answer) -> bool:
+        """From below, so that a kill in between leaves a run that can be reopened again; False without a change.
+
+        Raises `UsageError`.
+        """
+        is_written = False
+        chain = await find_chain(self.store, state)
+        if not can_reopen(chain[-1]):
+            chain = await find_retried(self.store, state) or [state]
+        check_model_change(chain[-1], answer.model)
+        if chain[-1].phase in FINAL and not can_reopen(chain[-1]):
+            return False
+        check_raise(chain[-1], answer.raised, run_id=state.run_id)
+        changes = [await self._find_model_change(below, answer, lowest=chain[-1]) for below in chain]
+        for below, change in reversed(list(zip(chain, changes, strict=True))):
+            raised = build_entries(chain, below, answer.raised, by=answer.by)
+            if not (entries := [*([change] if change is not None else []), *raised]):
+                continue
+            async with self.writing(below.run_id) as log:
+                await self.store.update_run(log.lease, {"ending": ""})
+                await log.record(*entries, durable=True)
+                await log.update_index()
+            is_written = True
+        return is_written
+
+    async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> ModelChanged | None:
+        """The change of the model settings of a run that failed by its provider, or waits for one that did."""
+        entries = await read_entries(self.store, state.run_id)
+        if not can_change_model(lowest) or not is_started_here(self.place, state.run_id, entries):
+            return None
+        is_meant = state is lowest or is_planned(state)
+        return await build_model_change(
+            self.place,
+            self.store,
+            state,
+            folder=self._reader.folder(state.run_id),
+            model=answer.model if is_meant else "",
+            by=answer.by,
+        )
+
+    async def _refuse_unbegun(self, row: RunRow) -> NoReturn:
+        await self._close_unbegun(row, "canceled" if row.ending else "failed")
+        raise RunUnknown(
+            f"Run {row.run_id!r} was ended before it began, and what it was started with is not known",
+            hint="Start it again with `agent run`",
+        )
+
+    async def _close_unbegun(self, row: RunRow, status: TaskState) -> None:
+        """End a row without a journal, which only earlier versions left, so that no worker claims it again."""
+        lease = await self.store.take_lease(row.run_id, owner=self.place.owner, seconds=LEASE_SECONDS)
+        try:
+            await self.store.update_run(lease, {"status": status, "reason": "not_started"})
+        finally:
+            await self.store.release_lease(lease)
+
+    async def drop_unbegun(self, run_id: str) -> None:
+        """Delete a row without a journal, as earlier versions made for an ordered or imported run before it began."""
+        if await self.store.find_run(run_id) is not None and not await self.store.read_journal(run_id, limit=1):
+            await self.store.delete_run(run_id)
+
+    async def end(self, run_id: str, failure: RunFailed) -> RunState:
+        """End a run for good. A run that another process drives is ended by that process, which is asked to."""
+        try:
+            return await self._end(run_id, failure)
+        except LeaseHeld:
+            await ask_to_end(self.store, run_id, failure)
+            return await self._reader.read(run_id)
+
+    async def _end(self, run_id: str, failure: RunFailed) -> RunState:
+        state = await self._reader.read(run_id)
+        if state.phase in FINAL:
+            return state
+        if state.started is None:
+            if (row := await self.store.find_run(run_id)) is not None:
+                await self._close_unbegun(row, failure.status)
+            return dataclasses.replace(state, phase="ERROR", status=failure.status, failure=failure)
+        # From below: where this is cut short, the run itself is still there to be canceled again.
+        if (row := await self.store.find_run(run_id)) is not None and not row.driver:
+            for child in state.children:
+                await self.end(child.run_id, failure)
+        async with self.writing(run_id, DriveOptions(accepts_loss=True)) as log:
+            if log.state.phase not in FINAL:
+                await log.record(failure, durable=True)
+            await self._settle(log)
+            await self._reader.approvals.close(run_id, status=log.state.status)
+            return log.state
+
+    async def _begin(
+        self, run: PreparedRun, request: RunRequest, options: DriveOptions, *, queue: str = ""
+    ) -> RunState:
+        """Build the start entry, create the run in one transaction, then drive it."""
+        terms, owner = options.lease_terms, self.place.owner
+        async with self._open_services(run, options) as services:
+            started = await build_start(request, run, services, pins=await pin(services, run))
+            started = seal(started, self.place, run.folder.name)
+            row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
+            # One transaction: a crash leaves no run, or one that knows its pins, limits, profile and model.
+            lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=terms.lease_seconds)
+            begun = replace(options, lease_terms=replace(terms, lease=lease))
+            async with self.writing(lease.run_id, begun, known=(started,)) as log:
+                tell_of_cuts(log, services)
+                await self._apply_requested_end(log)
+                if log.state.phase not in FINAL:
+                    await self._go_on(log, services, options, answer=None)
+                return await self._release(log, options)
+
+    async def _drive(
+        self,
+        run_id: str,
+        options: DriveOptions,
+        *,
+        prepare: Callable[[], Awaitable[PreparedRun]],
+        answer: Answer,
+        journal: _Journal,
+    ) -> RunState:
+        async with self.writing(run_id, options, known=journal.known) as log:
+            await self._apply_requested_end(log)
+            is_told = await begin_attempt(log, options.lease_terms)
+            if log.state.phase not in FINAL and not is_left_alone(log.state, options.lease_terms):
+                run = replace(await prepare(), max_turns=log.state.limits.max_turns)
+                park = partial(self._park_for_code, log, answer)
+                code = await settle_code(log, run, answer, ask=options.ask_about_code, above=journal.code, park=park)
+                if code is None:
+                    return await self._release(log, options)
+                async with self._open_services(run, options) as services:
+                    if run.is_foreign:
+                        await self._adopt(log, services, run=run)
+                    is_answered = await self._take_answer(log, answer, services, is_told=is_told)
+                    if is_answered or can_ask(log.state, options.ask) or _can_ask_question(log.state, options):
+                        await log.update_index()
+                        await self._go_on(log, services, options, answer=answer, code=code)
+            return await self._release(log, options)
+
+    @asynccontextmanager
+    async def _open_services(self, run: PreparedRun, options: DriveOptions) -> AsyncGenerator[Services]:
+        async with build_services(run.agent.place, self.store, run=run, observe=options.observe) as services:
+
+            def find_denial(action: ActionStep) -> str:
+                if denial := services.find_new_denial(action):
+                    return denial
+                reads = is_reading(action, services.policy.effect(action), root=str(services.workspace))
+                return "" if reads else options.deny_changes()
+
+            yield replace(services, find_new_denial=find_denial)
+
+    async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
+        """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""
+        waiting = await find_waiting(self.store, log.state)
+        if waiting.run_id != log.state.run_id and answer.is_any:
+            stopper = Stopper()
+            stopper.hand_back("the run above")
+            await self._resume(waiting.run_id, replace(answer, reopens=False), DriveOptions(stopper=stopper))
+        await record_pause(log, changed, await list_answers(log.state, answer, self._reader.approvals))
+
+    @asynccontextmanager
+    async def writing(
+        self, run_id: str, options: DriveOptions | None = None, *, known: Sequence[Entry] = ()
+    ) -> AsyncGenerator[RunLog]:
+        """Hold the lease of a run and its log."""
+        options = options or DriveOptions()
+        holder, terms = LeaseHolder(store=self.store, owner=self.place.owner), options.lease_terms
+        with unwrapped():
+            async with hold_lease(run_id, holder, seconds=terms.lease_seconds, held=terms.lease) as lease:
+                with closing(await self._open_log(lease, holder, options, known=known)) as log:
+                    yield log
+
+    async def _release(self, log: RunLog, options: DriveOptions) -> RunState:
+        await self._settle(log)
+        if options.stopper is not None and options.stopper.is_handing_back:
+            await keep_claimable(log, self.store, queue=options.lease_terms.queue)
+        return log.state
+
+    async def _apply_requested_end(self, log: RunLog) -> None:
+        """Apply a cancellation requested while no process held the lease, or while the holder had stopped polling."""
+        if log.state.started is None or log.state.phase in FINAL:
+            return
+        failure = await find_wanted_end(self.store, log.state.run_id)
+        if failure is not None:
+            for child in log.state.children:
+                await self.end(child.run_id, failure)
+            await log.record(failure, durable=True)
+            await self._reader.approvals.close(log.state.run_id, status=log.state.status)
+
+    async def _adopt(self, log: RunLog, services: Services, *, run: PreparedRun) -> None:
+        """From here on the run is one of this store."""
+        assert log.state.started is not None, "only a run that was started elsewhere is adopted"
+        adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
+        await log.record(seal(adopted, self.place, log.state.run_id), durable=True)
+
+    async def _go_on(
+        self,
+        log: RunLog,
+        services: Services,
+        options: DriveOptions,
+        *,
+        answer: Answer | None,
+        code: Mapping[str, str] | None = None,
+    ) -> None:
+        stopper = options.stopper or Stopper(services.runtime.signal_grace_seconds)
+        self._tell_of_changes(log, services)
+        if not stopper.is_set:
+            await self._check_provider(log, services)
+        terms = options.lease_terms
+        keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=terms.lease_seconds)
+        run_id, seconds, parks = log.state.run_id, options.timeout_seconds, log.state.limits.on_limit == "park"
+        async with (
+            delivering(self.place, self.store, is_pooled=terms.is_pooled),
+            bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
+        ):
+            with stopper.holding(keeper):
+                await self._loop(log, services, replace(options, stopper=stopper), answer=answer, code=code or {})
+
+    async def _loop(
+        self,
+        log: RunLog,
+        services: Services,
+        options: DriveOptions,
+        *,
+        answer: Answer | None,
+        code: Mapping[str, str],
+    ) -> None:
+        """Drive the run, ask the user, follow its children, until it ends or the user doesn't answer."""
+        assert options.stopper is not None
+        stopper = options.stopper
+        until = None if options.timeout_seconds is None else anyio.current_time() + options.timeout_seconds
+        addressed = await address(answer, log.state, self.store)
+        # Children are driven together, and the user reads one question at a time.
+        ask, ask_question = one_at_a_time(options.ask, options.ask_question)
+
+        async def drive_child(run_id: str, stopper: Stopper, *, request: RunRequest | None) -> RunState:
+            left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
+            child = replace(
+                options,
+                sinks=lend(options.sinks),
+                stopper=stopper,
+                timeout_seconds=left,
+                lease_terms=replace(options.lease_terms, lease=None),
+                ask=ask,
+                ask_question=ask_question,
+                ask_for_limit=None,
+            )
+            if request is None:
+                return await self._resume(run_id, addressed.find_for(run_id), child, code=code)
+            return await self.start_child(run_id, request, child)
+
+        await drive(log, services, stopper)
+        while (
+            await self._ask_approvals(log, services, ask, stopper=stopper)
+            or await self._ask_question(log, services, ask_question, stopper=stopper)
+            or await follow_children(log, services, stopper=stopper, go_on=drive_child)
+        ):
+            addressed = Addressed(answer=None)
+            await drive(log, services, stopper)
+
+    async def _check_provider(self, log: RunLog, services: Services) -> None:
+        """A key that is missing ends the run before anything is sent."""
+        if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL and not is_planned(log.state):
+            failure = services.provider.failure
+            if log.state.phase == "LOAD_SKILL_CATALOG":
+                # The catalog will not be loaded: report a misspelled skill together with the missing key.
+                report_skill_problems(log, services)
+            await log.record(RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
+
+    async def _open_log(
+        self, lease: Lease, services: Driver, options: DriveOptions, *, known: Sequence[Entry]
+    ) -> RunLog:
+        opening = LogOpening(
+            place=self.place,
+            folder=self._reader.folder(lease.run_id),
+            pool=self._logs,
+            sinks=options.sinks,
+            report=options.report,
+            accepts_loss=options.accepts_loss,
+            known=known,
+        )
+        log = await open_run_log(lease, services, opening)
+        log.announce = Announcer(self.place, self.store)
+        return log
+
+    async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
+        """Put open approvals to the user; False if the run stays paused."""
+        remembered = await ask_person(log.state, ask, self._reader.approvals, stopper=stopper)
+        return remembered is not None and await self._take_answer(log, Answer(), services, remembered=remembered)
+
+    async def _ask_question(
+        self, log: RunLog, services: Services, ask: QuestionAsker | None, *, stopper: Stopper
+    ) -> bool:
+        """Put a question or a step in doubt to the user; False if the run stays paused."""
+        row = await self.store.find_run(log.state.run_id) if ask is not None and not stopper.is_set else None
+        if ask is None or row is None or not waits_for_answer(log.state, "input", "in_doubt"):
+            return False
+        # Others see in the index meanwhile that the run waits.
+        await log.update_index()
+        answer: Answer | None = None
+        with stopper.interruptible():
+            answer = await ask(compute_status(row, log.state))
+        return answer is not None and await self._take_answer(log, answer, services)
+
+    async def _take_answer(
+        self,
+        log: RunLog,
+        answer: Answer,
+        services: Services,
+        *,
+        remembered: frozenset[str] = frozenset(),
+        is_told: bool = False,
+    ) -> bool:
+        return await take_answer(
+            log, answer, services, approvals=self._reader.approvals, remembered=remembered, is_told=is_told
+        )
+
+    def _tell_of_changes(self, log: RunLog, services: Services) -> None:
+        pins = log.state.started.pins if log.state.started else {}
+        for definition in services.changed:
+            log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
+        for notice in services.notices:
+            log.emit(notice)
+
+    async def _settle(self, log: RunLog) -> None:
+        """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
+        with anyio.CancelScope(shield=True):
+            folder = self._reader.folder(log.state.run_id)
+            await self._write_summary(log, folder)
+            await remove_ended(self.place, self.store, log.state, folder=folder)
+
+    async def _write_summary(self, log: RunLog, folder: Path) -> None:
+        # Before the index: a run that is shown as ended is in the totals.
+        await record_usage(self.store, log.state)
+        await log.update_index()
+        if log.state.started is None or is_current(folder, log.state):
+            return
+        entries = await read_entries(self.store, log.state.run_id)
+        # The journal is the run: where there is no room for its record, that is written when it next pauses or ends.
+        with suppress(OSError, ConfigError):
+            clean = build_place_cleaner(self.place).value
+            write_record(folder, entries, log.state, now=self.place.clock.now(), clean=clean)
+
+
+def _can_ask_question(state: RunState, options: DriveOptions) -> bool:
+    return options.ask_question is not None and waits_for_answer(state, "input", "in_doubt")

@@ -1,0 +1,84 @@
+"""Queries about the runs of a workspace: find one by name, read its state, its status and its approvals."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from metier.engine.journal import read_entries
+from metier.engine.state.fold import fold
+from metier.engine.state.run_state import RunState
+from metier.errors import UsageError
+from metier.ids import CHILD
+from metier.runtime.checks.present_policy import look_at_call, refuse_edited
+from metier.runtime.host import Host
+from metier.runtime.questions.approval_questions import Approvals
+from metier.runtime.records.run_folders import get_run_folder
+from metier.runtime.records.run_log import describe_lost_run, find_lost_run
+from metier.runtime.status import RunStatus, find_all_waiting, find_waiting, get_status
+from metier.store.base import RunRow, Store
+from metier.store.failures import RunUnknown
+
+
+class RunReader:
+    """Reads the runs of one workspace. Nothing here writes, except that approvals past their time are closed."""
+
+    def __init__(self, place: Host, store: Store) -> None:
+        self.place = place
+        self.store = store
+        refuse = partial(refuse_edited, place=place, store=store)
+        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place), refuse=refuse)
+
+    def folder(self, run_id: str) -> Path:
+        return get_run_folder(self.place, run_id)
+
+    async def read(self, run_id: str) -> RunState:
+        """The state of a run, without driving it."""
+        return fold(run_id, await read_entries(self.store, run_id))
+
+    async def find(self, name: str) -> RunRow:
+        """A run by its id, the beginning of its id, or `latest`. Raises `RunUnknown`, or `UsageError` if not clear."""
+        prefix = "" if name == "latest" else name
+        # No name is the beginning of all: an unset shell variable must not cancel or delete a run.
+        rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
+        await self._check_folders(name, rows)
+        if not rows:
+            raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
+        if name == "latest":
+            return await self._climb(rows[0])
+        if len(rows) > 1 and rows[0].run_id != name:
+            raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
+        return rows[0]
+
+    async def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
+        """Raises `StoreDamaged` for a run that has a folder and is not in the store, where its name asks for it."""
+        # Of a database server other machines may delete runs; a file of this machine loses them only with its end.
+        may_lack = not rows or (name == "latest" and self.place.settings.store.backend == "sqlite")
+        if not name or not name.isascii() or not may_lack:
+            return
+        lost = find_lost_run(self.place.runs, name, shard=self.place.settings.logging.shard)
+        if lost is None or (rows and (lost.name < rows[0].run_id or lost.name.startswith(CHILD))):
+            return
+        # Of two runs that began in one second the older may have the greater id.
+        if await self.store.find_run(lost.name) is None:
+            raise describe_lost_run(lost)
+
+    async def find_started(self, run_id: str) -> RunRow:
+        """The run that a user started: this one, or the one that ordered it. Raises `RunUnknown`."""
+        return await self._climb(await self.find(run_id))
+
+    async def _climb(self, row: RunRow) -> RunRow:
+        while row.run_id.startswith(CHILD) and (above := await self.store.find_run(row.parent_run_id)) is not None:
+            row = above
+        return row
+
+    async def get_status(self, run_id: str) -> RunStatus:
+        """The status of a run with its descendants. Raises `RunUnknown`."""
+        return await get_status(self.store, await self.read(run_id))
+
+    async def find_waiting(self, state: RunState) -> RunState:
+        """Who is really waited for: the run itself, or the lowest of those it handed work to."""
+        return await find_waiting(self.store, state)
+
+    async def find_all_waiting(self, state: RunState) -> list[RunState]:
+        """All of them, where several runs that work for it wait at the same time."""
+        return await find_all_waiting(self.store, state)

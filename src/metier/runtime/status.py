@@ -1,0 +1,434 @@
+"""A run's status for every interface: what it waits for or failed by, how it continues, and its exit code."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+from msgspec import Struct, field
+from pydantic import JsonValue
+
+from metier.approval.judge import name_call
+from metier.decisions import TaskState, describe_failure, read_failure
+from metier.engine.decide import get_run_limits
+from metier.engine.entries.limits import Limit
+from metier.engine.entries.run import RunFailed
+from metier.engine.execution.child_execution import find_open_delegations
+from metier.engine.journal import read_entries
+from metier.engine.projection import list_task_steps
+from metier.engine.state.fold import fold
+from metier.engine.state.phases import FINAL
+from metier.engine.state.run_state import Child, RunState
+from metier.engine.state.steps import Step
+from metier.providers.cost import find_cost
+from metier.providers.failures import list_reasons
+from metier.store.base import RunRow, Store
+from metier.store.failures import RunUnknown
+from metier.telemetry.jsonl import FILE_NAME
+from metier.telemetry.sanitize import sanitize
+from metier.views.user_question import UserQuestion, parse_question
+
+DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
+SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGBREAK": 143}
+
+_CODE_OF_REASON = {
+    "max_turns_exceeded": LIMIT,
+    "run_timeout": LIMIT,
+    "budget_exceeded": BUDGET,
+    "prompt_too_large": BUDGET,
+    "denied": DENIED,
+}
+_CODE_OF_PAUSE = {"approval": APPROVAL, "input": INPUT, "in_doubt": INPUT, "changed_code": INPUT}
+_LIMIT_OF_REASON: dict[str, Limit] = {
+    "max_turns_exceeded": "max_turns",
+    "budget_exceeded": "max_cost_usd",
+    "run_timeout": "timeout_seconds",
+}
+
+USER_PAUSES = frozenset({"approval", "input", "in_doubt", "step_failed", "changed_code", "limit", "explicit"})
+"""Pauses that only a user ends. The others end by themselves or were the user's own doing."""
+
+MAX_CAUSE_LINES = 6
+MAX_CAUSE_LINE_CHARACTERS = 240
+
+type WaitKind = Literal[
+    "", "interrupted", "stopped", "approval", "input", "in_doubt", "step_failed", "changed_code", "limit"
+]
+type Plan = dict[str, JsonValue]
+
+
+class RunStatus(Struct, frozen=True, kw_only=True):
+    """A run, the descendant that it waits for, and the one that it failed by. Built by `compute_status`."""
+
+    row: RunRow
+    state: RunState
+    waiting: RunState
+    """The run that is waited for: this one, or a descendant that it delegated to."""
+    failed: RunState | None = None
+    """The run whose failure stopped this one: itself or a descendant."""
+    others: tuple[RunState, ...] = ()
+    """Further descendants that wait at the same time."""
+    question: UserQuestion | None = None
+    """The question of the run that is waited for."""
+    child_statuses: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Statuses in the index of the children that have no end in this run's journal, by run ID."""
+
+    @property
+    def run_id(self) -> str:
+        return self.state.run_id
+
+    @property
+    def status(self) -> TaskState:
+        return self.state.status
+
+    @property
+    def is_final(self) -> bool:
+        return self.state.phase in FINAL
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a failed step stopped the run. A user may fix it later, but a caller has its answer."""
+        return self.pause == "step_failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a caller that cannot act as the user has nothing more to wait for."""
+        return self.is_final or self.is_stopped
+
+    @property
+    def pause(self) -> str:
+        """The kind of the pause; empty if the run isn't paused."""
+        return self.waiting.pause.pause if self.waiting.pause is not None else ""
+
+    @property
+    def pause_reason(self) -> str:
+        return self.waiting.pause.reason if self.waiting.pause is not None else ""
+
+    @property
+    def waits_for(self) -> str:
+        """The ID of the run that is waited for; empty if the run isn't paused."""
+        return self.waiting.run_id if self.waiting.pause is not None else ""
+
+    @property
+    def waits_for_user(self) -> bool:
+        return not self.is_final and self.pause in USER_PAUSES
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the question may be put to a caller that cannot act as the user."""
+        return not self.is_over and self.pause == "input" and self.question is not None
+
+    @property
+    def wait_kind(self) -> WaitKind:
+        """What a user does next: answer, decide, raise a limit, or just resume. Empty if there is nothing to do."""
+        if self.is_final:
+            return "limit" if self.limit is not None and self.can_continue else ""
+        if self.waiting.pause is None:
+            return "interrupted"
+        pause = self.waiting.pause.pause
+        return "stopped" if pause in ("explicit", "signal", "storage", "delegation") else pause
+
+    @property
+    def open_steps(self) -> tuple[Step, ...]:
+        """The steps that wait for an approval, also those of other descendants."""
+        if self.is_final:
+            return ()
+        return tuple(step for run in (self.waiting, *self.others) for step in run.steps if step.phase == "asking")
+
+    @property
+    def approval_ids(self) -> tuple[str, ...]:
+        return tuple(step.approval_id for step in self.open_steps)
+
+    @property
+    def failure(self) -> RunFailed | None:
+        return self.state.failure
+
+    @property
+    def failure_text(self) -> str:
+        """The failure in one sentence; the status if the run didn't fail."""
+        return f"{self.failure.message} ({self.failure.reason})" if self.failure is not None else self.status
+
+    @property
+    def cause(self) -> str:
+        """The output of the step that failed."""
+        return get_cause(self.failed)
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, or the kind of its pause, in one word."""
+        return self.failure.reason if self.failure is not None else self.pause
+
+    @property
+    def message(self) -> str:
+        """Why it failed or waits, in one sentence."""
+        return self.failure.message if self.failure is not None else self.pause_reason
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit that ended the run, a descendant that it failed by, or that it waits at."""
+        return find_limit(self.failed or self.waiting)
+
+    @property
+    def suggested_limit(self) -> float:
+        """The value to raise the limit to; zero without a limit."""
+        return suggest_limit(self.failed or self.waiting, self.limit) if self.limit is not None else 0.0
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether `agent resume` can do anything: the run is open, or a limit or its provider ended it."""
+        return not self.is_final or can_reopen(self.failed or self.state)
+
+    def exit_code(self, *, signal: str = "") -> int:
+        """Return the exit code of a command that drove the run; `signal` is the one that stopped the command."""
+        code = exit_code(self.waiting, signal=signal)
+        # A task that stopped at a failed step ends with the code of the step.
+        return (exit_code(self.failed) or FAILED) if code == FAILED and self.failed is not None else code
+
+
+def compute_status(
+    row: RunRow,
+    state: RunState,
+    *,
+    waiting: RunState | None = None,
+    failed: RunState | None = None,
+    others: tuple[RunState, ...] = (),
+    child_statuses: Mapping[str, str] | None = None,
+) -> RunStatus:
+    """Build the status of a run; without `waiting`, of the run alone, whatever its descendants do."""
+    waiting = waiting or state
+    asked = waiting.question
+    question = (
+        parse_question(asked.request_id, asked.question, asked.fields, is_checked=asked.resumes) if asked else None
+    )
+    if failed is None and waiting is state and (state.failure is not None or _is_stopped(state)):
+        failed = state
+    return RunStatus(
+        row=row,
+        state=state,
+        waiting=waiting,
+        failed=failed,
+        others=others,
+        question=question,
+        child_statuses=child_statuses or {},
+    )
+
+
+async def get_status(store: Store, state: RunState, *, row: RunRow | None = None) -> RunStatus:
+    """Return the status of a run together with its descendants. Raises `RunUnknown`."""
+    row = row or await store.find_run(state.run_id)
+    if row is None:
+        raise RunUnknown(f"There is no run {state.run_id!r}", hint="`agent runs list` shows the runs of this workspace")
+    every = await find_all_waiting(store, state)
+    waiting = _choose_waiting(every)
+    children = [await store.find_run(child.run_id) for child in state.children if child.status == "pending"]
+    return compute_status(
+        row,
+        state,
+        waiting=waiting,
+        failed=await find_failed(store, waiting),
+        others=tuple(each for each in every if each.run_id != waiting.run_id),
+        child_statuses={child.run_id: child.status for child in children if child is not None},
+    )
+
+
+async def read_run(store: Store, run_id: str) -> RunState:
+    return fold(run_id, await read_entries(store, run_id))
+
+
+async def find_all_waiting(store: Store, state: RunState) -> list[RunState]:
+    """Return the runs that are waited for, in the order they were requested: leaves of the tree of delegations."""
+    found: list[RunState] = []
+    is_due = False
+    for _, request in find_open_delegations(state):
+        child = await read_run(store, request.child_run_id)
+        if child.started is None:
+            is_due = True
+        elif child.phase not in FINAL:
+            found += await find_all_waiting(store, child)
+    # If some children have not started, or all have ended, the run itself is the one to continue.
+    return [*found, state] if is_due or not found else found
+
+
+async def find_waiting(store: Store, state: RunState) -> RunState:
+    """Return the first run that waits for a user, else the first that is waited for."""
+    return _choose_waiting(await find_all_waiting(store, state))
+
+
+def _choose_waiting(waiting: list[RunState]) -> RunState:
+    return next((each for each in waiting if each.pause is not None and each.pause.pause in USER_PAUSES), waiting[0])
+
+
+async def find_failed(store: Store, state: RunState) -> RunState | None:
+    """Return the lowest descendant that failed and stopped its parents; None if this run didn't fail."""
+    if state.failure is None and not _is_stopped(state):
+        return None
+    return (await find_chain(store, state))[-1]
+
+
+async def find_chain(store: Store, state: RunState) -> list[RunState]:
+    """Return the run and the descendants that failed one because of the other, the lowest last."""
+    chain = [state]
+    while (step := find_failed_step(chain[-1])) is not None and step.delegated is not None:
+        chain.append(await read_run(store, step.delegated.child_run_id))
+    return chain
+
+
+def _is_stopped(state: RunState) -> bool:
+    return state.pause is not None and state.pause.pause == "step_failed"
+
+
+def find_failed_step(state: RunState) -> Step | None:
+    """Return the last failed step: earlier failures did not stop the run."""
+    return next((step for step in reversed(state.steps) if step.finished and step.finished.is_error), None)
+
+
+def get_cause(state: RunState | None) -> str:
+    """Return the output of the failed step, redacted and truncated as in the journal; empty if no step failed."""
+    if state is not None and state.unaccepted is not None and state.failure is not None:
+        return "\n".join(state.unaccepted.failures)
+    step = find_failed_step(state) if state is not None else None
+    if step is None or step.finished is None:
+        return ""
+    failure = read_failure(step.finished.text) or {}
+    printed = f"{failure['stdout']}\n" if failure.get("stdout") else ""
+    return printed + describe_failure(step.finished.text)
+
+
+def find_limit(state: RunState) -> Limit | None:
+    """Return the limit that the run ended at or waits at."""
+    if state.pause is not None:
+        return state.pause.limit
+    return _LIMIT_OF_REASON.get(state.failure.reason) if state.failure is not None else None
+
+
+def suggest_limit(state: RunState, limit: Limit) -> float:
+    """Return twice the amount that was allowed."""
+    limits = get_run_limits(state)
+    match limit:
+        case "max_turns":
+            return max(limits.max_turns, state.turn + state.delegated_turns) * 2
+        case "max_cost_usd":
+            return round(max(limits.max_cost_usd or 0.0, state.cost_usd) * 2, 4)
+        case "timeout_seconds":
+            return 600
+
+
+def can_reopen(state: RunState) -> bool:
+    """Whether a limit ended the run, or a provider that may reply now."""
+    return find_limit(state) is not None or (state.failure is not None and can_change_model(state))
+
+
+def can_change_model(state: RunState) -> bool:
+    """Whether its provider ended the run, also if it was reopened since and no model has replied yet."""
+    reason = state.failure.reason if state.failure is not None else state.reopened
+    return reason in list_reasons() or reason == "prompt_too_large"
+
+
+def exit_code(state: RunState, *, signal: str = "") -> int:
+    """Map the state of one run to an exit code; `signal` is the one that stopped this process."""
+    if state.pause is not None:
+        code = BUDGET if state.pause.limit == "max_cost_usd" else LIMIT if state.pause.limit else 0
+        return code or _CODE_OF_PAUSE.get(state.pause.pause) or SIGNALS.get(signal, FAILED)
+    if state.failure is None:
+        return DONE if state.status == "completed" else FAILED
+    if state.failure.reason in list_reasons():
+        return PROVIDER
+    return _CODE_OF_REASON.get(state.failure.reason, DENIED if state.status == "blocked" else FAILED)
+
+
+def build_outcome(status: RunStatus, *, folder: Path, exit_code: int) -> dict[str, JsonValue]:
+    """Build the JSON that commands and the server return for a run."""
+    state, plan = status.state, parse_plan(status.state)
+    return {
+        "run_id": state.run_id,
+        "status": state.status,
+        "exit_code": exit_code,
+        "result": state.result if plan is None else "",
+        **({} if plan is None else {"plan": plan}),
+        "reason": status.reason,
+        "message": status.message,
+        "cause": "\n".join(last_lines(status.cause)),
+        "waits_for": status.waits_for,
+        "approvals": [_approval_as_json(step) for step in status.open_steps],
+        **work_as_json(status),
+        "turns": state.total_turns,
+        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
+        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
+        "paths": {
+            "folder": str(folder),
+            "events": str(folder / FILE_NAME),
+            "record": str(folder / "run.json"),
+            "artifacts": str(folder / "artifacts"),
+        },
+    }
+
+
+def _approval_as_json(step: Step) -> JsonValue:
+    tool, arguments = name_call(step.action)
+    asked = step.asked
+    assert asked is not None
+    return {
+        "approval_id": asked.approval_id,
+        "tool": tool,
+        "arguments": arguments,
+        "hash": asked.arguments_hash,
+        "reason": asked.reason,
+        "justification": asked.justification,
+        "preview": asked.preview,
+        "expires_at": asked.expires_at,
+    }
+
+
+def work_as_json(status: RunStatus) -> dict[str, JsonValue]:
+    """Build the steps of a task and the children of a run; empty if it has neither."""
+    state = status.state
+    work: dict[str, JsonValue] = {}
+    if state.plan:
+        work["task_steps"] = [step.model_dump(mode="json") for step in list_task_steps(state)]
+    if state.children:
+        work["children"] = [
+            {
+                "run_id": child.run_id,
+                "step_id": child.step_id,
+                "agent": child.agent,
+                "task": child.task,
+                "skill": child.skill,
+                "status": _child_status(child, status),
+            }
+            for child in state.children
+        ]
+    return work
+
+
+def describe_work(status: RunStatus) -> list[str]:
+    """Describe the inputs, task steps and children of a run, one per line."""
+    state = status.state
+    order = state.started.order if state.started else None
+    lines = [f"input:   {name} = {value}" for name, value in order.inputs.items()] if order else []
+    if order is not None and order.call is not None:
+        lines.append(f"skill:   {order.call.skill}, called for {' → '.join(order.call.chain)}")
+    lines += [f"step:    {step.file}  {step.state}  {step.name}".rstrip() for step in list_task_steps(state)]
+    for child in state.children:
+        who = f"skill {child.skill}" if child.skill else child.agent or "built-in"
+        lines.append(f"child:   {child.run_id}  {_child_status(child, status)}  {who}")
+    return lines
+
+
+def _child_status(child: Child, status: RunStatus) -> str:
+    """Prefer the journal; the end of a child is recorded there only once its siblings have ended too."""
+    return child.status if child.status != "pending" else status.child_statuses.get(child.run_id, "open")
+
+
+def last_lines(text: str) -> list[str]:
+    """Return the end of a program's output, where it reports its error, truncated and safe to show."""
+    lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_CAUSE_LINES:]
+    return [
+        line if len(line) <= MAX_CAUSE_LINE_CHARACTERS else f"{line[:MAX_CAUSE_LINE_CHARACTERS]}…" for line in lines
+    ]
+
+
+def parse_plan(state: RunState) -> Plan | None:
+    """Return the plan of a dry run that has ended; None for any other run."""
+    if state.started is None or state.started.mode != "dry_run" or not state.result:
+        return None
+    return cast("Plan", json.loads(state.result))  # written by `engine.model.dry_run` or `engine.task_result`
