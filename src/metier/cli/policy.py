@@ -19,7 +19,7 @@ from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
 from metier.cli.shared.place import open_place
-from metier.cli.skill.workspace_skills import open_catalog
+from metier.cli.skill.workspace_skills import open_catalog, open_places
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
 from metier.errors import ConfigError, MetierError, UsageError
@@ -101,7 +101,7 @@ def try_rules(place: Host) -> CheckedRules:
     """Raises `ConfigError` with every rule that cannot be used and every example that is judged differently."""
     packages, _ = find_skills(place)
     reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
-    workspace = load_workspace(place.workspace, open_catalog(None))
+    workspace = load_workspace(place.workspace, open_catalog(open_places(None)))
     reader.tasks = frozenset(workspace.tasks)
     host = reader.read_policy(
         read_policy_file(place.workspace).decode("utf-8", "replace"),

@@ -33,8 +33,8 @@ def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json
 
     Exit code 1: a contract has an error.
     """
-    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
     places = open_places(skills_dir)
+    catalog = open_catalog(places) if with_all else open_active_catalog(places)
     needs = SkillNeeds(lambda: find_packages(places.roots), places.selection)
     found = [row for skill in catalog.skills if (row := _read(skill, needs)) is not None]
     if as_json:

@@ -9,7 +9,8 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill import command as packages
 from metier.cli.skill import skills_command as files
 from metier.cli.skill.enable import attach as attach_enabling
-from metier.cli.skill.status import Row, find_usable
+from metier.cli.skill.status import Row, list_usable
+from metier.cli.skill.workspace_skills import open_places, scan_skills
 from metier.errors import UsageError
 from metier.telemetry.excerpt import one_line
 
@@ -29,7 +30,7 @@ _WIDTH = 100
 def skills(ctx: typer.Context) -> None:
     """List, add, trust and manage skills."""
     if ctx.invoked_subcommand is None:
-        _write(list(find_usable(None).rows))
+        _write(list(list_usable(scan_skills(open_places(None))).rows))
 
 
 @app.command("list")
@@ -43,7 +44,7 @@ def list_skills(
     """List skills."""
     if with_all and only_active:
         raise UsageError("--all and --active are mutually exclusive", hint="Use one of them")
-    found = find_usable(skills_dir)
+    found = list_usable(scan_skills(open_places(skills_dir)))
     rows = [row for row in found.rows if row["active"] or not only_active]
     if as_json:
         write_json(rows)

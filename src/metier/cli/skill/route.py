@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.shared.context import current_settings, current_workspace
+from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.skill.workspace_skills import cache_folder, open_active_catalog, open_catalog
+from metier.cli.skill.workspace_skills import cache_folder, open_active_catalog, open_catalog, open_places
 from metier.routing.catalog import open_index
 from metier.routing.prefilter import DEFAULT_MIN_SCORE, DEFAULT_TOP_K, rank_request
 from metier.routing.similar import FoundSimilar, Similarities
@@ -36,11 +36,12 @@ def route(
     as_json: AsJson = False,
 ) -> None:
     """Rank active skills for a request."""
-    catalog = open_catalog(skills_dir) if with_all else open_active_catalog(skills_dir)
+    places = open_places(skills_dir)
+    catalog = open_catalog(places) if with_all else open_active_catalog(places)
     index = open_index(catalog, cache_folder=cache_folder())
     similarities = open_similarities(
         catalog.skills,
-        current_settings(None, {}).settings.embeddings,
+        places.settings.embeddings,
         Surroundings(workspace=current_workspace(), environ=os.environ, cache_folder=cache_folder()),
     )
     near = _wait_for(similarities, request) if similarities is not None else FoundSimilar()

@@ -132,7 +132,7 @@ def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
     folder = find_named_folder(name)
     if folder is not None:
         return load_skill(folder)
-    found = open_catalog(skills_dir).get(name)
+    found = open_catalog(open_places(skills_dir)).get(name)
     reading = load_skill(found.folder, id=found.id, within=found.source.within)
     return replace(reading, skill=dataclasses.replace(reading.skill, name=found.name)) if reading.skill else reading
 

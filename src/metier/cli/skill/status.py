@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from metier.cli.shared.context import current_workspace, home_folder
 from metier.cli.shared.output import problem_as_json
 from metier.cli.skill.view import reference_as_json, render_origin, render_reference, render_report, render_trust, safe
-from metier.cli.skill.workspace_skills import SkillPlaces, open_active_catalog, open_catalog, open_places
+from metier.cli.skill.workspace_skills import SkillListing, SkillPlaces, keep_active, open_catalog, scan_skills
 from metier.definitions.names import canonical_name, check_skill_id, name_capability
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
@@ -24,18 +24,16 @@ from metier.runtime.confinement import open_confinement
 from metier.runtime.host import Host
 from metier.skills.activation import (
     OPT_IN,
-    Activation,
     BrokenSkill,
     FoundSkills,
     Selection,
     SkillRoots,
-    activate,
     find_package,
     find_packages,
 )
 from metier.skills.capabilities_report import build_report
 from metier.skills.install.placement import find_registry
-from metier.skills.install.registry import Registry, RegistryEntry
+from metier.skills.install.registry import RegistryEntry
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_tree, is_trusted
 from metier.tools.process.sandbox.confinement import Confinement
@@ -83,11 +81,10 @@ def _not_found(found: FoundSkills, name: str) -> SkillError:
     return SkillNotFound(f"No skill is called {name!r}", hint=hint)
 
 
-def list_rows(roots: SkillRoots, selection: Selection) -> list[dict[str, object]]:
+def _list_packages(listing: SkillListing) -> list[dict[str, object]]:
     """One row per package, sorted by canonical name."""
-    found = find_packages(roots)
-    active = {package.folder for package in activate(found, selection).packages}
-    registry, _ = find_registry(roots.home)
+    found, registry = listing.found, listing.registry
+    active = {package.folder for package in listing.activation.packages}
     rows = [
         _row(package, registry.find(package.definition.name), is_active=package.folder in active)
         for package in found.packages
@@ -214,33 +211,23 @@ class StatusReport(Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-class _Scene(Struct, frozen=True, kw_only=True):
+class _Scene(Struct, frozen=True):
     """Everything that a status is built from."""
 
-    found: FoundSkills
-    activation: Activation
-    selection: Selection
-    registry: Registry
-    toolsets: ToolsetReading = field(default_factory=ToolsetReading)
+    listing: SkillListing
+    toolsets: ToolsetReading
 
 
 async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> StatusReport:
     """Find, choose and load the skills as a run would. Nothing of an inactive or untrusted skill is executed."""
-    found = find_packages(places.roots)
-    activation = activate(found, places.selection)
-    toolsets = await load_toolsets(activation.packages, environ, confinement=await open_skill_confinement(places))
+    listing = scan_skills(places)
+    packages = listing.activation.packages
+    toolsets = await load_toolsets(packages, environ, confinement=await open_skill_confinement(places))
     try:
-        scene = _Scene(
-            found=found,
-            activation=activation,
-            selection=places.selection,
-            registry=find_registry(places.roots.home)[0],
-            toolsets=toolsets,
-        )
-        problems = [problem for problem in activation.problems if problem.code not in _TOLD_BY_A_LINE]
-        problems += found.passed_over
+        problems = [problem for problem in listing.activation.problems if problem.code not in _TOLD_BY_A_LINE]
+        problems += listing.found.passed_over
         problems += [problem for problem in toolsets.problems if problem.severity == "warning"]
-        return StatusReport(skills=_build_statuses(scene), problems=tuple(problems))
+        return StatusReport(skills=_build_statuses(_Scene(listing, toolsets)), problems=tuple(problems))
     finally:
         await toolsets.aclose()
 
@@ -256,42 +243,30 @@ async def list_tool_names(package: SkillPackage, places: SkillPlaces) -> list[st
     return sorted(names)
 
 
-def describe_skills(places: SkillPlaces) -> StatusReport:
-    """The same without loading a toolset: nothing of any skill is executed."""
-    found = find_packages(places.roots)
-    activation = activate(found, places.selection)
-    scene = _Scene(
-        found=found,
-        activation=activation,
-        selection=places.selection,
-        registry=find_registry(places.roots.home)[0],
-    )
-    return StatusReport(skills=_build_statuses(scene), problems=found.passed_over)
-
-
 def _build_statuses(scene: _Scene) -> tuple[SkillStatus, ...]:
-    statuses = [_describe(package, scene) for package in scene.found.packages]
-    statuses += [_describe_broken(skill, scene.selection) for skill in scene.found.broken]
+    found, selection = scene.listing.found, scene.listing.places.selection
+    statuses = [_describe(package, scene) for package in found.packages]
+    statuses += [_describe_broken(skill, selection) for skill in found.broken]
     known = {canonical_name(status.name) for status in statuses}
-    lost = [entry for key, entry in scene.registry.skills.items() if key not in known]
-    statuses += [_describe_lost(entry, scene.selection) for entry in lost]
+    lost = [entry for key, entry in scene.listing.registry.skills.items() if key not in known]
+    statuses += [_describe_lost(entry, selection) for entry in lost]
     known |= {entry.name_canonical for entry in lost}
     statuses += [
         _describe_unknown(name, known)
-        for name in _named(scene.selection)
-        if canonical_name(name) not in known and scene.found.find(name) is None
+        for name in _named(selection)
+        if canonical_name(name) not in known and found.find(name) is None
     ]
     return tuple(sorted(statuses, key=lambda status: (canonical_name(status.name), not status.active, status.path)))
 
 
 def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     definition = package.definition
-    is_active = any(package is active for active in scene.activation.packages)
+    is_active = any(package is active for active in scene.listing.activation.packages)
     trusted = is_trusted(package)
     note = _find_note(package, scene, is_active=is_active, trusted=trusted)
     # A package that the selection names and the activation leaves out; one that another skill hides is not missed.
     is_left_out = not (is_active or trusted or _find_winner(package, scene)) and _is_named_package(
-        package, scene.selection
+        package, scene.listing.places.selection
     )
     prefix = f"{canonical_name(definition.name)}."
     mine = [tool.info.name for tool in scene.toolsets.tools if is_active and tool.info.name.startswith(prefix)]
@@ -329,7 +304,9 @@ def _find_note(package: SkillPackage, scene: _Scene, *, is_active: bool, trusted
 def _find_winner(package: SkillPackage, scene: _Scene) -> SkillPackage | None:
     """The active skill that has the same name."""
     name = canonical_name(package.definition.name)
-    return next((each for each in scene.activation.packages if canonical_name(each.definition.name) == name), None)
+    return next(
+        (each for each in scene.listing.activation.packages if canonical_name(each.definition.name) == name), None
+    )
 
 
 def _find_tree(package: SkillPackage) -> str | None:
@@ -390,12 +367,15 @@ class UsableSkills(Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
 
 
-def find_usable(skills_dir: Path | None) -> UsableSkills:
-    places = open_places(skills_dir)
-    catalog, active = open_catalog(skills_dir), open_active_catalog(skills_dir)
-    usable = {skill.canonical for skill in active.skills}
-    packages = {str(row["name_canonical"]): row for row in reversed(list_rows(places.roots, places.selection))}
-    statuses = {canonical_name(status.name): status for status in reversed(describe_skills(places).skills)}
+def list_usable(listing: SkillListing) -> UsableSkills:
+    """One row per skill, with the reason if it cannot be used. Nothing of any skill is executed."""
+    places, damage = listing.places, listing.damage
+    catalog = open_catalog(places)
+    usable = {skill.canonical for skill in keep_active(catalog, listing.activation, places).skills}
+    packages = {str(row["name_canonical"]): row for row in reversed(_list_packages(listing))}
+    statuses = {
+        canonical_name(status.name): status for status in reversed(_build_statuses(_Scene(listing, ToolsetReading())))
+    }
     rows: list[Row] = [
         _build_row(skill, packages.get(skill.canonical), skill.canonical in usable) for skill in catalog.skills
     ]
@@ -404,7 +384,6 @@ def find_usable(skills_dir: Path | None) -> UsableSkills:
     rows += [
         _build_lost(name, status) for name, status in statuses.items() if name not in known and name not in packages
     ]
-    _, damage = find_registry(places.roots.home)
     rows = [
         _mark_unregistered(row, damage)
         if damage is not None and Path(str(row["path"])).is_relative_to(places.roots.home.root)

@@ -15,7 +15,18 @@ from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
 from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, find_bundled_folder
 from metier.errors import UsageError
 from metier.settings.model import Settings
-from metier.skills.activation import Selection, SkillRoots, activate, build_roots, find_packages, parse_selection
+from metier.skills.activation import (
+    Activation,
+    FoundSkills,
+    Selection,
+    SkillRoots,
+    activate,
+    build_roots,
+    find_packages,
+    parse_selection,
+)
+from metier.skills.install.placement import find_registry
+from metier.skills.install.registry import Registry
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 
 PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
@@ -49,18 +60,46 @@ def open_places(skills_dir: Path | None) -> SkillPlaces:
     )
 
 
-def open_catalog(skills_dir: Path | None) -> Catalog:
+class SkillListing(Struct, frozen=True, kw_only=True):
+    """The skills of this folder and their packages as one scan found them. The commands format it."""
+
+    places: SkillPlaces
+    found: FoundSkills
+    activation: Activation
+    registry: Registry
+    damage: Problem | None
+    """Why the registry cannot be used."""
+
+
+def scan_skills(places: SkillPlaces) -> SkillListing:
+    """Read every skill that could be used here, once."""
+    found = find_packages(places.roots)
+    registry, damage = find_registry(places.roots.home)
+    return SkillListing(
+        places=places,
+        found=found,
+        activation=activate(found, places.selection),
+        registry=registry,
+        damage=damage,
+    )
+
+
+def open_catalog(places: SkillPlaces) -> Catalog:
     """The skills that this user sees in this folder, whether they are active or not."""
-    return _load(skills_dir, current_settings(None, {}).settings)
+    (directory,) = places.roots.directories
+    sources = build_search_path(current_workspace(), home=home_folder(), skills_dir=directory)
+    return load_catalog(sources, cache_folder=cache_folder())
 
 
-def open_active_catalog(skills_dir: Path | None) -> Catalog:
-    """The skills that a run would have: those of the project, and of the packages those that are enabled."""
-    places = open_places(skills_dir)
+def open_active_catalog(places: SkillPlaces) -> Catalog:
+    """The skills that a run would have: those of the project, and of the packages the enabled ones."""
     packages = find_packages(replace(places.roots, workspace=(), directories=()))
+    return keep_active(open_catalog(places), activate(packages, places.selection), places)
+
+
+def keep_active(catalog: Catalog, activation: Activation, places: SkillPlaces) -> Catalog:
     # By folder: what a package is called depends on those around it, and on who installed it.
-    enabled = {os.path.realpath(package.folder) for package in activate(packages, places.selection).packages}
-    catalog = _load(skills_dir, places.settings)
+    enabled = {os.path.realpath(package.folder) for package in activation.packages}
     project = [source for source in catalog.sources if _is_project(source, places.roots)]
     return catalog.keep(project, lambda skill: os.path.realpath(skill.folder) in enabled)
 
@@ -87,12 +126,6 @@ def find_named_folder(name: str) -> Path | None:
 
 def cache_folder() -> Path:
     return find_cache_folder(os.environ, home=home_folder())
-
-
-def _load(skills_dir: Path | None, settings: Settings) -> Catalog:
-    directory = _find_directory(skills_dir, settings)
-    sources = build_search_path(current_workspace(), home=home_folder(), skills_dir=directory)
-    return load_catalog(sources, cache_folder=cache_folder())
 
 
 def _find_directory(skills_dir: Path | None, settings: Settings) -> Path:
