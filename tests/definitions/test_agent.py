@@ -55,16 +55,16 @@ def test_all_that_is_wrong_is_said_at_once_with_lines_and_the_nearest_name(tmp_p
 
     assert reading.agent is None
     assert sorted(found(reading.problems)) == [
+        ("error", "bad_value", 3),
+        ("error", "bad_value", 4),
+        ("error", "bad_value", 5),
         ("error", "missing_name", 1),
         ("error", "not_a_mapping", 6),
-        ("error", "not_a_number", 3),
-        ("error", "not_a_number", 4),
         ("error", "unknown_key", 2),
-        ("error", "unknown_profile", 5),
     ]
-    hints = {problem.code: problem.hint for problem in reading.problems}
-    assert hints["unknown_key"] == "Did you mean 'model'?"
-    assert hints["unknown_profile"] == "Did you mean 'guarded'?"
+    hints = {problem.line: problem.hint for problem in reading.problems}
+    assert hints[2] == "Did you mean 'model'?"
+    assert hints[5] == "Did you mean 'guarded'?"
 
 
 @pytest.mark.parametrize(

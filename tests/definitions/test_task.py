@@ -101,10 +101,10 @@ def test_every_step_is_checked_also_when_the_first_is_wrong(tmp_path: Path) -> N
 
     assert reading.task is None
     assert found(reading.problems) == [
-        ("error", "unknown_key", 2),
         ("error", "missing_name", 1),
-        ("error", "unknown_key", 4),
+        ("error", "unknown_key", 2),
         ("error", "inputs_in_step", 2),
+        ("error", "unknown_key", 4),
     ]
 
 
@@ -112,7 +112,7 @@ def test_every_step_is_checked_also_when_the_first_is_wrong(tmp_path: Path) -> N
     ("inputs", "code"),
     [
         ("inputs: text", "not_a_list"),
-        ("inputs:\n  - text", "input"),
+        ("inputs:\n  - text", "not_a_mapping"),
         ("inputs:\n  - description: no name", "missing_name"),
         ("inputs:\n  - name: bad name", "input"),
         ("inputs:\n  - name: a\n    typ: b", "unknown_key"),

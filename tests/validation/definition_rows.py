@@ -215,15 +215,15 @@ ROWS: tuple[Row, ...] = (
         name="not a number",
         files=agent("temperature: hot\nmax_tokens: 0\n"),
         says=(
-            ".agent/agents/a/AGENT.md:4: error: Field 'max_tokens' must be a number from 1 to 1e+07 [not_a_number]",
-            ".agent/agents/a/AGENT.md:3: error: Field 'temperature' must be a number from 0 to 2 [not_a_number]",
+            ".agent/agents/a/AGENT.md:3: error: Field 'temperature' must be a number from 0 to 2 [bad_value]",
+            ".agent/agents/a/AGENT.md:4: error: Field 'max_tokens' must be a whole number from 1 to 1e+07 [bad_value]",
         ),
     ),
     Row(
         name="unknown profile",
         files=agent("profile: gaurded\n"),
         says=(
-            ".agent/agents/a/AGENT.md:3: error: Profile 'gaurded' does not exist [unknown_profile] (Did you mean 'guarded'?)",
+            ".agent/agents/a/AGENT.md:3: error: Field 'profile' must be 'permissive', 'guarded' or 'strict', not 'gaurded' [bad_value] (Did you mean 'guarded'?)",
         ),
     ),
     Row(
@@ -237,7 +237,7 @@ ROWS: tuple[Row, ...] = (
         name="no domain",
         files=agent("web:\n  allow: ['https://a.example']\n"),
         says=(
-            ".agent/agents/a/AGENT.md:4: error: 'https://a.example' is not a domain [not_a_domain] (Write it like 'example.com', without scheme, port, path or '*'; what is below it counts too)",
+            ".agent/agents/a/AGENT.md:4: error: 'https://a.example' is not a domain [not_a_domain] (Write it like 'example.com', without scheme, port, path or '*'; subdomains are included)",
         ),
     ),
     Row(
@@ -349,21 +349,21 @@ ROWS: tuple[Row, ...] = (
         name="next that is missing",
         files=task("next: two.md\n"),
         says=(
-            ".agent/tasks/t/TASK.md:3: error: Next step 'two.md' does not exist [next_missing] (Name a Markdown file beside this one)",
+            ".agent/tasks/t/TASK.md:3: error: Next step 'two.md' does not exist [next_missing] (Name a Markdown file next to this one)",
         ),
     ),
     Row(
         name="next that goes round",
         files=task("next: two.md\n", two="---\nnext: TASK.md\n---\n"),
         says=(
-            ".agent/tasks/t/two.md:2: error: Next step 'TASK.md' was a step already [next_cycle] (Name a Markdown file beside this one)",
+            ".agent/tasks/t/two.md:2: error: Next step 'TASK.md' was a step already [next_cycle] (Name a Markdown file next to this one)",
         ),
     ),
     Row(
         name="next outside of the folder",
         files=task("next: ../x.md\n"),
         says=(
-            ".agent/tasks/t/TASK.md:3: error: Next step '../x.md' is not a Markdown file of the same folder [next_outside] (Name a Markdown file beside this one)",
+            ".agent/tasks/t/TASK.md:3: error: Next step '../x.md' is not a Markdown file of the same folder [next_outside] (Name a Markdown file next to this one)",
         ),
     ),
     Row(
@@ -371,14 +371,14 @@ ROWS: tuple[Row, ...] = (
         files=task("next: two.md\n"),
         prepare=linked_step,
         says=(
-            ".agent/tasks/t/TASK.md:3: error: Next step 'two.md' is a link [next_outside] (Name a Markdown file beside this one)",
+            ".agent/tasks/t/TASK.md:3: error: Next step 'two.md' is a link [next_outside] (Name a Markdown file next to this one)",
         ),
     ),
     Row(
         name="too many steps",
         files=task("next: s1.md\n", **{f"s{n}": f"---\nnext: s{n + 1}.md\n---\n" for n in range(1, 101)}),
         says=(
-            ".agent/tasks/t/s99.md:2: error: The task has more than 100 steps [next_too_many] (Name a Markdown file beside this one)",
+            ".agent/tasks/t/s99.md:2: error: The task has more than 100 steps [next_too_many] (Name a Markdown file next to this one)",
         ),
     ),
     Row(
@@ -399,20 +399,20 @@ ROWS: tuple[Row, ...] = (
         name="input that is no mapping",
         files=task("inputs: [x]\n"),
         says=(
-            ".agent/tasks/t/TASK.md:3: error: An input must be a mapping [input] (Write '- name: …' and below it 'description: …')",
+            ".agent/tasks/t/TASK.md:3: error: An input must be a mapping [not_a_mapping] (Write '- name: …' and below it 'description: …')",
         ),
     ),
     Row(
         name="input with a wrong name",
         files=task("inputs:\n  - name: a b\n"),
         says=(
-            ".agent/tasks/t/TASK.md:4: error: Input name 'a b' must be letters, digits, hyphens and underscores [input]",
+            ".agent/tasks/t/TASK.md:4: error: Field 'name' is 'a b'; it must be letters, digits, hyphens and underscores [input]",
         ),
     ),
     Row(
         name="input that stands twice",
         files=task("inputs:\n  - name: a\n  - name: a\n"),
-        says=(".agent/tasks/t/TASK.md:5: error: Input 'a' stands twice [duplicate_input]",),
+        says=(".agent/tasks/t/TASK.md:5: error: Input 'a' is repeated [duplicate_input]",),
     ),
     Row(
         name="default that its schema forbids",
@@ -479,18 +479,16 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="criteria that are no list",
         files=task("acceptance: x\n"),
-        says=(
-            ".agent/tasks/t/TASK.md:3: error: Field 'acceptance' must be a list [not_a_list] (Write one '- …' for each criterion)",
-        ),
+        says=(".agent/tasks/t/TASK.md:3: error: Field 'acceptance' must be a list [not_a_list]",),
     ),
     Row(
         name="criterion that says nothing",
         files=task("acceptance:\n  - {contains: x}\n  - [a]\n  - {fil: x}\n"),
         says=(
-            ".agent/tasks/t/TASK.md:4: error: A criterion must say what is to hold [criterion]",
-            ".agent/tasks/t/TASK.md:5: error: A criterion must be text or a mapping [criterion] (Write a sentence, or 'file: …' or 'command: …')",
+            ".agent/tasks/t/TASK.md:4: error: An item of 'acceptance' must have 'file', 'command' or 'text' [criterion]",
+            ".agent/tasks/t/TASK.md:5: error: An item of 'acceptance' must be a mapping [not_a_mapping]",
             ".agent/tasks/t/TASK.md:6: error: Unknown key 'fil' [unknown_key] (Did you mean 'file'?)",
-            ".agent/tasks/t/TASK.md:6: error: A criterion must say what is to hold [criterion]",
+            ".agent/tasks/t/TASK.md:6: error: An item of 'acceptance' must have 'file', 'command' or 'text' [criterion]",
         ),
     ),
     Row(

@@ -9,16 +9,20 @@ from metier.approval.rules import NO_RULES, Listed, RuleList, Scope, ScopeKind
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.names import canonical_name, fold_id
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.reader import FileModel, Raw, read_model
 from metier.definitions.references import find_limit
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.definitions.text.document import load_document
-from metier.definitions.text.fields import Fields
 from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
 from metier.errors import ConfigError
 
-POLICY_KEYS = ("tool_approvals", "task_approvals")
 _LIST_KEYS = frozenset({"default", "rules"})
+
+
+class _Policy(FileModel):
+    tool_approvals: Raw | None = None
+    task_approvals: Raw | None = None
 
 
 @dataclass(slots=True)
@@ -40,15 +44,16 @@ class ScopeReader:
             return Scope(kind=kind)
         if not isinstance(root, Mapping) or not _LIST_KEYS.isdisjoint(entry.key for entry in root.entries):
             return Scope(kind=kind, tools=self._read(root, file, "tool"))
-        fields = Fields(root, file=file, strict=True, problems=self.problems)
-        fields.check_keys(POLICY_KEYS)
-        return self._build(kind, fields.node("tool_approvals"), fields.node("task_approvals"), file=file)
+        reading = read_model(_Policy, root, file=file)
+        self.problems.extend(reading.problems)
+        return self._build(kind, root.find_value("tool_approvals"), root.find_value("task_approvals"), file=file)
 
     def read_definition(self, file: Path, *, within: Path | None = None) -> Scope:
         """The approvals of a Markdown definition, whatever kind it is; see `load_document`."""
-        fields = load_document(file, within=within).fields
-        self.problems.extend(fields.problems)
-        return self._build("agent", fields.node("tool_approvals"), fields.node("task_approvals"), file=str(file))
+        document = load_document(file, within=within)
+        self.problems.extend(document.problems)
+        tools, tasks = map(document.root.find_value, ("tool_approvals", "task_approvals"))
+        return self._build("agent", tools, tasks, file=str(file))
 
     def read_agent(self, agent: AgentDefinition) -> Scope:
         scope = self._build("agent", agent.tool_approvals, agent.task_approvals, file=str(agent.file))

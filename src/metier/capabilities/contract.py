@@ -15,13 +15,12 @@ from metier.definitions.reader import (
     Text,
     Texts,
     context_of,
-    list_texts,
     one_of,
     report_unknown_keys,
     some_of,
     within,
 )
-from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence, flat_texts
+from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence, flat_texts, list_texts
 from metier.tools.effects import Effect, Risk
 
 type Schema = dict[str, JsonValue]

@@ -1,11 +1,12 @@
 """When a step of a task counts as done: criteria for the model to read, and those that can be checked."""
 
 from dataclasses import dataclass
+from typing import Annotated, Self
 
-from metier.definitions.text.fields import Fields
-from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
+from pydantic import BeforeValidator, model_validator
 
-_KEYS = ("file", "contains", "command", "text")
+from metier.definitions.reader import FileModel, Items, Text, fault
+from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +27,41 @@ class Criterion:
         return bool(self.file or self.command)
 
 
-def read_acceptance(fields: Fields) -> tuple[Criterion, ...]:
-    """The list below `acceptance`; every mistake is reported."""
-    entry = fields.find("acceptance")
-    if entry is None:
-        return ()
-    if not isinstance(entry.value, Sequence):
-        hint = "Write one '- …' for each criterion"
-        fields.report("error", "not_a_list", "Field 'acceptance' must be a list", line=entry.line, hint=hint)
-        return ()
-    found = [_read_criterion(fields, item) for item in entry.value.items]
-    return tuple(criterion for criterion in found if criterion is not None)
+def _read_item(value: object) -> object:
+    """A criterion of one text is its `text`."""
+    if not isinstance(value, Scalar):
+        return value
+    if not value.value.strip():
+        raise fault("criterion", "must be text or a mapping", "Write a sentence, or 'file: …' or 'command: …'")
+    return Mapping((Entry("text", value.line, value),), value.line)
 
 
-def list_commands(fields: Fields) -> dict[str, int]:
+class CriterionFields(FileModel):
+    file: Text = ""
+    contains: Text = ""
+    command: Text = ""
+    text: Text = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.file or self.command or self.text):
+            raise fault("criterion", "must have 'file', 'command' or 'text'")
+        if self.contains and not self.file:
+            raise fault("criterion", "'contains' needs a file", "Add 'file: …'")
+        return self
+
+    def build(self) -> Criterion:
+        return Criterion(text=self.text, file=self.file, contains=self.contains, command=self.command)
+
+
+Acceptance = Items[Annotated[CriterionFields, BeforeValidator(_read_item)]]
+"""The list below `acceptance`."""
+
+
+def list_commands(root: Mapping) -> dict[str, int]:
     """The commands below `acceptance` and their lines, also of a list with mistakes in it."""
-    entry = fields.find("acceptance")
-    items = entry.value.items if entry is not None and isinstance(entry.value, Sequence) else ()
+    acceptance = root.find_value("acceptance")
+    items = acceptance.items if isinstance(acceptance, Sequence) else ()
     found = [item.find("command") for item in items if isinstance(item, Mapping)]
     return {each.value.value.strip(): each.value.line for each in found if each and isinstance(each.value, Scalar)}
 
@@ -57,24 +76,3 @@ def render_criterion(criterion: Criterion) -> str:
     if criterion.command:
         said.append(f"`{criterion.command}` ends with exit code 0")
     return "; ".join(said)
-
-
-def _read_criterion(fields: Fields, item: Node) -> Criterion | None:
-    if isinstance(item, Scalar) and item.value.strip():
-        return Criterion(text=item.value.strip())
-    if not isinstance(item, Mapping):
-        hint = "Write a sentence, or 'file: …' or 'command: …'"
-        fields.report("error", "criterion", "A criterion must be text or a mapping", line=item.line, hint=hint)
-        return None
-    inner = Fields(item, file=fields.file, strict=True, problems=fields.problems, first_line=item.line)
-    inner.check_keys(_KEYS)
-    file, command = inner.text("file") or "", inner.text("command") or ""
-    contains, text = inner.text("contains") or "", inner.text("text") or ""
-    if not (file or command or text):
-        inner.report("error", "criterion", "A criterion must say what is to hold", line=item.line)
-        return None
-    if contains and not file:
-        hint = "Add 'file: …'"
-        inner.report("error", "criterion", "'contains' needs the file that it speaks of", line=item.line, hint=hint)
-        return None
-    return Criterion(text=text, file=file, contains=contains, command=command)

@@ -2,83 +2,65 @@
 
 import re
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Struct
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from metier.definitions.names import PROFILES, Profile
-from metier.definitions.nearest import hint_nearest
+from metier.definitions.names import Profile
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.reader import (
+    FileModel,
+    FreeForm,
+    Raw,
+    Text,
+    Texts,
+    Word,
+    context_of,
+    fault,
+    read_model,
+    within,
+)
 from metier.definitions.references import Reference, read_references
-from metier.definitions.text.document import Document, load_document, parse_document, read_free_form, require_text
-from metier.definitions.text.fields import Fields
-from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence
+from metier.definitions.text.document import Document, load_document, parse_document
+from metier.definitions.text.yaml_text import Mapping, Plain, Scalar, Sequence
 
-WEB_KEYS = ("allow", "deny")
 _MAX_CHARACTERS = 253
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 FILE_NAME = "AGENT.md"
-KEYS = (
-    "name",
-    "description",
-    "metadata",
-    "model",
-    "allowed_models",
-    "temperature",
-    "max_tokens",
-    "tools",
-    "tool_approvals",
-    "skills",
-    "tasks",
-    "task_approvals",
-    "profile",
-    "web",
-)
 
 
-class WebLists(Struct, frozen=True, kw_only=True):
+def _read_domains(value: object, info: ValidationInfo) -> object:
+    """Every mistake is an error: a list that is half understood would allow something else."""
+    if not isinstance(value, Scalar | Sequence | Mapping):
+        return value
+    if value == Sequence((), value.line) and info.field_name == "allow":
+        hint = "Leave 'allow' out, or leave 'WebFetch' out of tools"
+        raise fault("empty_domains", "An empty list allows every domain", hint)
+    found: list[str] = []
+    for item in value.items if isinstance(value, Sequence) else (value,):
+        written = item.value.strip() if isinstance(item, Scalar) else ""
+        if not (domain := parse_domain(written)):
+            hint = "Write it like 'example.com', without scheme, port, path or '*'; subdomains are included"
+            context_of(info).report("error", item, "not_a_domain", f"{written!r} is not a domain", hint)
+        found.append(domain)
+    return tuple(found)
+
+
+_Domains = Annotated[tuple[str, ...], BeforeValidator(_read_domains)]
+
+
+class WebLists(FileModel):
     """Domains, each with everything below it."""
 
-    allow: tuple[str, ...] = ()
+    shape_hint = "Write 'allow:' or 'deny:' below it, each with a list of domains"
+
+    allow: _Domains = ()
     """Empty: all."""
-    deny: tuple[str, ...] = ()
+    deny: _Domains = ()
     """Wins over `allow`."""
-
-
-def read_web_lists(fields: Fields, key: str = "web") -> WebLists:
-    """Every mistake is a problem with its line: a list that is half understood would allow something else."""
-    entry = fields.find(key)
-    if entry is None:
-        return WebLists()
-    if not isinstance(entry.value, Mapping):
-        hint = "Write 'allow:' or 'deny:' below it, each with a list of domains"
-        fields.report("error", "not_a_mapping", f"Field {key!r} must be a mapping", line=entry.line, hint=hint)
-        return WebLists()
-    lists = Fields(entry.value, file=fields.file, strict=True, problems=fields.problems, first_line=entry.line)
-    lists.check_keys(WEB_KEYS)
-    return WebLists(allow=_read_domains(lists, "allow"), deny=_read_domains(lists, "deny"))
-
-
-def _read_domains(lists: Fields, key: str) -> tuple[str, ...]:
-    entry = lists.find(key)
-    if entry is None:
-        return ()
-    if isinstance(entry.value, Sequence) and not entry.value.items and key == "allow":
-        message = "An empty list allows every domain"
-        hint = "Leave 'allow' out, or leave 'WebFetch' out of tools"
-        lists.report("error", "empty_domains", message, line=entry.line, hint=hint)
-    items: tuple[Node, ...] = entry.value.items if isinstance(entry.value, Sequence) else (entry.value,)
-    return tuple(domain for item in items if (domain := _read_domain(lists, item)))
-
-
-def _read_domain(lists: Fields, item: Node) -> str:
-    written = item.value.strip() if isinstance(item, Scalar) else ""
-    domain = parse_domain(written)
-    if not domain:
-        hint = "Write it like 'example.com', without scheme, port, path or '*'; what is below it counts too"
-        lists.report("error", "not_a_domain", f"{written!r} is not a domain", line=item.line, hint=hint)
-    return domain
 
 
 def parse_domain(text: str) -> str:
@@ -93,31 +75,43 @@ def parse_domain(text: str) -> str:
     return plain
 
 
-class AgentDefinition(Struct, frozen=True, kw_only=True):
+def _check_model(name: str) -> str:
+    if any(character.isalpha() for character in name):
+        return name
+    hint = "Write the name as the provider has it, for example 'claude-sonnet-4-5'"
+    raise fault("not_a_model", f"is {name!r}, which cannot be the name of a model", hint)
+
+
+class AgentFields(FileModel):
+    """The front matter of an `AGENT.md`."""
+
+    name: Annotated[Text, Field(min_length=1)]
+    description: Text = ""
+    metadata: FreeForm = Field(default_factory=dict[str, Plain])
+    model: Annotated[Text, AfterValidator(_check_model)] | None = None
+    """`None` takes the model of the settings."""
+    allowed_models: Texts = ()
+    """Further models that may be chosen for this agent."""
+    temperature: Annotated[float, within(0, 2)] | None = None
+    max_tokens: Annotated[int, within(1, 10_000_000, whole=True)] | None = None
+    tools: Texts | None = None
+    """`None`, like `inherit`, takes what the host offers; see `references.resolve_list`."""
+    tool_approvals: Raw | None = None
+    """As written, with lines; the approval room gives it a meaning."""
+    skills: Texts | None = None
+    tasks: Texts | None = None
+    task_approvals: Raw | None = None
+    profile: Word[Profile] | None = None
+    """`None` is `guarded`."""
+    web: WebLists = WebLists()
+
+
+class AgentDefinition(AgentFields):
     id: str
     """The folder's path under `agents/`, e.g. `foo/bar`."""
-    name: str
     file: Path
     body: str
     body_line: int = 1
-    description: str = ""
-    metadata: dict[str, Plain] = field(default_factory=dict[str, Plain])
-    model: str | None = None
-    """`None` takes the model of the settings."""
-    allowed_models: tuple[str, ...] = ()
-    """Further models that may be chosen for this agent."""
-    temperature: float | None = None
-    max_tokens: int | None = None
-    tools: tuple[str, ...] | None = None
-    """`None`, like `inherit`, takes what the host offers; see `inherit.resolve_list`."""
-    skills: tuple[str, ...] | None = None
-    tasks: tuple[str, ...] | None = None
-    tool_approvals: Node | None = None
-    """As written, with lines; the approval room gives it a meaning."""
-    task_approvals: Node | None = None
-    profile: Profile | None = None
-    """`None` is `guarded`."""
-    web: WebLists = field(default_factory=WebLists)
 
 
 class AgentReading(Struct, frozen=True):
@@ -141,52 +135,14 @@ def parse_agent(data: bytes, *, file: Path, id: str) -> AgentReading:  # noqa: A
 
 
 def _read_agent(document: Document, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format
-    fields = document.fields
-    if fields.is_unreadable:
-        return AgentReading(None, tuple(fields.problems))
-    fields.check_keys(KEYS)
-    max_tokens = fields.number("max_tokens", low=1, high=10_000_000)
-    agent = AgentDefinition(
-        id=id,
-        name=require_text(fields, "name"),
-        file=file,
-        body=document.body,
-        body_line=document.body_line,
-        description=fields.text("description") or "",
-        metadata=read_free_form(fields, "metadata"),
-        model=_read_model(fields),
-        allowed_models=fields.texts("allowed_models") or (),
-        temperature=fields.number("temperature", low=0, high=2),
-        max_tokens=None if max_tokens is None else int(max_tokens),
-        tools=fields.texts("tools"),
-        skills=fields.texts("skills"),
-        tasks=fields.texts("tasks"),
-        tool_approvals=fields.node("tool_approvals"),
-        task_approvals=fields.node("task_approvals"),
-        profile=_read_profile(fields),
-        web=read_web_lists(fields),
-    )
-    found = None if has_errors(fields.problems) else agent
-    return AgentReading(found, tuple(fields.problems), read_references(fields), read_permits(fields))
-
-
-def _read_profile(fields: Fields) -> Profile | None:
-    entry = fields.find("profile")
-    if entry is None:
-        return None
-    written = fields.text("profile") or ""
-    for profile in PROFILES:
-        if profile == written:
-            return profile
-    hint = hint_nearest(written, PROFILES) or f"One of {', '.join(PROFILES)}"
-    fields.report("error", "unknown_profile", f"Profile {written!r} does not exist", line=entry.line, hint=hint)
-    return None
-
-
-def _read_model(fields: Fields) -> str | None:
-    name = fields.text("model")
-    if name is not None and not any(character.isalpha() for character in name):
-        message = f"Field 'model' is {name!r}, which cannot be the name of a model"
-        hint = "Write the name as the provider has it, for example 'claude-sonnet-4-5'"
-        fields.report("error", "not_a_model", message, line=fields.line_of("model"), hint=hint)
-    return name
+    if document.is_unreadable:
+        return AgentReading(None, document.problems)
+    reading = read_model(AgentFields, document.root, file=document.file)
+    problems = (*document.problems, *reading.problems)
+    agent = None
+    if reading.value is not None and not has_errors(problems):
+        agent = AgentDefinition.model_construct(
+            **dict(reading.value), id=id, file=file, body=document.body, body_line=document.body_line
+        )
+    references = read_references(document.root, file=document.file)
+    return AgentReading(agent, problems, references, read_permits(document.root, file=document.file))

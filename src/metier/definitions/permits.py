@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from metier.definitions.acceptance import list_commands
 from metier.definitions.references import INHERIT, read_names
-from metier.definitions.text.fields import Fields
+from metier.definitions.text.yaml_text import Mapping as MappingNode
 from metier.definitions.text.yaml_text import Node, Scalar, Sequence
 
 _KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals", "acceptance")
@@ -28,26 +28,26 @@ class Permits(Struct, frozen=True, kw_only=True):
     task_approvals: Node | None = None
 
 
-def read_permits(fields: Fields) -> tuple[Permits, ...]:
-    """One, or none where the file says nothing of the kind."""
-    if not fields.has_any(_KEYS):
+def read_permits(root: MappingNode, *, file: str) -> tuple[Permits, ...]:
+    """One, or none if the file has none of these keys."""
+    if not any(entry.key in _KEYS for entry in root.entries):
         return ()
     return (
         Permits(
-            file=fields.file,
-            tools=read_names(fields, "tools"),
-            is_limit=_is_limit(fields),
-            model=read_names(fields, "model"),
-            allowed_models=read_names(fields, "allowed_models"),
-            commands=list_commands(fields),
-            tool_approvals=fields.node("tool_approvals"),
-            task_approvals=fields.node("task_approvals"),
+            file=file,
+            tools=read_names(root, "tools"),
+            is_limit=_is_limit(root),
+            model=read_names(root, "model"),
+            allowed_models=read_names(root, "allowed_models"),
+            commands=list_commands(root),
+            tool_approvals=root.find_value("tool_approvals"),
+            task_approvals=root.find_value("task_approvals"),
         ),
     )
 
 
-def _is_limit(fields: Fields) -> bool:
-    entry = fields.find("tools")
-    if entry is None or not isinstance(entry.value, Sequence):
+def _is_limit(root: MappingNode) -> bool:
+    tools = root.find_value("tools")
+    if not isinstance(tools, Sequence):
         return False
-    return not any(isinstance(item, Scalar) and item.value.strip() == INHERIT for item in entry.value.items)
+    return not any(isinstance(item, Scalar) and item.value.strip() == INHERIT for item in tools.items)

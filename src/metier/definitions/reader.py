@@ -31,7 +31,17 @@ from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUseDefault
 
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, Severity, has_errors
-from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence, flat_texts, is_nothing
+from metier.definitions.text.yaml_text import (
+    Mapping,
+    Node,
+    Plain,
+    Scalar,
+    Sequence,
+    flat_texts,
+    is_nothing,
+    list_texts,
+    plain_value,
+)
 from metier.telemetry.sanitize import sanitize
 
 type KeyPath = tuple[str | int, ...]
@@ -77,6 +87,8 @@ class ModelReading[M](Struct, frozen=True):
     value: M | None
     """Nothing if one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
+    draft: M | None = None
+    """The value as far as it could be read, also with errors."""
 
 
 def context_of(info: ValidationInfo) -> Context:
@@ -156,7 +168,7 @@ def _collect[M](validate: Callable[[], M], node: Node, *, file: str, subject: st
         errors = [each for each in errors if each["type"] != "value_error" or each["loc"]]
     problems += [_describe(each, node, file=file, subject=subject) for each in errors]
     problems.sort(key=lambda problem: problem.line or 0)
-    return ModelReading(None if has_errors(problems) else value, tuple(problems))
+    return ModelReading(None if has_errors(problems) else value, tuple(problems), value)
 
 
 def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
@@ -298,13 +310,6 @@ def _read_texts(value: object, info: ValidationInfo) -> object:
             return value
 
 
-def list_texts(node: Node) -> tuple[str, ...]:
-    """Every text below a node; one text is split at its commas."""
-    if isinstance(node, Scalar):
-        return tuple(part.strip() for part in node.value.split(",") if part.strip())
-    return tuple(flat_texts(node))
-
-
 def _read_items(value: object) -> object:
     match value:
         case Sequence(items=items):
@@ -397,6 +402,16 @@ def _join(words: tuple[str, ...]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def _read_free(value: object) -> object:
+    match value:
+        case Mapping():
+            return plain_value(value)
+        case Scalar() | Sequence():
+            raise fault("not_a_mapping", "must be a mapping")
+        case _:
+            return value
+
+
 Flag = Annotated[bool, BeforeValidator(_read_flag)]
 Word = Annotated[T, BeforeValidator(_read_text)]
 """A text that becomes something else: one of some words, a number."""
@@ -407,5 +422,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 Items = Annotated[tuple[T, ...], BeforeValidator(_read_items)]
 Entries = Annotated[dict[str, T], BeforeValidator(_read_entries)]
 """A mapping whose keys are up to the author."""
+FreeForm = Annotated[dict[str, Plain], BeforeValidator(_read_free)]
+"""A mapping of texts, lists and mappings that only its author knows."""
 Raw = Annotated[Node, SkipValidation]
 """The node itself, for a reader that gives it a meaning later."""

@@ -5,8 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metier.definitions.text.fields import Fields
-from metier.definitions.text.yaml_text import Scalar
+from metier.definitions.text.yaml_text import Mapping, Scalar, list_texts
 from metier.definitions.text.yaml_text import Sequence as ListNode
 
 INHERIT = "inherit"
@@ -46,28 +45,26 @@ class Reference(Struct, frozen=True):
     line: int
 
 
-def read_references(fields: Fields) -> tuple[Reference, ...]:
+def read_references(root: Mapping, *, file: str) -> tuple[Reference, ...]:
     """Every name, also of a definition that cannot be loaded for another reason."""
     found: list[Reference] = []
     for key, kind in _KEYS:
-        entry = fields.find(key)
-        if entry is None:
-            continue
-        items = entry.value.items if isinstance(entry.value, ListNode) else (entry.value,)
+        value = root.find_value(key)
+        items = value.items if isinstance(value, ListNode) else (value,)
         for item in items:
             if isinstance(item, Scalar):
-                names = [item.value] if kind == "agent" or item is not entry.value else item.value.split(",")
-                found += [Reference(kind, name.strip(), fields.file, item.line) for name in names if name.strip()]
+                names = [item.value] if kind == "agent" or item is not value else item.value.split(",")
+                found += [Reference(kind, name.strip(), file, item.line) for name in names if name.strip()]
     return tuple(reference for reference in found if reference.name != INHERIT)
 
 
-def read_names(fields: Fields, key: str) -> dict[str, int]:
+def read_names(root: Mapping, key: str) -> dict[str, int]:
     """The names of a list and their lines, without `inherit`."""
-    entry = fields.find(key)
-    if entry is None:
+    entry = root.find(key)
+    if entry is None or root.find_value(key) is None:
         return {}
     if isinstance(entry.value, ListNode):
         names = {item.value.strip(): item.line for item in entry.value.items if isinstance(item, Scalar)}
     else:
-        names = dict.fromkeys(fields.texts(key) or (), entry.line)
+        names = dict.fromkeys(list_texts(entry.value) if isinstance(entry.value, Scalar) else (), entry.line)
     return {name: line for name, line in names.items() if name and name != INHERIT}

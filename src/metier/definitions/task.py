@@ -2,38 +2,23 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
+from pydantic import AfterValidator, Field
 
-from metier.definitions.acceptance import Criterion, read_acceptance
+from metier.definitions.acceptance import Acceptance, Criterion
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.reader import Exact, FileModel, FreeForm, Raw, Text, Texts, fault, read_model
 from metier.definitions.references import Reference, read_references
-from metier.definitions.text.document import Document, load_document, read_free_form, require_text
-from metier.definitions.text.fields import Fields
+from metier.definitions.text.document import Document, load_document
 from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence, is_nothing
 
 FILE_NAME = "TASK.md"
 MAX_STEPS = 100
-KEYS = (
-    "name",
-    "description",
-    "metadata",
-    "agent",
-    "tools",
-    "tool_approvals",
-    "skills",
-    "tasks",
-    "task_approvals",
-    "inputs",
-    "next",
-    "output_schema",
-    "acceptance",
-)
-_INPUT_KEYS = ("name", "description", "default", "schema")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _FILE_NAME = re.compile(r"[^/\\:\x00]+\.md", re.IGNORECASE)
 
@@ -47,30 +32,72 @@ class TaskInput(Struct, frozen=True, kw_only=True):
     """As written: a JSON Schema of the value; without one every text will do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStep:
+def _check_name(name: str) -> str:
+    if _IDENTIFIER.fullmatch(name):
+        return name
+    raise fault("input", f"is {name!r}; it must be letters, digits, hyphens and underscores")
+
+
+def _check_schema(node: Node) -> Node:
+    if isinstance(node, Mapping):
+        return node
+    raise fault("not_a_mapping", "must be a JSON Schema", "Write 'type: …' below it")
+
+
+_Schema = Annotated[Raw, AfterValidator(_check_schema)]
+
+
+class _InputFields(FileModel):
+    shape_hint = "Write '- name: …' and below it 'description: …'"
+
+    name: Annotated[Text, AfterValidator(_check_name)]
+    description: Text = ""
+    default: Exact | None = None
+    """An empty default in quotes is a default; nothing after the colon is none."""
+    value_schema: _Schema | None = Field(default=None, alias="schema")
+
+
+class StepFields(FileModel):
+    """The front matter of one Markdown file of a task."""
+
+    name: Text = ""
+    description: Text = ""
+    metadata: FreeForm = Field(default_factory=dict[str, Plain])
+    agent: Text | None = None
+    """An agent's ID; `None` takes the agent of the task, else the default one."""
+    tools: Texts | None = None
+    """`None`, like `inherit`, takes what surrounds the step; see `references.resolve_list`."""
+    tool_approvals: Raw | None = None
+    """As written, with lines; the approval room gives it a meaning."""
+    skills: Texts | None = None
+    tasks: Texts | None = None
+    task_approvals: Raw | None = None
+    inputs: Raw | None = None
+    next: Text | None = None
+    output_schema: _Schema | None = None
+    """As written: a JSON Schema of the result, which must then be JSON."""
+    acceptance: Acceptance = ()
+
+
+class TaskStep(Struct, frozen=True, kw_only=True):
     """One Markdown file of a task."""
 
     name: str
     file: Path
     body: str
     body_line: int = 1
-    data: bytes = field(default=b"", repr=False, compare=False)
+    data: bytes = b""
     """The bytes that it was read from."""
     description: str = ""
     metadata: dict[str, Plain] = field(default_factory=dict[str, Plain])
     agent: str | None = None
-    """An agent's ID; `None` takes the agent of the task, else the default one."""
     tools: tuple[str, ...] | None = None
-    """`None`, like `inherit`, takes what surrounds the step; see `inherit.resolve_list`."""
     skills: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
     tool_approvals: Node | None = None
-    """As written, with lines; the approval room gives it a meaning."""
     task_approvals: Node | None = None
     next: str | None = None
     output_schema: Node | None = None
-    """As written: a JSON Schema of the result, which must then be JSON."""
     acceptance: tuple[Criterion, ...] = ()
 
 
@@ -129,14 +156,14 @@ def load_task(
     while step_file is not None:
         seen.add(step_file.name.casefold())
         document = load(step_file)
+        found = list(document.problems)
         if not steps:
-            inputs = _find_inputs(document.fields)
-        step = _read_step(document, step_file, is_first=not steps)
-        steps.append(step)
-        step_file = _find_next(document.fields, step_file, seen, exists=exists)
-        problems.extend(document.fields.problems)
-        references.extend(read_references(document.fields))
-        permits.extend(read_permits(document.fields))
+            inputs = _find_inputs(document, found)
+        steps.append(_read_step(document, step_file, found, is_first=not steps))
+        step_file = _find_next(document, step_file, seen, problems=found, exists=exists)
+        problems += sorted(found, key=lambda problem: problem.line or 0)
+        references.extend(read_references(document.root, file=document.file))
+        permits.extend(read_permits(document.root, file=document.file))
     task = TaskDefinition(id=id or file.parent.name, inputs=inputs or (), steps=tuple(steps))
     return TaskReading(
         task=None if has_errors(problems) else task,
@@ -147,55 +174,54 @@ def load_task(
     )
 
 
-def _read_step(document: Document, file: Path, *, is_first: bool) -> TaskStep:
-    fields = document.fields
-    if not fields.is_unreadable:
-        fields.check_keys(KEYS)
-        if not is_first and (entry := fields.find("inputs")):
+def _read_step(document: Document, file: Path, problems: list[Problem], *, is_first: bool) -> TaskStep:
+    fields = StepFields.model_construct()
+    if not document.is_unreadable:
+        reading = read_model(StepFields, document.root, file=document.file)
+        fields = reading.draft or fields
+        problems += reading.problems
+        if is_first and not fields.name and reading.draft is not None:
+            problems.append(_error("missing_name", "Field 'name' is missing", document, document.root.line))
+        if not is_first and (entry := document.root.find("inputs")):
             message = "Field 'inputs' is allowed only in 'TASK.md'"
-            fields.report("error", "inputs_in_step", message, line=entry.line, hint="Move it to 'TASK.md'")
-        if is_first:
-            require_text(fields, "name")
+            problems.append(_error("inputs_in_step", message, document, entry.line, hint="Move it to 'TASK.md'"))
     return TaskStep(
-        name=fields.text("name") or file.stem,
+        name=fields.name or file.stem,
         file=file,
         body=document.body,
         body_line=document.body_line,
-        description=fields.text("description") or "",
-        metadata=read_free_form(fields, "metadata"),
-        agent=fields.text("agent"),
-        tools=fields.texts("tools"),
-        skills=fields.texts("skills"),
-        tasks=fields.texts("tasks"),
-        tool_approvals=fields.node("tool_approvals"),
-        task_approvals=fields.node("task_approvals"),
-        next=fields.text("next"),
         data=document.data,
-        output_schema=_read_mapping(fields, "output_schema"),
-        acceptance=read_acceptance(fields),
+        description=fields.description,
+        metadata=fields.metadata,
+        agent=fields.agent,
+        tools=fields.tools,
+        skills=fields.skills,
+        tasks=fields.tasks,
+        tool_approvals=fields.tool_approvals,
+        task_approvals=fields.task_approvals,
+        next=fields.next,
+        output_schema=fields.output_schema,
+        acceptance=tuple(criterion.build() for criterion in fields.acceptance),
     )
 
 
-def _read_mapping(fields: Fields, key: str) -> Node | None:
-    entry = fields.find(key)
-    if entry is None or isinstance(entry.value, Mapping):
-        return entry.value if entry else None
-    hint = "Write 'type: …' below it"
-    fields.report("error", "not_a_mapping", f"Field {key!r} must be a JSON Schema", line=entry.line, hint=hint)
-    return None
+def _error(code: str, message: str, document: Document, line: int, *, hint: str = "") -> Problem:  # noqa: PLR0917
+    return Problem(severity="error", code=code, message=message, file=document.file, line=line, hint=hint)
 
 
-def _find_next(fields: Fields, file: Path, seen: set[str], *, exists: Callable[[Path], bool]) -> Path | None:
-    entry = fields.find("next")
-    if entry is None:
+def _find_next(
+    document: Document, file: Path, seen: set[str], *, problems: list[Problem], exists: Callable[[Path], bool]
+) -> Path | None:
+    entry = document.root.find("next")
+    if entry is None or not isinstance(entry.value, Scalar) or is_nothing(entry.value):
         return None
-    written = (fields.text("next") or "").removeprefix("./")
+    written = entry.value.value.strip().removeprefix("./")
     following = file.parent / written
-    fault = _next_fault(written, following, seen, exists=exists)
-    if fault is None:
+    wrong = _next_fault(written, following, seen, exists=exists)
+    if wrong is None:
         return following
-    code, message = fault
-    fields.report("error", code, message, line=entry.line, hint="Name a Markdown file beside this one")
+    code, message = wrong
+    problems.append(_error(code, message, document, entry.line, hint="Name a Markdown file next to this one"))
     return None
 
 
@@ -215,53 +241,33 @@ def _next_fault(
     return None
 
 
-def _find_inputs(fields: Fields) -> tuple[TaskInput, ...] | None:
-    """Nothing where they cannot be relied on."""
-    before = len(fields.problems)
-    inputs = None if fields.is_unreadable else _read_inputs(fields)
-    return inputs if len(fields.problems) == before else None
+def _find_inputs(document: Document, problems: list[Problem]) -> tuple[TaskInput, ...] | None:
+    """The inputs of a task; nothing if they cannot be relied on."""
+    before = len(problems)
+    inputs = None if document.is_unreadable else _read_inputs(document, problems)
+    return inputs if len(problems) == before else None
 
 
-def _read_inputs(fields: Fields) -> tuple[TaskInput, ...]:
-    entry = fields.find("inputs")
-    if entry is None:
+def _read_inputs(document: Document, problems: list[Problem]) -> tuple[TaskInput, ...]:
+    entry = document.root.find("inputs")
+    if entry is None or is_nothing(entry.value):
         return ()
     if not isinstance(entry.value, Sequence):
         hint = "Write one '- name: …' for each"
-        fields.report("error", "not_a_list", "Field 'inputs' must be a list", line=entry.line, hint=hint)
+        problems.append(_error("not_a_list", "Field 'inputs' must be a list", document, entry.line, hint=hint))
         return ()
     inputs: dict[str, TaskInput] = {}
     for item in entry.value.items:
-        found = _read_input(fields, item)
-        if found is not None and found.name in inputs:
-            fields.report("error", "duplicate_input", f"Input {found.name!r} stands twice", line=item.line)
-        elif found is not None:
-            inputs[found.name] = found
+        reading = read_model(_InputFields, item, file=document.file, subject="An input")
+        problems += reading.problems
+        fields = reading.value
+        if fields is not None and fields.name in inputs:
+            problems.append(_error("duplicate_input", f"Input {fields.name!r} is repeated", document, item.line))
+        elif fields is not None:
+            inputs[fields.name] = TaskInput(
+                name=fields.name,
+                description=fields.description,
+                default=fields.default,
+                schema=fields.value_schema,
+            )
     return tuple(inputs.values())
-
-
-def _read_input(fields: Fields, item: Node) -> TaskInput | None:
-    if not isinstance(item, Mapping):
-        hint = "Write '- name: …' and below it 'description: …'"
-        fields.report("error", "input", "An input must be a mapping", line=item.line, hint=hint)
-        return None
-    inner = Fields(item, file=fields.file, strict=True, problems=fields.problems, first_line=item.line)
-    inner.check_keys(_INPUT_KEYS)
-    name = require_text(inner, "name")
-    if name and not _IDENTIFIER.fullmatch(name):
-        message = f"Input name {name!r} must be letters, digits, hyphens and underscores"
-        inner.report("error", "input", message, line=item.line)
-    return TaskInput(
-        name=name,
-        description=inner.text("description") or "",
-        default=_default(inner),
-        schema=_read_mapping(inner, "schema"),
-    )
-
-
-def _default(inner: Fields) -> str | None:
-    """An empty default in quotes is a default; nothing after the colon is none."""
-    entry = inner.mapping.find("default")
-    if entry is None or is_nothing(entry.value):
-        return None
-    return entry.value.value if isinstance(entry.value, Scalar) else inner.text("default")

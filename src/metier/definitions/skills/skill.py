@@ -159,7 +159,12 @@ def parse_once(
         return SkillReading(None, tuple(fields.problems))
     skill = _build(fields, front, file=file, id=id, data=data, own=own)
     found = None if has_errors(fields.problems) else skill
-    return SkillReading(found, tuple(fields.problems), read_references(fields), read_permits(fields))
+    return SkillReading(
+        found,
+        tuple(fields.problems),
+        read_references(fields.mapping, file=str(file)),
+        read_permits(fields.mapping, file=str(file)),
+    )
 
 
 def find_field_line(skill: SkillDefinition, key: str) -> int:

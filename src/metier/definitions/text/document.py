@@ -5,25 +5,32 @@ from pathlib import Path
 from msgspec import Struct
 
 from metier.definitions.files.contained_path import read_contained
-from metier.definitions.problems import Problem
-from metier.definitions.text.fields import Fields
+from metier.definitions.problems import Problem, has_errors
 from metier.definitions.text.front_matter import read_front_matter
-from metier.definitions.text.yaml_text import Mapping, Plain, plain_value
+from metier.definitions.text.yaml_text import Mapping
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
-class Document(Struct, frozen=True):
-    fields: Fields
-    body: str
-    body_line: int
+class Document(Struct, frozen=True, kw_only=True):
+    file: str
+    root: Mapping = Mapping((), 1)
+    """The front matter."""
+    problems: tuple[Problem, ...] = ()
+    body: str = ""
+    body_line: int = 1
     data: bytes = b""
     """The bytes that all of this was read from."""
 
+    @property
+    def is_unreadable(self) -> bool:
+        """Nothing of the front matter could be read, and that is reported."""
+        return not self.root.entries and has_errors(self.problems)
+
 
 def load_document(file: Path, *, within: Path | None = None) -> Document:
-    """Never raises: what is wrong with the file is in `fields.problems`. No link leads out of `within`, or of the
-    file's own folder.
+    """Never raises: what is wrong with the file is in `problems`. No link leads out of `within`, or of the file's own
+    folder.
     """
     try:
         data = read_contained(file, within=within or file.parent, limit=MAX_FILE_BYTES)
@@ -37,31 +44,17 @@ def parse_document(data: bytes, *, file: Path) -> Document:
     if len(data) > MAX_FILE_BYTES:
         return _without_text(file, "file_too_large", f"The file is larger than {MAX_FILE_BYTES} bytes")
     front = read_front_matter(data, file=str(file), strict=True)
-    mapping = front.mapping or Mapping((), 1)
-    fields = Fields(mapping, file=str(file), strict=True, problems=list(front.problems))
-    return Document(fields, front.body, front.body_line, data)
-
-
-def require_text(fields: Fields, key: str) -> str:
-    """The text, or nothing and an error."""
-    value = fields.text(key)
-    if not value:
-        fields.report("error", f"missing_{key}", f"Field {key!r} is missing", line=fields.first_line)
-    return value or ""
-
-
-def read_free_form(fields: Fields, key: str) -> dict[str, Plain]:
-    """A mapping whose keys are up to the author."""
-    entry = fields.find(key)
-    if entry is None:
-        return {}
-    value = plain_value(entry.value)
-    if isinstance(value, dict):
-        return value
-    fields.report("error", "not_a_mapping", f"Field {key!r} must be a mapping", line=entry.line)
-    return {}
+    return Document(
+        file=str(file),
+        # A problem of the whole front matter is at the top of the file.
+        root=Mapping(front.mapping.entries if front.mapping else (), 1),
+        problems=front.problems,
+        body=front.body,
+        body_line=front.body_line,
+        data=data,
+    )
 
 
 def _without_text(file: Path, code: str, message: str) -> Document:
     problem = Problem(severity="error", code=code, message=message, file=str(file), line=1)
-    return Document(Fields(Mapping((), 1), file=str(file), strict=True, problems=[problem]), "", 1)
+    return Document(file=str(file), problems=(problem,))

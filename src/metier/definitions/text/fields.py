@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, Severity, has_errors
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, flat_texts, is_nothing
 from metier.telemetry.sanitize import sanitize
@@ -89,26 +88,3 @@ class Fields:
             message = f"Field {key!r} holds hidden or control characters, first U+{ord(odd):04X}; they are made visible"
             self.report("warning", "hidden_characters", message, line=line, hint="Remove them")
         return shown
-
-    def number(self, key: str, *, low: float, high: float) -> float | None:
-        """A number between two bounds, bounds included."""
-        entry = self.find(key)
-        if entry is None:
-            return None
-        try:
-            value = float(self.text(key) or "")
-        except ValueError:
-            value = float("nan")
-        if not low <= value <= high:
-            message = f"Field {key!r} must be a number from {low:g} to {high:g}"
-            self.report("error", "not_a_number", message, line=entry.line)
-            return None
-        return value
-
-    def check_keys(self, known: Collection[str]) -> None:
-        """Report every key that is not known, with the one it resembles."""
-        for entry in self.mapping.entries:
-            if entry.key not in known:
-                message = f"Unknown key {entry.key!r}"
-                hint = hint_nearest(entry.key, known) or f"Known keys: {', '.join(known)}"
-                self.report("error", "unknown_key", message, line=entry.line, hint=hint)

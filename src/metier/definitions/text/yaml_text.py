@@ -49,6 +49,11 @@ class Mapping(Struct, frozen=True):
     def find(self, key: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.key == key), None)
 
+    def find_value(self, key: str) -> Node | None:
+        """The value of a key, unless it is empty."""
+        entry = self.find(key)
+        return None if entry is None or is_nothing(entry.value) else entry.value
+
 
 class YamlDocument(Struct, frozen=True):
     root: Node | None
@@ -104,6 +109,13 @@ def flat_texts(node: Node) -> list[str]:
             return [text for item in items for text in flat_texts(item)]
         case Mapping(entries=entries):
             return [f"{entry.key}: {', '.join(flat_texts(entry.value))}".rstrip(": ") for entry in entries]
+
+
+def list_texts(node: Node) -> tuple[str, ...]:
+    """Every text below a node; one text is split at its commas."""
+    if isinstance(node, Scalar):
+        return tuple(part.strip() for part in node.value.split(",") if part.strip())
+    return tuple(flat_texts(node))
 
 
 def _with_last_line_end(text: str) -> str:

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.text.document import parse_document
+from metier.definitions.text.yaml_text import flat_texts
 from metier.errors import UsageError
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolResultPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.records.index_rows import TYPED
+from metier.telemetry.sanitize import sanitize
 
 COMMANDS_FOLDER = Path(".agent") / "commands"
 MAX_COMMAND_BYTES = 100_000
@@ -81,7 +83,8 @@ def _read(file: Path, workspace: Path) -> OwnCommand | None:
     document = parse_document(data, file=file)
     body = document.body.strip()
     first = next((line.strip("# ").strip() for line in body.splitlines() if line.strip()), "")
-    described = document.fields.text("description")
+    value = document.root.find_value("description")
+    described = sanitize(", ".join(flat_texts(value))) if value else ""
     return OwnCommand(name=file.stem, description=described or first, body=body) if body else None
 
 

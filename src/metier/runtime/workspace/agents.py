@@ -225,7 +225,7 @@ def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> Age
             f"Agent {agent_id!r} cannot be used", hint="Correct the lines above", problems=reading.problems
         )
     definition = reading.agent
-    fields = parse_document(data, file=file).fields
+    root = parse_document(data, file=file).root
     started = place.clock.monotonic()
     skills = _choose_skills(place, definition.skills)
     load_ms = measure_ms(place.clock, started)
@@ -242,7 +242,7 @@ def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> Age
         models=list_models(place.settings.model, definition),
         problems=skills.problems,
         load_ms=load_ms,
-        lines={key: read_names(fields, key) for key in ("tools", "skills", "tasks")},
+        lines={key: read_names(root, key) for key in ("tools", "skills", "tasks")},
     )
 
 
