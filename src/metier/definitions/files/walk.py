@@ -93,7 +93,7 @@ class Walk:
             try:
                 stat = entry.stat()
             except OSError:
-                self._report("dangling_link", f"{entry.name!r} is a link to nothing", entry.path)
+                self._report("dangling_link", f"{entry.name!r} is a broken link", entry.path)
                 continue
             if entry.is_file():
                 return FoundDefinition(id, entry.path, stat, self.within or self.root)

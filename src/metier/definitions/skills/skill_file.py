@@ -76,7 +76,7 @@ def _not_a_file(path: Path) -> Problem:
     if path.is_dir():
         message, code = f"{FILE_NAME!r} is a folder", "not_a_file"
     elif path.is_symlink():
-        message, code = f"{FILE_NAME!r} is a link to nothing", "dangling_link"
+        message, code = f"{FILE_NAME!r} is a broken link", "dangling_link"
     else:
         message, code = f"{FILE_NAME!r} is not a plain file", "not_a_file"
     return Problem(severity="error", code=code, message=message, file=str(path), line=1)

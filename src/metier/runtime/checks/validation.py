@@ -568,7 +568,7 @@ def _check_embeddings(place: Host) -> tuple[CheckedFile, ...]:
     fault = find_embeddings_fault(options, workspace=place.workspace, environ=place.environ)
     if fault is None:
         return (CheckedFile("embeddings", path),) if path else ()
-    message = f"Skills are ranked by words alone: {fault.message}"
+    message = f"Skills are ranked by words only: {fault.message}"
     problem = Problem(severity="warning", code="embeddings_unavailable", message=message, file=path, hint=fault.hint)
     return (CheckedFile("embeddings", path, (problem,)),)
 
