@@ -25,7 +25,7 @@ SHARED_OPTIONS = {"--json": "Print JSON.", "--config": "Settings file to use."}
 SETTINGS_HEAD = """# Settings
 
 Every key of `agent.yaml`. The environment variable of a key is `AGENT_` and the key in capitals: `runtime.max_turns` is
-`AGENT_RUNTIME_MAX_TURNS`. See [configuration](../definitions/configuration.md).
+`AGENT_RUNTIME_MAX_TURNS`. See [configuration](../configuration.md).
 """
 
 

@@ -32,7 +32,7 @@ def test_every_page_stands_in_the_navigation() -> None:
 def test_files_that_pages_for_contributors_name_exist() -> None:
     """Paths stand in back quotes, from the root or from `src/metier`; capitals are placeholders."""
     missing: list[str] = []
-    for page in ("AGENTS.md", "CONTRIBUTING.md", "docs/contributing/architecture.md", "docs/contributing/testing.md"):
+    for page in ("AGENTS.md", "CONTRIBUTING.md", "docs/contributing/architecture.md", "docs/testing.md"):
         for named in re.findall(r"`([a-z.][\w.-]*/[\w./-]*)`", (ROOT / page).read_text("utf-8")):
             is_there = (ROOT / named).exists() or (ROOT / "src/metier" / named).exists()
             if not is_there and not re.search(r"[A-Z]{4}", named):

@@ -146,7 +146,7 @@ def test_missing_programs_are_named_where_they_cannot_be_installed(tmp_path: Pat
 @pytest.mark.parametrize("gate", ["ruff", "basedpyright", "lint-imports", "pytest"])
 def test_gates_start_through_uv_and_write_no_lock_file(gate: str) -> None:
     uv = Path(sys.executable).parent / "uv"
-    assert f"$ uv run {gate}" in (ROOT / "docs/contributing/testing.md").read_text(encoding="utf-8")
+    assert f"$ uv run {gate}" in (ROOT / "docs/testing.md").read_text(encoding="utf-8")
 
     done = run([uv, "run", gate, "--help"], ROOT, UV_NO_SYNC="1")
 

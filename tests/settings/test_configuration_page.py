@@ -1,4 +1,4 @@
-"""The examples of `docs/definitions/configuration.md` are true."""
+"""The examples of `docs/configuration.md` are true."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from metier.cli.main import run
 from metier.settings.environment import OLDER_NAMES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "definitions" / "configuration.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
