@@ -150,7 +150,7 @@ def test_no_mode_writes_files_that_run_by_themselves_also_not_through_a_link(
         for _ in range(2):
             terminal.wait_for("[?]:")
             terminal.type("n")
-            terminal.wait_for("Why not?")
+            terminal.wait_for("Reason (the model sees it)")
             terminal.type(ENTER)
         terminal.wait_for("Done.")
         terminal.type(CTRL_D)
@@ -182,7 +182,7 @@ def test_always_in_a_conversation_does_not_reach_a_link_to_a_file_that_runs_by_i
         terminal.type("More" + ENTER)
         terminal.wait_for("[?]:")
         terminal.type("n")
-        terminal.wait_for("Why not?")
+        terminal.wait_for("Reason (the model sees it)")
         terminal.type(ENTER)
         terminal.wait_for("Second.")
         terminal.type(CTRL_D)
