@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from api_reference import render_http, render_python
-from house import render_house
+from layers import render_layers
 from llms import render_llms
 from program_starts import render_page
 from pydantic import BaseModel
@@ -52,7 +52,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/exit-codes.md": render_exit_codes,
         "reference/http.md": render_http,
         "reference/python.md": render_python,
-        "house.svg": render_house,
+        "layers.svg": render_layers,
         "llms.txt": render_llms,
         "contributing/programs.md": render_page,
     }

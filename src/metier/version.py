@@ -1,3 +1,3 @@
-"""The version of this package. A module of its own: rooms that name it do not import the public door."""
+"""The version of this package, without importing the public API."""
 
 __version__ = "0.2.0"

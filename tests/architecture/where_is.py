@@ -34,7 +34,7 @@ ANSWERS = (
     Answer("Where do events become what a person sees of a run?", "views/fold.py", "def "),
     Answer("Where is the HTTP server put together?", "server/app.py", "def create_app("),
     Answer("Where are the pages of approvals in the console?", "server/console/inbox_pages.py", "def "),
-    Answer("Where does an editor's session become runs?", "doors/acp/session.py", "class "),
+    Answer("Where does an editor's session become runs?", "protocols/acp/session.py", "class "),
     Answer("Where is a check of an eval graded?", "evals/grading.py", "def grade("),
     Answer("Where does a command read runs without what drives them?", "runtime/run_store.py", "async def open_runs("),
     Answer("Which options do several commands share?", "cli/shared/options.py", "Config = "),

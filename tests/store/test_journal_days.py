@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from metier.doors.a2a.task_mapping import RUN_PREFIX
 from metier.ids import CHILD
+from metier.protocols.a2a.task_mapping import RUN_PREFIX
 from metier.store.base import checksum_of
 from metier.store.postgres.database import Address
 from metier.store.postgres.schema import MIGRATIONS, migrate

@@ -248,7 +248,7 @@ def serve(*, config: Config = None) -> int:
     if find_spec("mcp") is None:
         raise UsageError("Serving MCP needs the package 'mcp'", hint=hint_extra("mcp"))
     place = open_place(config)
-    exit_code: int = importlib.import_module("metier.doors.mcp.stdio").serve_stdio(place)
+    exit_code: int = importlib.import_module("metier.protocols.mcp.stdio").serve_stdio(place)
     return exit_code
 
 

@@ -86,7 +86,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "worker": LazyCommand("metier.worker.command", "Start a worker for background runs", ADVANCED),
     "notify": LazyCommand("notify", "List and send notifications", ADVANCED),
     "plugins": LazyCommand("plugins", "List installed plugins", ADVANCED),
-    "acp": LazyCommand("metier.doors.acp.command", "Serve an editor over the Agent Client Protocol", ADVANCED),
+    "acp": LazyCommand("metier.protocols.acp.command", "Serve an editor over the Agent Client Protocol", ADVANCED),
     "redact": LazyCommand("redact", "Redact secrets in a text", ADVANCED),
     "completion": LazyCommand("completion", "Print a shell completion script", ADVANCED),
     "help": LazyCommand("help.command", "Show help for a command", ADVANCED),

@@ -18,8 +18,8 @@ MOUNTS: tuple[str, ...] = (
     "metier.server.login",
     "metier.server.decision_pages",
     "metier.server.console.pages",
-    "metier.doors.a2a.mount",
-    "metier.doors.mcp.mount",
+    "metier.protocols.a2a.mount",
+    "metier.protocols.mcp.mount",
 )
 """In this order: of two routes for one path the first answers."""
 

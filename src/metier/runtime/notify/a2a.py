@@ -114,7 +114,7 @@ def _name_decider(status: RunStatus, base_url: str) -> str:
     where = f"{base_url}/" if base_url else "the inbox of the server"
     asking = next(iter(status.approval_ids), "")
     command = f"agent approvals approve {asking}" if asking else f"agent resume {status.waiting.run_id}"
-    return f"A person must decide before this goes on, at {where} or with `{command}`. This door cannot decide it."
+    return f"A person must decide before this goes on, at {where} or with `{command}`. A2A clients can't decide it."
 
 
 # The credentials of a receiver stay in its row: they are neither in a message nor in a journal.

@@ -83,22 +83,22 @@ def identify_store(place: Host) -> str:
 
 # An ID can be read in a listing; a handle cannot be made up. So a peer reaches only the runs that were started for
 # it, even after the process that issued the handle is gone.
-def issue_handle(place: Host, run_id: str, *, door: str) -> str:
+def issue_handle(place: Host, run_id: str, *, protocol: str) -> str:
     """Raises `StoreUnavailable` where this user has no place for a key."""
-    return f"{run_id}.{_sign_handle(place, run_id, door=door, secret=load_store_secrets(place)[0])}"
+    return f"{run_id}.{_sign_handle(place, run_id, protocol=protocol, secret=load_store_secrets(place)[0])}"
 
 
-def read_handle(place: Host, handle: str, *, door: str) -> str | None:
-    """The id of the run; nothing for a handle that was not issued here, for this door. Raises `StoreUnavailable`."""
+def read_handle(place: Host, handle: str, *, protocol: str) -> str | None:
+    """Return the run's ID, or None for a handle that was not issued for this protocol. Raises `StoreUnavailable`."""
     run_id, separator, signature = handle.rpartition(".")
     if not separator or not run_id or len(handle) > _MAX_HANDLE_CHARACTERS or not handle.isascii():
         return None
-    wanted = [_sign_handle(place, run_id, door=door, secret=secret) for secret in load_store_secrets(place)]
+    wanted = [_sign_handle(place, run_id, protocol=protocol, secret=secret) for secret in load_store_secrets(place)]
     return run_id if any(hmac.compare_digest(each, signature) for each in wanted) else None
 
 
-def _sign_handle(place: Host, run_id: str, *, door: str, secret: bytes) -> str:
-    words = json.dumps(["metier run handle 1", door, run_id, identify_store(place)])
+def _sign_handle(place: Host, run_id: str, *, protocol: str, secret: bytes) -> str:
+    words = json.dumps(["metier run handle 1", protocol, run_id, identify_store(place)])
     return hmac.digest(secret, words.encode(), "sha256").hex()[:_SIGNATURE_CHARACTERS]
 
 

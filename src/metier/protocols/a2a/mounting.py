@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from metier.doors.a2a.card import REST, RPC, build_card
-from metier.doors.a2a.handler import CALLER, DoorState, RunTasks
-from metier.doors.a2a.task_mapping import Caller
 from metier.errors import MetierError, UsageError
+from metier.protocols.a2a.card import REST, RPC, build_card
+from metier.protocols.a2a.handler import CALLER, DoorState, RunTasks
+from metier.protocols.a2a.task_mapping import Caller
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import find_agent_file
 from metier.telemetry.otel.trace_context import HEADER

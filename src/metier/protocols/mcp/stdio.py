@@ -7,8 +7,8 @@ from collections.abc import Callable
 import anyio
 from mcp.server.stdio import stdio_server
 
-from metier.doors.mcp.server import build_server, opened_door
 from metier.errors import unwrapped
+from metier.protocols.mcp.server import build_server, opened_door
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
@@ -34,8 +34,8 @@ async def _serve(place: Host, report: Callable[[str], None]) -> None:
     with unwrapped(), using_plugins(place, report=report) as extended:
         async with (
             open_runtime(extended) as runtime,
-            opened_door(runtime, report=report) as door,
+            opened_door(runtime, report=report) as endpoint,
             stdio_server() as (received, sent),
         ):
-            server = build_server(door)
+            server = build_server(endpoint)
             await server.run(received, sent, server.create_initialization_options())

@@ -293,7 +293,7 @@ def test_initialize_is_answered_before_the_runtime_is_loaded(workspace: Workspac
     )
 
     assert json.loads(done.stdout)["result"]["protocolVersion"] == 1
-    assert "metier.doors.acp" in done.stderr
+    assert "metier.protocols.acp" in done.stderr
     assert "metier.runtime.runs" not in done.stderr
 
 

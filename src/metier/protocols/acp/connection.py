@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import anyio
 from anyio.abc import TaskGroup
 
-logger = logging.getLogger("metier.doors")
+logger = logging.getLogger("metier.protocols")
 
 LONGEST_LINE = 20_000_000
 """Bytes of one message: pictures are part of it."""

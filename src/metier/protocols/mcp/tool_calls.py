@@ -15,13 +15,21 @@ from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.task import FILE_NAME, TaskDefinition, load_task
-from metier.doors.driven_runs import Drive, list_steps
-from metier.doors.mcp.call_results import build_error, build_result, describe_waiting
-from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, get_user, name_prefix, read_client
-from metier.doors.mcp.tasks import answer_question, build_form, build_requests, describe_task
 from metier.engine.delegation.orders import read_output_schema
 from metier.engine.delegation.partners import InputSpec, read_inputs
 from metier.errors import MetierError, UsageError
+from metier.protocols.driven_runs import Drive, list_steps
+from metier.protocols.mcp.call_results import build_error, build_result, describe_waiting
+from metier.protocols.mcp.endpoint import (
+    Client,
+    Context,
+    McpEndpoint,
+    build_missing_tasks,
+    get_user,
+    name_prefix,
+    read_client,
+)
+from metier.protocols.mcp.tasks import answer_question, build_form, build_requests, describe_task
 from metier.runtime.child_runs import request_task
 from metier.runtime.requests import RunRequest
 from metier.runtime.status import RunStatus
@@ -56,24 +64,24 @@ class ServedTool(Struct, frozen=True, kw_only=True):
 
     spec: types.Tool
     task_id: str = ""
-    """The task definition; empty for the tools of the door itself."""
+    """The task definition; empty for the tools of the endpoint itself."""
     support: Support = "optional"
 
 
-def list_tools(door: McpDoor) -> tuple[ServedTool, ...]:
+def list_tools(endpoint: McpEndpoint) -> tuple[ServedTool, ...]:
     """As the files of the workspace stand now. A task that cannot be read is left out; `agent check` says why."""
     found: dict[str, ServedTool] = {}
-    for each in (_build_run(door), _build_run_result(), *(_build_task(task) for task in _find_tasks(door))):
+    for each in (_build_run(endpoint), _build_run_result(), *(_build_task(task) for task in _find_tasks(endpoint))):
         found.setdefault(each.spec.name, each)
     return tuple(found.values())
 
 
-def find_tool(door: McpDoor, name: str) -> ServedTool | None:
-    return next((tool for tool in list_tools(door) if tool.spec.name == name), None)
+def find_tool(endpoint: McpEndpoint, name: str) -> ServedTool | None:
+    return next((tool for tool in list_tools(endpoint) if tool.spec.name == name), None)
 
 
-def _find_tasks(door: McpDoor) -> list[TaskDefinition]:
-    listed = list_definitions(door.place.workspace, "tasks", FILE_NAME).values()
+def _find_tasks(endpoint: McpEndpoint) -> list[TaskDefinition]:
+    listed = list_definitions(endpoint.place.workspace, "tasks", FILE_NAME).values()
     readings = [load_task(Path(each.path), id=each.id, within=each.within) for each in listed]
     return sorted((reading.task for reading in readings if reading.task is not None), key=lambda task: task.id)
 
@@ -119,8 +127,8 @@ def _build_input(item: InputSpec) -> JsonValue:
     return built
 
 
-def _build_run(door: McpDoor) -> ServedTool:
-    agents = sorted(each.id for each in list_definitions(door.place.workspace, "agents", AGENT_FILE).values())
+def _build_run(endpoint: McpEndpoint) -> ServedTool:
+    agents = sorted(each.id for each in list_definitions(endpoint.place.workspace, "agents", AGENT_FILE).values())
     agent: dict[str, JsonValue] = {"type": "string", "description": "The agent that does it; without one, the default."}
     if agents:
         agent["enum"] = [*agents[:MOST_AGENTS]]
@@ -165,57 +173,63 @@ def _build_run_result() -> ServedTool:
 type CallOutcome = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
-async def call_tool(door: McpDoor, ctx: Context, params: types.CallToolRequestParams) -> CallOutcome:
+async def call_tool(endpoint: McpEndpoint, ctx: Context, params: types.CallToolRequestParams) -> CallOutcome:
     """Raises `MCPError` for a tool that is not there; what the model did wrong is a result that says so."""
-    tool = find_tool(door, params.name)
+    tool = find_tool(endpoint, params.name)
     if tool is None:
-        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {door.clean.text(params.name[:200])}")
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {endpoint.clean.text(params.name[:200])}")
     client = read_client(ctx)
     if tool.support == "required" and not client.has_tasks:
         raise build_missing_tasks()
     try:
-        run_id = await _open_run(door, ctx, params, tool=tool, client=client)
-        return await _answer(door, ctx, run_id, client=client, tool=tool)
+        run_id = await _open_run(endpoint, ctx, params, tool=tool, client=client)
+        return await _answer(endpoint, ctx, run_id, client=client, tool=tool)
     except MetierError as error:
         problems = [problem.render() for problem in getattr(error, "problems", ())]
-        return build_error(door.clean.text("\n".join([error.sentence, *problems])))
+        return build_error(endpoint.clean.text("\n".join([error.sentence, *problems])))
 
 
 async def _open_run(
-    door: McpDoor, ctx: Context, params: types.CallToolRequestParams, *, tool: ServedTool, client: Client
+    endpoint: McpEndpoint, ctx: Context, params: types.CallToolRequestParams, *, tool: ServedTool, client: Client
 ) -> str:
     """The run that the call is about: a new one, or the one that its request state or its handle names."""
     if params.request_state is not None:
-        return await _take_up(door, ctx, params.request_state, responses=params.input_responses or {}, client=client)
+        return await _take_up(
+            endpoint, ctx, params.request_state, responses=params.input_responses or {}, client=client
+        )
     arguments = _check_arguments(tool, params.arguments or {})
     if tool.spec.name == RUN_RESULT:
-        run_id = await door.read_task_id(ctx, str(arguments["run"]))
-        await door.runs.claim(run_id)
+        run_id = await endpoint.read_task_id(ctx, str(arguments["run"]))
+        await endpoint.runs.claim(run_id)
         return run_id
     trace_parent = str(dict(params.meta or {}).get(HEADER, ""))
-    request = replace(_build_request(door, tool, arguments), trace_parent=trace_parent, run_id=_build_run_id(door, ctx))
-    return (await door.runs.begin(request)).run_id
+    request = replace(
+        _build_request(endpoint, tool, arguments), trace_parent=trace_parent, run_id=_build_run_id(endpoint, ctx)
+    )
+    return (await endpoint.runs.begin(request)).run_id
 
 
-def _build_run_id(door: McpDoor, ctx: Context) -> str:
+def _build_run_id(endpoint: McpEndpoint, ctx: Context) -> str:
     """An id that tells whose run it is; empty over stdio, where the runtime chooses it."""
     user = get_user(ctx)
-    place = door.place
+    place = endpoint.place
     return f"{name_prefix(user)}{place.ids.run_id(place.clock.now())}" if user is not None else ""
 
 
-async def _take_up(door: McpDoor, ctx: Context, state: str, *, responses: types.InputResponses, client: Client) -> str:
+async def _take_up(
+    endpoint: McpEndpoint, ctx: Context, state: str, *, responses: types.InputResponses, client: Client
+) -> str:
     """A call that is sent again with the answers that were asked for: its state is the signed handle of the run."""
-    request_id, run_id = await door.read_request_state(ctx, state)
-    status = await door.runtime.get_status(run_id)
+    request_id, run_id = await endpoint.read_request_state(ctx, state)
+    status = await endpoint.runtime.get_status(run_id)
     asked = status.question
     if asked is not None and asked.request_id != request_id:
         return run_id  # an answer that came twice; the run asks something else meanwhile
     given = responses.get(asked.request_id) if status.is_asking and asked is not None else None
     if given is not None:
-        await answer_question(door, status, given.model_dump(by_alias=True), client=client)
+        await answer_question(endpoint, status, given.model_dump(by_alias=True), client=client)
     else:
-        await door.runs.claim(run_id)
+        await endpoint.runs.claim(run_id)
     return run_id
 
 
@@ -233,9 +247,9 @@ def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, J
     return arguments
 
 
-def _build_request(door: McpDoor, tool: ServedTool, arguments: dict[str, JsonValue]) -> RunRequest:
+def _build_request(endpoint: McpEndpoint, tool: ServedTool, arguments: dict[str, JsonValue]) -> RunRequest:
     if tool.task_id:
-        return request_task(door.place, tool.task_id, arguments)
+        return request_task(endpoint.place, tool.task_id, arguments)
     assert tool.spec.name == RUN
     schema = arguments.get("output_schema")
     return RunRequest(
@@ -246,54 +260,54 @@ def _build_request(door: McpDoor, tool: ServedTool, arguments: dict[str, JsonVal
     )
 
 
-async def _answer(door: McpDoor, ctx: Context, run_id: str, *, client: Client, tool: ServedTool) -> CallOutcome:
+async def _answer(endpoint: McpEndpoint, ctx: Context, run_id: str, *, client: Client, tool: ServedTool) -> CallOutcome:
     is_task = client.has_tasks and tool.support != "never" and tool.spec.name != RUN_RESULT
     if is_task:
-        drive = door.runs.find(run_id)
+        drive = endpoint.runs.find(run_id)
         if tool.support == "optional" and drive is not None:
             with anyio.move_on_after(QUICK_SECONDS):
                 await drive.ended.wait()
-        status = await door.runtime.get_status(run_id)
+        status = await endpoint.runtime.get_status(run_id)
         if not status.is_over or tool.support == "required":
-            row = await door.runtime.find(run_id)
-            return {"resultType": "task", **describe_task(door, row, status, client=client)}
-        return build_result(door, status)
-    return await _wait(door, ctx, run_id, client=client)
+            row = await endpoint.runtime.find(run_id)
+            return {"resultType": "task", **describe_task(endpoint, row, status, client=client)}
+        return build_result(endpoint, status)
+    return await _wait(endpoint, ctx, run_id, client=client)
 
 
-async def _wait(door: McpDoor, ctx: Context, run_id: str, *, client: Client) -> CallOutcome:
+async def _wait(endpoint: McpEndpoint, ctx: Context, run_id: str, *, client: Client) -> CallOutcome:
     """Until the run ends or waits; questions are put to the client where it can be asked."""
     while True:
-        if (drive := door.runs.find(run_id)) is not None:
+        if (drive := endpoint.runs.find(run_id)) is not None:
             await _report_progress(ctx, drive)
-        status = await door.runtime.get_status(run_id)
+        status = await endpoint.runtime.get_status(run_id)
         if not status.is_asking or not client.has_forms:
-            return _conclude(door, status)
+            return _conclude(endpoint, status)
         if client.is_modern:
-            requests = build_requests(door, status, client=client)
-            state = door.issue_request_state(next(iter(requests)), run_id)
+            requests = build_requests(endpoint, status, client=client)
+            state = endpoint.issue_request_state(next(iter(requests)), run_id)
             return types.InputRequiredResult(input_requests=requests, request_state=state)
-        if not client.can_be_asked or not await _elicit(door, ctx, status, client=client):
-            return _conclude(door, status)
+        if not client.can_be_asked or not await _elicit(endpoint, ctx, status, client=client):
+            return _conclude(endpoint, status)
 
 
-def _conclude(door: McpDoor, status: RunStatus) -> types.CallToolResult:
+def _conclude(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:
     if status.is_over:
-        return build_result(door, status)
-    handle = door.issue_task_id(status.run_id)
-    waiting = describe_waiting(door, status) or "The run goes on elsewhere."
+        return build_result(endpoint, status)
+    handle = endpoint.issue_task_id(status.run_id)
+    waiting = describe_waiting(endpoint, status) or "The run goes on elsewhere."
     return build_error(f'{waiting} Afterwards call {RUN_RESULT} with run "{handle}".')
 
 
-async def _elicit(door: McpDoor, ctx: Context, status: RunStatus, *, client: Client) -> bool:
+async def _elicit(endpoint: McpEndpoint, ctx: Context, status: RunStatus, *, client: Client) -> bool:
     """Ask over the open connection; False where the client did not answer."""
     asked = status.question
     assert asked is not None
-    form = build_form(door, asked)
+    form = build_form(endpoint, asked)
     given = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
     if given.action != "accept":
         return False
-    await answer_question(door, status, given.model_dump(by_alias=True), client=client)
+    await answer_question(endpoint, status, given.model_dump(by_alias=True), client=client)
     return True
 
 

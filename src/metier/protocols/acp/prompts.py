@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from metier.doors.acp.connection import INVALID_PARAMS, Params, Refusal
+from metier.protocols.acp.connection import INVALID_PARAMS, Params, Refusal
 from metier.runtime.attachments import GivenFile
 from metier.tools.media import find_media_type
 

@@ -399,7 +399,7 @@ async def test_a_hostile_client_gets_errors_and_the_next_request_an_answer(
 
     assert huge["error"]["code"] == unknown["error"]["code"] == -32602
     assert len(refused) == 14
-    assert "which is the most at a time" in get_text(refused[0])
+    assert "the maximum at a time" in get_text(refused[0])
     assert get_text(last) == "Still here."
 
 

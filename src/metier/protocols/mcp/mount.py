@@ -1,4 +1,4 @@
-"""The entry in the server's table of mounts. Without the extra `mcp` there is no door, and nothing is imported."""
+"""The entry in the server's table of mounts. Without the extra `mcp` there is no endpoint, and nothing is imported."""
 
 import importlib
 import logging
@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from metier.runtime.runs import Runtime
 
-logger = logging.getLogger("metier.doors")
+logger = logging.getLogger("metier.protocols")
 
 PATH = "/mcp"
 
@@ -36,13 +36,13 @@ def mount(app: Starlette, state: ServerDoor) -> Callable[[], AbstractAsyncContex
     """Who calls was checked before: the guard of the server takes tokens only at this path, and knows its hosts."""
     if find_spec("mcp") is None:
         return None
-    door = _Forward(state)
-    app.router.routes.append(Route(PATH, endpoint=door))
-    return door.serving
+    endpoint = _Forward(state)
+    app.router.routes.append(Route(PATH, endpoint=endpoint))
+    return endpoint.serving
 
 
 class _Forward:
-    """Hands requests to the door, which is open while the server serves."""
+    """Hands requests to the endpoint, which is open while the server serves."""
 
     def __init__(self, state: ServerDoor) -> None:
         self._state = state
@@ -57,11 +57,11 @@ class _Forward:
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
-        server: Any = importlib.import_module("metier.doors.mcp.server")
-        http: Any = importlib.import_module("metier.doors.mcp.http")
+        server: Any = importlib.import_module("metier.protocols.mcp.server")
+        http: Any = importlib.import_module("metier.protocols.mcp.http")
         async with (
-            server.opened_door(self._state.runtime, link=self._link, report=logger.warning) as door,
-            http.opened_http(door, hosts=None) as self._app,
+            server.opened_door(self._state.runtime, link=self._link, report=logger.warning) as endpoint,
+            http.opened_http(endpoint, hosts=None) as self._app,
         ):
             yield
 

@@ -11,21 +11,21 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 from starlette.requests import HTTPConnection
 
-from metier.doors.driven_runs import DrivenRuns
+from metier.protocols.driven_runs import DrivenRuns
 from metier.runtime.host import Host
 from metier.runtime.records.signatures import issue_handle, read_handle
 from metier.runtime.runs import Runtime
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Cleaner
 
-DOOR = "mcp"
+PROTOCOL = "mcp"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
 
 type Context = ServerRequestContext[object, object]
 
 
-class McpDoor(Struct, frozen=True, kw_only=True):
+class McpEndpoint(Struct, frozen=True, kw_only=True):
     runs: DrivenRuns
     clean: Cleaner
     """For text that people and models read: no secrets, nothing that a terminal obeys."""
@@ -43,23 +43,23 @@ class McpDoor(Struct, frozen=True, kw_only=True):
         return self.runtime.place
 
     def issue_task_id(self, run_id: str) -> str:
-        return issue_handle(self.place, run_id, door=DOOR)
+        return issue_handle(self.place, run_id, protocol=PROTOCOL)
 
     def issue_request_state(self, request_id: str, run_id: str) -> str:
         """What a call that is sent again with an answer carries: the run, and the question that is answered."""
-        return f"{request_id}:{issue_handle(self.place, run_id, door=f'{DOOR} {request_id}')}"
+        return f"{request_id}:{issue_handle(self.place, run_id, protocol=f'{PROTOCOL} {request_id}')}"
 
     async def read_request_state(self, ctx: Context, state: str) -> tuple[str, str]:
         """The question and the run. Raises `MCPError` as `read_task_id` does."""
         request_id, _, handle = state.rpartition(":")
-        run_id = read_handle(self.place, handle, door=f"{DOOR} {request_id}")
+        run_id = read_handle(self.place, handle, protocol=f"{PROTOCOL} {request_id}")
         if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="The request state was not issued here")
         return request_id, run_id
 
     async def read_task_id(self, ctx: Context, task_id: str) -> str:
         """The run behind it. Raises `MCPError` for one that was not issued here, or that the caller may not read."""
-        run_id = read_handle(self.place, task_id, door=DOOR)
+        run_id = read_handle(self.place, task_id, protocol=PROTOCOL)
         if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="There is no such task")
         return run_id
@@ -87,7 +87,7 @@ def get_user(ctx: Context) -> HttpUser | None:
 
 def name_prefix(user: HttpUser) -> str:
     """The prefix of the ids of all runs that this user started over MCP."""
-    return f"{DOOR}-{hashlib.sha256(user.name.encode()).hexdigest()[:12]}-"
+    return f"{PROTOCOL}-{hashlib.sha256(user.name.encode()).hexdigest()[:12]}-"
 
 
 def readable_prefix(ctx: Context) -> str:
@@ -96,12 +96,12 @@ def readable_prefix(ctx: Context) -> str:
     return "" if user is None or user.role != "peer" or user.has("read") else name_prefix(user)
 
 
-async def is_readable(door: McpDoor, ctx: Context, run_id: str) -> bool:
+async def is_readable(endpoint: McpEndpoint, ctx: Context, run_id: str) -> bool:
     """Whether the caller may read a run: one of its own, or a child of one."""
     prefix = readable_prefix(ctx)
-    row = await door.runtime.store.find_run(run_id)
+    row = await endpoint.runtime.store.find_run(run_id)
     while row is not None and not row.run_id.startswith(prefix) and row.parent_run_id:
-        row = await door.runtime.store.find_run(row.parent_run_id)
+        row = await endpoint.runtime.store.find_run(row.parent_run_id)
     return row is not None and row.run_id.startswith(prefix)
 
 

@@ -12,11 +12,11 @@ from mcp.shared.exceptions import MCPError
 from pydantic import Field
 from starlette.requests import HTTPConnection
 
-from metier.doors.driven_runs import list_steps
-from metier.doors.forms import build_schema, read_values
-from metier.doors.mcp.call_results import build_fault, build_result, describe_fault, describe_waiting, is_host_fault
-from metier.doors.mcp.door import Client, Context, McpDoor, build_missing_tasks, read_client
 from metier.errors import MetierError
+from metier.protocols.driven_runs import list_steps
+from metier.protocols.forms import build_schema, read_values
+from metier.protocols.mcp.call_results import build_fault, build_result, describe_fault, describe_waiting, is_host_fault
+from metier.protocols.mcp.endpoint import Client, Context, McpEndpoint, build_missing_tasks, read_client
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.status import RunStatus
 from metier.store.base import RunRow
@@ -28,11 +28,11 @@ LONGEST_INPUT = 100
 """Answers in one update."""
 
 
-def build_form(door: McpDoor, asked: UserQuestion) -> types.ElicitRequestFormParams:
+def build_form(endpoint: McpEndpoint, asked: UserQuestion) -> types.ElicitRequestFormParams:
     """The question with one field for each value that it asks for."""
-    schema = door.clean.value(build_schema(asked))
+    schema = endpoint.clean.value(build_schema(asked))
     assert isinstance(schema, dict)
-    return types.ElicitRequestFormParams(message=door.clean.text(asked.text), requested_schema=schema)
+    return types.ElicitRequestFormParams(message=endpoint.clean.text(asked.text), requested_schema=schema)
 
 
 class TaskParams(types.RequestParams):
@@ -43,44 +43,44 @@ class UpdateParams(TaskParams):
     input_responses: dict[str, Any] = Field(alias="inputResponses", max_length=LONGEST_INPUT)
 
 
-async def get_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str, Any]:
+async def get_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> dict[str, Any]:
     """`tasks/get`. A run whose driver is gone is driven on from here."""
     client = _check_client(ctx, params.task_id)
-    run_id = await door.read_task_id(ctx, params.task_id)
-    row = await _find_row(door, run_id)
+    run_id = await endpoint.read_task_id(ctx, params.task_id)
+    row = await _find_row(endpoint, run_id)
     with suppress(LeaseHeld):
-        await door.runs.claim(run_id)
-    status = await door.runtime.get_status(run_id)
+        await endpoint.runs.claim(run_id)
+    status = await endpoint.runtime.get_status(run_id)
     return {
-        **describe_task(door, row, status, client=client),
-        **_describe_detail(door, status, client),
+        **describe_task(endpoint, row, status, client=client),
+        **_describe_detail(endpoint, status, client),
         "resultType": "complete",
     }
 
 
-async def update_task(door: McpDoor, ctx: Context, params: UpdateParams) -> dict[str, Any]:
+async def update_task(endpoint: McpEndpoint, ctx: Context, params: UpdateParams) -> dict[str, Any]:
     """`tasks/update`: the answer to a question. Answers to what is not asked are passed over."""
     client = _check_client(ctx, params.task_id)
-    run_id = await door.read_task_id(ctx, params.task_id)
-    await _find_row(door, run_id)
-    status = await door.runtime.get_status(run_id)
+    run_id = await endpoint.read_task_id(ctx, params.task_id)
+    await _find_row(endpoint, run_id)
+    status = await endpoint.runtime.get_status(run_id)
     asked = status.question
     given = params.input_responses.get(asked.request_id) if status.is_asking and asked is not None else None
     if given is not None:
-        await answer_question(door, status, given, client=client)
+        await answer_question(endpoint, status, given, client=client)
     return {"resultType": "complete"}
 
 
-async def cancel_task(door: McpDoor, ctx: Context, params: TaskParams) -> dict[str, Any]:
+async def cancel_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> dict[str, Any]:
     """`tasks/cancel`. A run that has ended is left as it is."""
     client = _check_client(ctx, params.task_id)
-    run_id = await door.read_task_id(ctx, params.task_id)
-    await _find_row(door, run_id)
-    await door.runtime.cancel(run_id, by=client.answered_by)
+    run_id = await endpoint.read_task_id(ctx, params.task_id)
+    await _find_row(endpoint, run_id)
+    await endpoint.runtime.cancel(run_id, by=client.answered_by)
     return {"resultType": "complete"}
 
 
-async def answer_question(door: McpDoor, status: RunStatus, given: object, *, client: Client) -> None:
+async def answer_question(endpoint: McpEndpoint, status: RunStatus, given: object, *, client: Client) -> None:
     """Take the answer in and continue. A client that declines leaves the run waiting. Raises `MCPError`."""
     asked = status.question
     assert asked is not None, "called where a run asks"
@@ -93,70 +93,70 @@ async def answer_question(door: McpDoor, status: RunStatus, given: object, *, cl
     answer = Answer(values=read_values(asked, response.content), by=client.answered_by)
     try:
         check_answer(status, answer)
-        await door.runs.go_on(status.run_id, answer)
+        await endpoint.runs.go_on(status.run_id, answer)
     except MetierError as error:
-        raise MCPError(code=types.INVALID_PARAMS, message=door.clean.text(error.sentence)) from error
+        raise MCPError(code=types.INVALID_PARAMS, message=endpoint.clean.text(error.sentence)) from error
 
 
-def describe_task(door: McpDoor, row: RunRow, status: RunStatus, *, client: Client) -> dict[str, Any]:
+def describe_task(endpoint: McpEndpoint, row: RunRow, status: RunStatus, *, client: Client) -> dict[str, Any]:
     """The fields that every answer about a task has."""
     described: dict[str, Any] = {
-        "taskId": door.issue_task_id(row.run_id),
-        "status": _find_status(door, status, client),
+        "taskId": endpoint.issue_task_id(row.run_id),
+        "status": _find_status(endpoint, status, client),
         "createdAt": _format_time(row.created_at),
         "lastUpdatedAt": _format_time(row.updated_at),
         # A run stays until its owner deletes it.
         "ttlMs": None,
         "pollIntervalMs": POLL_INTERVAL_MS,
     }
-    if message := _describe(door, status):
+    if message := _describe(endpoint, status):
         described["statusMessage"] = message
     return described
 
 
-def _find_status(door: McpDoor, status: RunStatus, client: Client) -> str:
+def _find_status(endpoint: McpEndpoint, status: RunStatus, client: Client) -> str:
     if status.is_over:
         if is_host_fault(status):
             return "failed"
         return "cancelled" if status.status == "canceled" else "completed"
-    has_link = bool(status.approval_ids) and door.link is not None and client.has_links
+    has_link = bool(status.approval_ids) and endpoint.link is not None and client.has_links
     return "input_required" if status.is_asking or has_link else "working"
 
 
-def _describe(door: McpDoor, status: RunStatus) -> str:
+def _describe(endpoint: McpEndpoint, status: RunStatus) -> str:
     if status.is_over:
-        return door.clean.text(describe_fault(status)) if status.status != "completed" else ""
-    drive = door.runs.find(status.run_id)
+        return endpoint.clean.text(describe_fault(status)) if status.status != "completed" else ""
+    drive = endpoint.runs.find(status.run_id)
     steps = list_steps(drive.view) if drive is not None else []
     doing = f"{steps[-1].tool} {steps[-1].line}".strip() if steps else ""
-    return describe_waiting(door, status) or doing
+    return describe_waiting(endpoint, status) or doing
 
 
-def _describe_detail(door: McpDoor, status: RunStatus, client: Client) -> dict[str, Any]:
-    match _find_status(door, status, client):
+def _describe_detail(endpoint: McpEndpoint, status: RunStatus, client: Client) -> dict[str, Any]:
+    match _find_status(endpoint, status, client):
         case "completed":
-            result = build_result(door, status)
+            result = build_result(endpoint, status)
             return {"result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
         case "failed":
-            error = build_fault(door, status).error
+            error = build_fault(endpoint, status).error
             return {"error": error.model_dump(by_alias=True, mode="json", exclude_none=True)}
         case "input_required":
-            requests = build_requests(door, status, client=client)
+            requests = build_requests(endpoint, status, client=client)
             return {"inputRequests": _dump_requests(requests)}
         case _:
             return {}
 
 
-def build_requests(door: McpDoor, status: RunStatus, *, client: Client) -> types.InputRequests:
+def build_requests(endpoint: McpEndpoint, status: RunStatus, *, client: Client) -> types.InputRequests:
     """A question as a form. An approval only as the address of the page where a user decides it."""
     asked = status.question
     if status.is_asking and asked is not None:
-        return {asked.request_id: types.ElicitRequest(params=build_form(door, asked))}
-    if door.link is None or not client.has_links:
+        return {asked.request_id: types.ElicitRequest(params=build_form(endpoint, asked))}
+    if endpoint.link is None or not client.has_links:
         return {}
-    message = describe_waiting(door, status)
+    message = describe_waiting(endpoint, status)
     return {
-        each: types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=door.link(each)))
+        each: types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=endpoint.link(each)))
         for each in status.approval_ids
     }
 
@@ -177,9 +177,9 @@ def _check_client(ctx: Context, task_id: str) -> Client:
     return client
 
 
-async def _find_row(door: McpDoor, run_id: str) -> RunRow:
+async def _find_row(endpoint: McpEndpoint, run_id: str) -> RunRow:
     try:
-        return await door.runtime.find(run_id)
+        return await endpoint.runtime.find(run_id)
     except RunUnknown as error:
         raise MCPError(code=types.INVALID_PARAMS, message="There is no such task any more") from error
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from metier.doors.a2a.mounting import ServerDoor
+    from metier.protocols.a2a.mounting import ServerDoor
 
 
 def mount(app: "Starlette", state: "ServerDoor") -> None:
     if find_spec("a2a") is None:
         return
-    from metier.doors.a2a.mounting import mount_routes
+    from metier.protocols.a2a.mounting import mount_routes
 
     mount_routes(app, state)

@@ -43,8 +43,9 @@ from a2a.utils.errors import (
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from metier.doors.a2a.card import build_card, list_skill_ids
-from metier.doors.a2a.task_mapping import (
+from metier.errors import MetierError, StoreError, ToolFailed, UsageError
+from metier.protocols.a2a.card import build_card, list_skill_ids
+from metier.protocols.a2a.task_mapping import (
     RESTING,
     TERMINAL,
     Caller,
@@ -54,7 +55,6 @@ from metier.doors.a2a.task_mapping import (
     find_task_state,
     read_message,
 )
-from metier.errors import MetierError, StoreError, ToolFailed, UsageError
 from metier.runtime.child_runs import request_task
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.notify.a2a import Target, check_target

@@ -13,8 +13,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from metier.doors.mcp.http import opened_http
-from metier.doors.mcp.server import opened_door
+from metier.protocols.mcp.http import opened_http
+from metier.protocols.mcp.server import opened_door
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 

@@ -27,7 +27,7 @@ from metier.telemetry.sinks import Sink
 from metier.views.fold import fold
 from metier.views.run_view import RunView, StepView
 
-logger = logging.getLogger("metier.doors")
+logger = logging.getLogger("metier.protocols")
 
 MOST_DRIVEN = 16
 """Runs that one process drives at a time for its peers; beyond that a peer is refused."""
@@ -196,7 +196,7 @@ class DrivenRuns:
         driven = self._count()
         if self._is_closed or driven >= MOST_DRIVEN:
             raise UsageError(
-                f"{driven} runs are under way here, which is the most at a time" if driven else "The door is closing",
+                f"{driven} runs are in progress, the maximum at a time" if driven else "The server is shutting down",
                 hint="Wait until one of them has ended",
             )
 

@@ -10,7 +10,8 @@ import anyio
 from msgspec import Struct
 
 from metier.definitions.names import Profile
-from metier.doors.acp.connection import (
+from metier.errors import MetierError, UsageError
+from metier.protocols.acp.connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -18,16 +19,15 @@ from metier.doors.acp.connection import (
     Params,
     Refusal,
 )
-from metier.doors.acp.prompts import read_prompt
-from metier.doors.acp.session import Session
-from metier.errors import MetierError, UsageError
+from metier.protocols.acp.prompts import read_prompt
+from metier.protocols.acp.session import Session
 from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.chat.conversations import read_conversation
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.workspace.plugins import using_plugins
 
-logger = logging.getLogger("metier.doors")
+logger = logging.getLogger("metier.protocols")
 
 MOST_SESSIONS = 50
 MOST_LISTED = 50

@@ -10,14 +10,14 @@ from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import PROFILES, Profile
-from metier.doors.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
-from metier.doors.acp.prompts import Prompt
-from metier.doors.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
-from metier.doors.forms import build_schema, read_values
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogError, UsageError
 from metier.ids import find_user
+from metier.protocols.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
+from metier.protocols.acp.prompts import Prompt
+from metier.protocols.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
+from metier.protocols.forms import build_schema, read_values
 from metier.runtime.chat.chats import Chat
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.driver import DriveOptions

@@ -9,8 +9,8 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from metier.doors.mcp.door import McpDoor
 from metier.engine.state.run_state import RunState
+from metier.protocols.mcp.endpoint import McpEndpoint
 from metier.providers.failures import list_reasons
 from metier.runtime.status import RunStatus
 from metier.skills.package import list_files, read_file
@@ -38,25 +38,25 @@ def describe_fault(status: RunStatus) -> str:
     return f"{status.pause_reason}{f': {why}' if why else ''}. agent resume {status.run_id} goes on"
 
 
-def build_result(door: McpDoor, status: RunStatus) -> types.CallToolResult:
+def build_result(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:
     """What the call came to. Raises `MCPError` where the host could not do it at all."""
     state = status.state
     if is_host_fault(status):
-        raise build_fault(door, status)
+        raise build_fault(endpoint, status)
     if not status.is_over:
-        return build_error(f"{describe_waiting(door, status)} It is run {state.run_id}.")
+        return build_error(f"{describe_waiting(endpoint, status)} It is run {state.run_id}.")
     if state.status != "completed":
         sentence = f"The run is {state.status}: {describe_fault(status)}. It is run {state.run_id}."
-        return build_error(door.clean.text(sentence))
-    text = door.clean.text(state.result)
+        return build_error(endpoint.clean.text(sentence))
+    text = endpoint.clean.text(state.result)
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)] if text else []
-    content += _show_files(door, state)
+    content += _show_files(endpoint, state)
     content = content or [types.TextContent(type="text", text="Done.")]
-    return types.CallToolResult(content=content, structured_content=_read_structured(door, state))
+    return types.CallToolResult(content=content, structured_content=_read_structured(endpoint, state))
 
 
-def build_fault(door: McpDoor, status: RunStatus) -> MCPError:
-    message = door.clean.text(describe_fault(status))
+def build_fault(endpoint: McpEndpoint, status: RunStatus) -> MCPError:
+    message = endpoint.clean.text(describe_fault(status))
     return MCPError(code=types.INTERNAL_ERROR, message=message, data={"run": status.run_id})
 
 
@@ -65,14 +65,17 @@ def build_error(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 
-def describe_waiting(door: McpDoor, status: RunStatus) -> str:
+def describe_waiting(endpoint: McpEndpoint, status: RunStatus) -> str:
     """Describe the user's next action, which the client can't take itself. Empty if the run continues on its own."""
     if status.is_over or not status.pause:
         return ""
-    reason, run_id = door.clean.text(status.pause_reason), status.run_id
+    reason, run_id = endpoint.clean.text(status.pause_reason), status.run_id
     match status.pause:
         case "approval":
-            ways = [door.link(each) if door.link else f"agent approvals approve {each}" for each in status.approval_ids]
+            ways = [
+                endpoint.link(each) if endpoint.link else f"agent approvals approve {each}"
+                for each in status.approval_ids
+            ]
             return f"Waits for a person: {reason}. Only a person approves it, not this client: {'; '.join(ways)}."
         case "input":
             return f"Asks: {reason}. Answer it with: agent resume {run_id} --input NAME=VALUE."
@@ -82,9 +85,9 @@ def describe_waiting(door: McpDoor, status: RunStatus) -> str:
             return f"Waits for a person: {reason}. Look at it with: agent runs show {run_id}."
 
 
-def list_artifacts(door: McpDoor, run_id: str) -> tuple[str, ...]:
+def list_artifacts(endpoint: McpEndpoint, run_id: str) -> tuple[str, ...]:
     """The files that the run made for its caller, by their path below its artifacts."""
-    folder = door.runtime.folder(run_id) / "artifacts"
+    folder = endpoint.runtime.folder(run_id) / "artifacts"
     return tuple(file.path for file in list_files(folder)) if folder.is_dir() and not folder.is_symlink() else ()
 
 
@@ -99,37 +102,37 @@ def guess_type(name: str) -> str:
     return mimetypes.MimeTypes().guess_type(name)[0] or "application/octet-stream"
 
 
-def read_artifact(door: McpDoor, run_id: str, name: str) -> bytes:
+def read_artifact(endpoint: McpEndpoint, run_id: str, name: str) -> bytes:
     """Raises `SkillError` for a path that leaves the artifacts, passes a link or names no file."""
-    return read_file(door.runtime.folder(run_id) / "artifacts", name)
+    return read_file(endpoint.runtime.folder(run_id) / "artifacts", name)
 
 
-def _show_files(door: McpDoor, state: RunState) -> list[types.ContentBlock]:
+def _show_files(endpoint: McpEndpoint, state: RunState) -> list[types.ContentBlock]:
     """Pictures, sounds and short texts themselves, of other files where they can be read."""
     makers = [state.run_id, *(child.run_id for child in state.children)]
-    files = [(run_id, name) for run_id in makers for name in list_artifacts(door, run_id)]
-    return [_show_file(door, run_id, name) for run_id, name in files[:MOST_FILES]]
+    files = [(run_id, name) for run_id in makers for name in list_artifacts(endpoint, run_id)]
+    return [_show_file(endpoint, run_id, name) for run_id, name in files[:MOST_FILES]]
 
 
-def _show_file(door: McpDoor, run_id: str, name: str) -> types.ContentBlock:
+def _show_file(endpoint: McpEndpoint, run_id: str, name: str) -> types.ContentBlock:
     media, uri = guess_type(name), get_artifact_uri(run_id, name)
     kind = media.partition("/")[0]
-    size = (door.runtime.folder(run_id) / "artifacts" / name).lstat().st_size
+    size = (endpoint.runtime.folder(run_id) / "artifacts" / name).lstat().st_size
     if kind in ("image", "audio") and size <= LARGEST_SHOWN_BYTES:
-        data = base64.b64encode(read_artifact(door, run_id, name)).decode()
+        data = base64.b64encode(read_artifact(endpoint, run_id, name)).decode()
         block = types.ImageContent if kind == "image" else types.AudioContent
         return block.model_validate({"type": kind, "data": data, "mimeType": media})
     if kind == "text" and size <= LONGEST_SHOWN_TEXT:
-        text = door.redactor.redact(read_artifact(door, run_id, name).decode("utf-8", "replace"))
+        text = endpoint.redactor.redact(read_artifact(endpoint, run_id, name).decode("utf-8", "replace"))
         contents = types.TextResourceContents(uri=uri, mime_type=media, text=text)
         return types.EmbeddedResource(type="resource", resource=contents)
     return types.ResourceLink(type="resource_link", uri=uri, name=Path(name).name, mime_type=media)
 
 
-def _read_structured(door: McpDoor, state: RunState) -> dict[str, Any] | None:
+def _read_structured(endpoint: McpEndpoint, state: RunState) -> dict[str, Any] | None:
     """An object where the run was held to a schema; its result is then JSON of that schema."""
     try:
-        value = door.clean.value(json.loads(state.result))
+        value = endpoint.clean.value(json.loads(state.result))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

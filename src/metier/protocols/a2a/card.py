@@ -16,7 +16,7 @@ from a2a.types.a2a_pb2 import (
 
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import load_task
-from metier.doors.a2a.task_mapping import TASK, Caller
+from metier.protocols.a2a.task_mapping import TASK, Caller
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.listed import list_definitions

@@ -9,16 +9,16 @@ from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue
 
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
-from metier.doors.mcp.call_results import (
+from metier.errors import MetierError, SkillError, UsageError
+from metier.protocols.mcp.call_results import (
     describe_waiting,
     get_artifact_uri,
     guess_type,
     list_artifacts,
     read_artifact,
 )
-from metier.doors.mcp.door import Context, McpDoor, is_readable, readable_prefix
-from metier.doors.mcp.skills import SCHEME, find_file, list_resources, read_cursor
-from metier.errors import MetierError, SkillError, UsageError
+from metier.protocols.mcp.endpoint import Context, McpEndpoint, is_readable, readable_prefix
+from metier.protocols.mcp.skills import SCHEME, find_file, list_resources, read_cursor
 from metier.providers.cost import find_cost
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.listed import list_definitions
@@ -31,20 +31,20 @@ _LONGEST_NAME = 100
 
 
 async def list_all(
-    door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
+    endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListResourcesResult:
     """The skills, then the runs that the caller may read, newest first."""
     before = read_cursor(params.cursor if params is not None else None, most=10**12)
-    skills = [] if before else list_resources(door)
-    rows = await door.runtime.store.list_runs(prefix=readable_prefix(ctx), before=before, limit=_PAGE)
-    listed = [*skills, *(_build_run(door, row) for row in rows)]
+    skills = [] if before else list_resources(endpoint)
+    rows = await endpoint.runtime.store.list_runs(prefix=readable_prefix(ctx), before=before, limit=_PAGE)
+    listed = [*skills, *(_build_run(endpoint, row) for row in rows)]
     return types.ListResourcesResult(resources=listed, next_cursor=str(rows[-1].number) if len(rows) == _PAGE else None)
 
 
 async def list_templates(
-    door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
+    endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListResourceTemplatesResult:
-    del door, ctx, params
+    del endpoint, ctx, params
     run = types.ResourceTemplate(uri_template=f"{RUNS}{{run_id}}", name="run", mime_type="application/json")
     file = types.ResourceTemplate(uri_template=f"{RUNS}{{run_id}}/artifacts/{{+path}}", name="artifact")
     skill = types.ResourceTemplate(uri_template=f"{SCHEME}{{+path}}", name="skill file")
@@ -52,38 +52,38 @@ async def list_templates(
 
 
 async def read_resource(
-    door: McpDoor, ctx: Context, params: types.ReadResourceRequestParams
+    endpoint: McpEndpoint, ctx: Context, params: types.ReadResourceRequestParams
 ) -> types.ReadResourceResult:
     """Raises `MCPError` for an address at which nothing is served to the caller."""
     uri = str(params.uri)
     if uri.startswith(SCHEME):
-        found = find_file(door, uri)
+        found = find_file(endpoint, uri)
         if found is None:
             raise _build_missing(uri)
         return types.ReadResourceResult(contents=[_build_contents(uri, *found)])
     match = _RUN.fullmatch(uri)
-    if match is None or not await is_readable(door, ctx, match[1]):
+    if match is None or not await is_readable(endpoint, ctx, match[1]):
         raise _build_missing(uri)
     if match[2] is None:
-        text = json.dumps(await _describe_run(door, match[1]), ensure_ascii=False, indent=2)
+        text = json.dumps(await _describe_run(endpoint, match[1]), ensure_ascii=False, indent=2)
         contents = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[contents])
     try:
-        data = read_artifact(door, match[1], match[2])
+        data = read_artifact(endpoint, match[1], match[2])
     except SkillError as error:
         raise _build_missing(uri) from error
-    return types.ReadResourceResult(contents=[_build_contents(uri, _redact(door, data), guess_type(match[2]))])
+    return types.ReadResourceResult(contents=[_build_contents(uri, _redact(endpoint, data), guess_type(match[2]))])
 
 
 async def list_prompts(
-    door: McpDoor, ctx: Context, params: types.PaginatedRequestParams | None
+    endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListPromptsResult:
     """The agents of the workspace: what each is told, with a task."""
     del ctx, params
     prompts: list[types.Prompt] = []
-    for agent_id in _list_agents(door):
+    for agent_id in _list_agents(endpoint):
         try:
-            definition = resolve_agent(door.place, agent_id).definition
+            definition = resolve_agent(endpoint.place, agent_id).definition
         except MetierError:
             continue  # `agent check` says what is wrong with it
         task = types.PromptArgument(name="task", description="The task for the agent.", required=False)
@@ -92,23 +92,25 @@ async def list_prompts(
     return types.ListPromptsResult(prompts=prompts)
 
 
-async def get_prompt(door: McpDoor, ctx: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+async def get_prompt(
+    endpoint: McpEndpoint, ctx: Context, params: types.GetPromptRequestParams
+) -> types.GetPromptResult:
     del ctx
-    if params.name not in _list_agents(door):
-        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {door.clean.text(params.name[:200])}")
+    if params.name not in _list_agents(endpoint):
+        raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {endpoint.clean.text(params.name[:200])}")
     try:
-        agent = resolve_agent(door.place, params.name)
+        agent = resolve_agent(endpoint.place, params.name)
     except UsageError as error:
-        raise MCPError(code=types.INTERNAL_ERROR, message=door.clean.text(error.sentence)) from error
+        raise MCPError(code=types.INTERNAL_ERROR, message=endpoint.clean.text(error.sentence)) from error
     task = (params.arguments or {}).get("task", "")
     text = "\n\n".join(each for each in (agent.body, task) if each) or params.name
-    message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=door.clean.text(text)))
+    message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=endpoint.clean.text(text)))
     return types.GetPromptResult(
         description=agent.definition.description if agent.definition is not None else None, messages=[message]
     )
 
 
-async def complete(door: McpDoor, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+async def complete(endpoint: McpEndpoint, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
     """Complete the id of a run; nothing else can be completed."""
     values: list[str] = []
     if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "run_id":
@@ -116,24 +118,24 @@ async def complete(door: McpDoor, ctx: Context, params: types.CompleteRequestPar
         is_id = prefix.isascii() and len(prefix) < _LONGEST_NAME
         own = readable_prefix(ctx)
         longer = prefix if prefix.startswith(own) else own if own.startswith(prefix) else ""
-        rows = await door.runtime.store.list_runs(prefix=longer, limit=100) if is_id and (longer or not own) else []
+        rows = await endpoint.runtime.store.list_runs(prefix=longer, limit=100) if is_id and (longer or not own) else []
         values = [row.run_id for row in rows]
     return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
 
 
-def _list_agents(door: McpDoor) -> list[str]:
-    return sorted(each.id for each in list_definitions(door.place.workspace, "agents", AGENT_FILE).values())
+def _list_agents(endpoint: McpEndpoint) -> list[str]:
+    return sorted(each.id for each in list_definitions(endpoint.place.workspace, "agents", AGENT_FILE).values())
 
 
-def _build_run(door: McpDoor, row: RunRow) -> types.Resource:
-    name = door.clean.text(" ".join(row.task.split()))[:_LONGEST_NAME]
+def _build_run(endpoint: McpEndpoint, row: RunRow) -> types.Resource:
+    name = endpoint.clean.text(" ".join(row.task.split()))[:_LONGEST_NAME]
     return types.Resource(
         uri=f"{RUNS}{row.run_id}", name=name or row.run_id, description=row.status, mime_type="application/json"
     )
 
 
-async def _describe_run(door: McpDoor, run_id: str) -> JsonValue:
-    status = await door.runtime.get_status(run_id)
+async def _describe_run(endpoint: McpEndpoint, run_id: str) -> JsonValue:
+    status = await endpoint.runtime.get_status(run_id)
     state = status.state
     started = state.started
     described: dict[str, JsonValue] = {
@@ -144,23 +146,23 @@ async def _describe_run(door: McpDoor, run_id: str) -> JsonValue:
         "model": started.model if started is not None else "",
         "result": state.result,
         "reason": state.failure.reason if state.failure is not None else "",
-        "message": state.failure.message if state.failure is not None else describe_waiting(door, status),
+        "message": state.failure.message if state.failure is not None else describe_waiting(endpoint, status),
         "turns": state.turn,
         "input_tokens": state.input_tokens,
         "output_tokens": state.output_tokens,
         "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
-        "artifacts": [get_artifact_uri(run_id, name) for name in list_artifacts(door, run_id)],
+        "artifacts": [get_artifact_uri(run_id, name) for name in list_artifacts(endpoint, run_id)],
     }
-    return door.clean.value(described)
+    return endpoint.clean.value(described)
 
 
-def _redact(door: McpDoor, data: bytes) -> bytes:
+def _redact(endpoint: McpEndpoint, data: bytes) -> bytes:
     """Known secrets go out of a file that is text; other files are what they are."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return data
-    return door.redactor.redact(text).encode()
+    return endpoint.redactor.redact(text).encode()
 
 
 def _build_contents(uri: str, data: bytes, media: str) -> types.TextResourceContents | types.BlobResourceContents:

@@ -13,7 +13,7 @@ import mcp_types as types
 from mcp.shared.message import SessionMessage
 
 from agent_command import AGENT
-from metier.doors.mcp.server import build_server, opened_door
+from metier.protocols.mcp.server import build_server, opened_door
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 

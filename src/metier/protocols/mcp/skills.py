@@ -17,9 +17,9 @@ from pydantic import Field
 from metier.approval.matchers import read_value
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.text.front_matter import read_front_matter
-from metier.doors.mcp.call_results import guess_type
-from metier.doors.mcp.door import Context, McpDoor
 from metier.errors import SkillError
+from metier.protocols.mcp.call_results import guess_type
+from metier.protocols.mcp.endpoint import Context, McpEndpoint
 from metier.runtime.workspace.skill_catalog import find_skills
 from metier.skills.package import MAX_READ_BYTES, SkillFile, SkillPackage, list_files, read_file
 
@@ -53,10 +53,10 @@ class ServedSkill(Struct, frozen=True, kw_only=True):
         return f"{self.root}/{quote(path)}"
 
 
-def find_served(door: McpDoor) -> list[ServedSkill]:
+def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
     """The active skills that any client may take: a plain name, a `SKILL.md`, within the limits of the extension."""
     found: list[ServedSkill] = []
-    for package in find_skills(door.place).packages:
+    for package in find_skills(endpoint.place).packages:
         files = list_files(package.folder)
         is_small = len(files) <= MOST_FILES and sum(file.bytes for file in files) <= MOST_BYTES
         is_whole = all(file.bytes <= MAX_READ_BYTES for file in files)
@@ -67,30 +67,30 @@ def find_served(door: McpDoor) -> list[ServedSkill]:
     return sorted(found, key=lambda skill: skill.name)
 
 
-async def list_skills(door: McpDoor, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+async def list_skills(endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
     """`skills/list`. Raises `MCPError` for a cursor that was not given."""
     del ctx
-    skills = find_served(door)
+    skills = find_served(endpoint)
     start = read_cursor(params.cursor, most=len(skills))
     page = {"skills": [describe_skill(each) for each in skills[start : start + _PAGE]]}
     following = {"nextCursor": str(start + _PAGE)} if start + _PAGE < len(skills) else {}
     return {**page, **following, "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
 
 
-async def get_skill(door: McpDoor, ctx: Context, params: UriParams) -> dict[str, Any]:
+async def get_skill(endpoint: McpEndpoint, ctx: Context, params: UriParams) -> dict[str, Any]:
     """`skills/get`, by the address of its `SKILL.md`. Raises `MCPError`."""
     del ctx
-    for skill in find_served(door):
+    for skill in find_served(endpoint):
         if params.uri == skill.get_uri(FILE_NAME):
             entry = describe_skill(skill)
             return {"skill": entry, "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
     raise MCPError(code=types.INVALID_PARAMS, message="No skill is served at this address", data={"uri": params.uri})
 
 
-async def read_directory(door: McpDoor, ctx: Context, params: DirectoryParams) -> dict[str, Any]:
+async def read_directory(endpoint: McpEndpoint, ctx: Context, params: DirectoryParams) -> dict[str, Any]:
     """`resources/directory/read`: the direct children of a folder of a skill. Raises `MCPError`."""
     del ctx
-    for skill in find_served(door):
+    for skill in find_served(endpoint):
         if params.uri == skill.root or params.uri.startswith(f"{skill.root}/"):
             inside = unquote(params.uri.removeprefix(skill.root).removeprefix("/"))
             children = list(_list_children(skill, inside))
@@ -104,9 +104,9 @@ async def read_directory(door: McpDoor, ctx: Context, params: DirectoryParams) -
     )
 
 
-def find_file(door: McpDoor, uri: str) -> tuple[bytes, str] | None:
+def find_file(endpoint: McpEndpoint, uri: str) -> tuple[bytes, str] | None:
     """The bytes behind a `skill://` address and their media type; nothing where none is served there."""
-    for skill in find_served(door):
+    for skill in find_served(endpoint):
         if uri.startswith(f"{skill.root}/"):
             path = unquote(uri.removeprefix(f"{skill.root}/"))
             if any(file.path == path for file in skill.files):
@@ -117,9 +117,9 @@ def find_file(door: McpDoor, uri: str) -> tuple[bytes, str] | None:
     return None
 
 
-def list_resources(door: McpDoor) -> list[types.Resource]:
+def list_resources(endpoint: McpEndpoint) -> list[types.Resource]:
     """The `SKILL.md` of every skill; its other files are found by the manifest."""
-    return [_build_resource(skill, FILE_NAME) for skill in find_served(door)]
+    return [_build_resource(skill, FILE_NAME) for skill in find_served(endpoint)]
 
 
 def describe_skill(skill: ServedSkill) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, Streamable
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from metier.doors.mcp.door import McpDoor
-from metier.doors.mcp.server import build_server
-from metier.doors.mcp.tool_calls import LARGEST_ARGUMENTS
+from metier.protocols.mcp.endpoint import McpEndpoint
+from metier.protocols.mcp.server import build_server
+from metier.protocols.mcp.tool_calls import LARGEST_ARGUMENTS
 
 MOST_SESSIONS = 200
 IDLE_SECONDS = 1800.0
@@ -19,7 +19,7 @@ LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")
 
 
 @asynccontextmanager
-async def opened_http(door: McpDoor, *, hosts: Sequence[str] | None = LOOPBACK) -> AsyncGenerator[ASGIApp]:
+async def opened_http(endpoint: McpEndpoint, *, hosts: Sequence[str] | None = LOOPBACK) -> AsyncGenerator[ASGIApp]:
     """An ASGI application that answers at the path it is mounted at, for as long as the block lasts.
 
     `hosts` are the names it may be called by, `name:port` or `name:*`; a request for another one, or from a page of
@@ -31,7 +31,7 @@ async def opened_http(door: McpDoor, *, hosts: Sequence[str] | None = LOOPBACK) 
         enable_dns_rebinding_protection=hosts is not None, allowed_hosts=list(hosts or ()), allowed_origins=origins
     )
     manager = StreamableHTTPSessionManager(
-        app=build_server(door),
+        app=build_server(endpoint),
         security_settings=security,
         session_idle_timeout=IDLE_SECONDS,
         max_request_body_size=2 * LARGEST_ARGUMENTS,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 import anyio
 import typer
 
-from metier.doors.acp.connection import Connection, Params, claim_streams
+from metier.protocols.acp.connection import Connection, Params, claim_streams
 from metier.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -27,7 +27,7 @@ def acp(*, config: Annotated[Path | None, typer.Option("--config", help="Setting
 
 
 class Editor(Protocol):
-    """What is loaded after the first answer; see `metier.doors.acp.editor`."""
+    """What is loaded after the first answer; see `metier.protocols.acp.editor`."""
 
     async def handle(self, method: str, params: Params) -> Params: ...
 
@@ -61,7 +61,7 @@ class Greeting:
 
     def _load(self) -> Editor:
         if self._editor is None:
-            module: Any = importlib.import_module("metier.doors.acp.editor")
+            module: Any = importlib.import_module("metier.protocols.acp.editor")
             self._editor = module.EditorDoor(self._connection, self._capabilities, self._config)
         assert self._editor is not None
         return self._editor
