@@ -136,7 +136,7 @@ def test_undo_and_export(say: Say, workspace: Workspace, model: ModelServer) -> 
     _, _, err = say("first\nsecond\n/undo\nthird\n/export talk.md\n/export talk.md\n", "--context", "c")
 
     assert "Undone: second" in err
-    assert "error: File 'talk.md' is there already" in err
+    assert "error: File 'talk.md' already exists" in err
     assert [message["content"] for message in messages(model)] == ["first", "One.", "third"]
     text = (workspace.folder / "talk.md").read_text()
     assert text.startswith("# Conversation c\n")

@@ -129,8 +129,8 @@ def test_a_server_that_fails_costs_one_line_and_words_rank(
 
     assert routed.out.split()[1] == "piano"
     assert "workshop" not in routed.out
-    assert routed.err.count("ranked by words alone") == 1
-    assert told.count("ranked by words alone") == 1
+    assert routed.err.count("ranked by words only") == 1
+    assert told.count("ranked by words only") == 1
     assert garage.event_types().count("embeddings_unavailable") == 1
 
 
@@ -143,7 +143,7 @@ def test_a_server_that_is_down_costs_one_line_and_the_run_goes_on(
     assert garage.agent("run", REQUEST) == 0
 
     captured = capsys.readouterr()
-    assert captured.err.count("ranked by words alone") == 1
+    assert captured.err.count("ranked by words only") == 1
     assert "Done." in captured.out
 
 
@@ -237,7 +237,7 @@ def test_what_arrives_before_time_runs_out_is_kept(
     embeddings.silent_from = 3
 
     assert garage.agent("skills", "route", REQUEST) == 0
-    assert "ranked by words alone" in capsys.readouterr().err
+    assert "ranked by words only" in capsys.readouterr().err
     first = len(embeddings.texts)
     embeddings.silent_from = 0
     embeddings.released.set()

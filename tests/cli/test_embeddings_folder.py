@@ -18,7 +18,7 @@ from run_workspace import QUICK, Workspace, use_model
 
 MANY = 12
 REQUEST = "tune my automobile please"
-ALONE = "anked by words alone"
+ALONE = "anked by words only"
 PACKAGES = ("safetensors", "tokenizers")
 
 
@@ -388,7 +388,7 @@ def test_a_model_that_can_be_used_is_no_problem_for_the_checks(
     (found,) = [each for each in json.loads(capsys.readouterr().out) if each["name"] == "embeddings"]
 
     assert "embeddings_unavailable" not in checked.err
-    assert "1 other files" in checked.out
+    assert "1 other file" in checked.out
     assert found["state"] == "ok"
 
 

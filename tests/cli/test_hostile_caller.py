@@ -256,7 +256,7 @@ def test_old_runs_can_be_listed_and_deleted_after_others_filled_the_disk(tmp_pat
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "1"
-    assert "1 runs were deleted" in done.stderr
+    assert "1 run was deleted" in done.stderr
 
 
 @pytest.mark.parametrize("target", [".", "runs"])

@@ -118,7 +118,7 @@ def test_an_offline_run_at_its_turn_limit_goes_on_with_the_parts_that_are_left(
 def test_a_person_at_a_terminal_is_asked_whether_it_goes_on(workspace: Workspace, model: ModelServer) -> None:
     model.follow(look("a"), look("b"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Look around", "--max-turns", "1") as terminal:
-        terminal.wait_for("Go on with --max-turns 2? ")
+        terminal.wait_for("Continue with --max-turns 2? ")
         terminal.type("1" + ENTER)
         terminal.wait_for("took 1 turns already")
         terminal.type("3" + ENTER)

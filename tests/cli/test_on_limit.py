@@ -39,7 +39,7 @@ def test_run_parks_at_its_budget_with_its_own_exit_code(
     assert workspace.agent("run", "Look", "--max-cost-usd", "0.01") == 6
 
     told = capsys.readouterr().err
-    assert "resume:" in told
+    assert "next:    agent resume" in told
     assert "--max-cost-usd" in told
     assert workspace.agent("resume", "latest", "--max-cost-usd", "9", "-q") == 0
     assert workspace.agent("replay", "latest", "--execute") == 0

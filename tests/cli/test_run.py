@@ -171,13 +171,13 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "There is no task"),
+        (["run"], "No task given"),
         (["run", "  "], "The task is empty"),
         (["run", "a", "-p", "b"], "More than one task given"),
         (["run", "--task-file", "nowhere.md"], "cannot be read: No such file or directory"),
         (["run", "a", "--provider", "nobody"], "must be one of 'anthropic', 'gemini', 'openai', 'offline'"),
         (["run", "a", "--provider", "a2a", "--config", "/dev/null"], "No model set for provider 'a2a'"),
-        (["run", "a", "--profile", "reckless"], "'reckless' is not one of"),
+        (["run", "a", "--profile", "reckless"], "not 'reckless'"),
         (["run", "a", "--skills-dir", "nowhere"], "Folder 'nowhere' does not exist"),
         (["run", "a", "--max-turns", "0"], "at least 1"),
         (["run", "a", "--timeout", "0"], "--timeout must be greater than 0"),

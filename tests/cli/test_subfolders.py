@@ -50,7 +50,7 @@ def test_commands_in_a_subfolder_find_runs_agents_and_skills(
         (["runs", "show", "latest"], workspace.run_ids()[0]),
         (["agents", "list"], "checker"),
         (["skills", "list"], "greeter"),
-        (["validate"], "1 agents, 1 skills"),
+        (["validate"], "1 agent, 1 skill"),
         (["check"], "greeter"),
         (["config", "show"], "openai"),
     ):

@@ -51,7 +51,7 @@ def test_an_approval_is_listed_and_decided_from_afar(
     model.follow(calls("Write", path="note.txt", content="hi\n"), says("Written."))
     assert workspace.agent("--server", remote.url, "run", "write", "--profile", "guarded", "--quiet") == 3
     said = capsys.readouterr().err
-    approval = next(line.split()[-1] for line in said.splitlines() if line.startswith("approve:"))
+    approval = next(line.split()[-1] for line in said.splitlines() if line.startswith("next:"))
 
     assert workspace.agent("--server", remote.url, "approvals", "approve", approval) == 0
     assert workspace.agent("--server", remote.url, "runs", "watch", "latest") == 0

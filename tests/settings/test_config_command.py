@@ -118,7 +118,7 @@ def test_init_never_overwrites_without_force(place: Path, capsys: pytest.Capture
     forced = run(["config", "init", "--force"])
 
     assert (refused, kept, forced) == (2, "mine", 0)
-    assert capsys.readouterr().err.startswith("error: 'agent.yaml' exists\nhint: Add --force")
+    assert capsys.readouterr().err.startswith("error: 'agent.yaml' already exists\nhint: Add --force")
     assert load(place) == Settings()
     assert file.stat().st_mode & 0o777 == 0o600
     assert names(place) == ["agent.yaml"]

@@ -118,9 +118,9 @@ def test_person_at_a_terminal_searches_and_picks(machine: Machine, collection: R
         start_new_session=True,
     )
     os.close(end)
-    read_until(terminal, b"`all`: ")
+    read_until(terminal, b"`all`): ")
     os.write(terminal, b"draws numbers\n")
-    assert b"   1  tables" in read_until(terminal, b"`all`: ")
+    assert b"   1  tables" in read_until(terminal, b"`all`): ")
     os.write(terminal, b"1\n")
     read_until(terminal, b"Installed tables")
     os.close(terminal)

@@ -107,7 +107,7 @@ class Handoff(Payload):
 
 
 class EmbeddingsUnavailable(Payload):
-    """What `routing.embeddings` names could not be used, so the skills were ranked by words alone."""
+    """What `routing.embeddings` names could not be used, so the skills were ranked by words only."""
 
     event_type = "embeddings_unavailable"
     reason: str

@@ -9,13 +9,13 @@ from metier.messages import Value
 
 
 class EmbeddingsOptions(Value):
-    """What turns texts into vectors; without an address and a folder skills are ranked by words alone."""
+    """What turns texts into vectors; without an address and a folder skills are ranked by words only."""
 
     base_url: Annotated[str, Field(pattern=r"^(https?://[^\s/?#]+\S*)?$")] = Field(
         default="",
         description=(
             "The address of an OpenAI-compatible server that makes embeddings, `/v1` included, such as "
-            "`http://localhost:8080/v1`; empty: skills are ranked by words alone."
+            "`http://localhost:8080/v1`; empty: skills are ranked by words only."
         ),
     )
     folder: str = Field(
@@ -35,7 +35,7 @@ class EmbeddingsOptions(Value):
         default=5,
         gt=0,
         allow_inf_nan=False,
-        description="How long one request may wait for embeddings, in seconds; then it is ranked by words alone.",
+        description="How long one request may wait for embeddings, in seconds; then it is ranked by words only.",
     )
 
     @property

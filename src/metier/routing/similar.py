@@ -32,11 +32,11 @@ class FoundSimilar(NamedTuple):
     ranked: tuple[Similar, ...] = ()
     """The nearest first."""
     failure: str = ""
-    """One sentence; the request is ranked by words alone."""
+    """One sentence; the request is ranked by words only."""
 
 
 class EmbeddingsFailed(MetierError):
-    """No vectors can be had; the request is ranked by words alone."""
+    """No vectors can be had; the request is ranked by words only."""
 
 
 class Similarities(Protocol):

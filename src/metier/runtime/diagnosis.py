@@ -374,10 +374,10 @@ def examine_embeddings(settings: Settings, environ: Mapping[str, str], cwd: Path
     """What ranks skills beside their words: a model is read whole, a server is not asked."""
     options = settings.embeddings
     if options is None or not options.is_on:
-        return _embeddings("off", "none; skills are ranked by words alone")
+        return _embeddings("off", "none; skills are ranked by words only")
     fault = find_embeddings_fault(options, workspace=cwd, environ=environ)
     if fault is not None:
-        return _embeddings("problem", f"{fault.message}, so skills are ranked by words alone", fault.hint)
+        return _embeddings("problem", f"{fault.message}, so skills are ranked by words only", fault.hint)
     if options.folder:
         return _embeddings("ok", f"the model in '{cwd / options.folder}' can be used")
     address = _without_password(options.base_url)

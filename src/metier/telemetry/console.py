@@ -50,7 +50,7 @@ WORDINGS: dict[str, Wording] = {
     "step_outcome_answered": Wording("info", "{p.answer}", "by {p.answered_by}"),
     "skill_without_tools": Wording("warning", "no tools", "{p.message}"),
     "mcp_server_reported": Wording("warning", "{p.state}", "{p.server}: {p.message}"),
-    "embeddings_unavailable": Wording("warning", "no vectors", "skills are ranked by words alone: {p.reason}"),
+    "embeddings_unavailable": Wording("warning", "no vectors", "skills are ranked by words only: {p.reason}"),
     "skill_prefilter_completed": Wording("debug", "{p.considered} ranked", "{p.query}"),
     "skill_disclosure_loaded": Wording("info", "stage {p.stage}", "{p.total_bytes} bytes, {p.total_tokens} tokens"),
     "prompt_budget_computed": Wording(

@@ -60,7 +60,7 @@ def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES)
 def render_background(card: ApprovalCard) -> list[Text]:
     """What `?` tells: what the model said it wants this for, until when it waits, and what the keys do."""
     said = sanitize_line(card.justification) or "nothing"
-    lines = [Text(f"{_INDENT}the model said: {said}")]
+    lines = [Text(f"{_INDENT}model's reason: {said}")]
     if card.expires_at:
         lines.append(Text(f"{_INDENT}open until: {sanitize_line(card.expires_at)}"))
     lines.append(Text(f"{_INDENT}approval: {card.approval_id}, decided elsewhere with `agent approvals`"))

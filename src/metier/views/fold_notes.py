@@ -171,7 +171,7 @@ NOTES: dict[type[Payload], Words] = {
         "detail",
         lambda p: f"{_count(p.skills, 'skill')} in the catalog{f', {p.problems} with problems' if p.problems else ''}",
     ),
-    EmbeddingsUnavailable: ("warning", lambda p: f"skills are ranked by words alone: {p.reason}"),
+    EmbeddingsUnavailable: ("warning", lambda p: f"skills are ranked by words only: {p.reason}"),
     SkillPrefilterCompleted: ("detail", _describe_prefilter),
     SkillDisclosureLoaded: ("detail", _describe_disclosure),
     PromptBudgetComputed: (

@@ -56,10 +56,10 @@ def collect(
 
 
 class _Deleted:
-    """Writes the ids of runs while they go, and how many it were so far."""
+    """Print the IDs of deleted runs and their number."""
 
     def __init__(self, *, dry_run: bool, as_json: bool) -> None:
-        self._verb = "would be" if dry_run else "were"
+        self._dry_run = dry_run
         self._count = 0
         self._list: JsonList | None = None
         if as_json:
@@ -74,11 +74,15 @@ class _Deleted:
                 self._list.add(run_id)
         before, self._count = self._count, self._count + len(run_ids)
         if before // PROGRESS != self._count // PROGRESS:
-            warn_line(f"{count(self._count, 'run')} {self._verb} deleted so far")
+            warn_line(f"{self._describe()} so far")
+
+    def _describe(self) -> str:
+        verb = "would be" if self._dry_run else "was" if self._count == 1 else "were"
+        return f"{count(self._count, 'run')} {verb} deleted"
 
     def close(self) -> None:
         if self._list is None:
-            warn_line(f"{count(self._count, 'run')} {self._verb} deleted")
+            warn_line(self._describe())
         else:
             self._list.close()
 
