@@ -74,7 +74,7 @@ async def _measure_postgres(url: str) -> float:
 
 async def _measure(store: Store) -> float:
     """The slowest grouping, each as the best of several: the sums of the page, its chart and its counts of runs."""
-    since = _find_start()
+    since = _get_start()
     span = build_span(since, now=since + timedelta(weeks=4))
     slowest = 0.0
     for dimension in DIMENSIONS:
@@ -92,14 +92,14 @@ async def _measure(store: Store) -> float:
     return slowest * 1000
 
 
-def _find_start() -> datetime:
+def _get_start() -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _list_runs() -> Iterator[tuple[str, str, str, datetime]]:
     """ID, task, agent and time of runs spread over four weeks; 300 tasks that come again and again."""
     for number in range(RUNS):
-        at = _find_start() + timedelta(weeks=4) * (number / RUNS)
+        at = _get_start() + timedelta(weeks=4) * (number / RUNS)
         yield f"{at:%Y%m%d-%H%M%S}-{number:012x}", f"Do task {number % 300}", f"agent-{number % 7}", at
 
 

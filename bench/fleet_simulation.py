@@ -28,7 +28,7 @@ REPLY, TOOL = 0.05, 0.005
 RUNS = 16
 PEAK = 3.0
 """The busiest minute of a day beside its average."""
-MOST_BUSY = 0.6
+MAX_BUSY = 0.6
 """Of cores and of the log at the peak: beyond it queues grow quickly, and a lost zone has no room."""
 DATABASE_CORES = 16
 FLUSH = 0.0005
@@ -78,13 +78,13 @@ def rows() -> list[Row]:
 
 
 def size(runs_per_day: int, times: ServiceTimes) -> Sizing:
-    """Enough databases and cores that neither is busier than `MOST_BUSY` at the peak; then that is simulated."""
+    """Enough databases and cores that neither is busier than `MAX_BUSY` at the peak; then that is simulated."""
     turns = STEPS + 1
     per_second = runs_per_day / 86400 * PEAK
     commits = per_second * (times.run_commits + turns * times.turn_commits)
-    databases = math.ceil(commits * times.commit_cpu / (DATABASE_CORES * MOST_BUSY))
+    databases = math.ceil(commits * times.commit_cpu / (DATABASE_CORES * MAX_BUSY))
     cpu = per_second * (times.run_cpu + turns * times.turn_cpu)
-    cores = math.ceil(cpu / MOST_BUSY / databases / 3) * 3  # three zones
+    cores = math.ceil(cpu / MAX_BUSY / databases / 3) * 3  # three zones
     fleet = Fleet(workers=cores, concurrency=RUNS_OF_A_WORKER, database_cores=DATABASE_CORES)
     load = Load(runs_per_second=per_second / databases, turns=turns, seconds=LOOKED_AT)
     peak = simulate(fleet, times, load)

@@ -28,7 +28,7 @@ from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 
 TURNS = 40
-MOST_SHARE = 0.05
+MAX_SHARE = 0.05
 _SENTENCE = "I look at the next part of it, which is **longer** than the last one.\n\n"
 
 
@@ -101,8 +101,8 @@ def rows() -> list[Row]:
         Row(
             f"rendering: share of a run's processor time, {where}",
             f"{100 * share:.1f} %",
-            f"<= {100 * MOST_SHARE:.0f} %",
-            share <= MOST_SHARE,
+            f"<= {100 * MAX_SHARE:.0f} %",
+            share <= MAX_SHARE,
         )
         for where, share in shares
     ]

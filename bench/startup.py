@@ -18,7 +18,7 @@ from bench.table import Row
 
 HELLO = "import typer\n\napp = typer.Typer()\n\n\n@app.command()\ndef hello() -> None:\n    print('hello')\n\n\napp()\n"
 ROUNDS = 25
-MOST_TIMES = {
+MAX_TIMES = {
     "--version": 1.15,
     "--help": 1.6,
     "run --help": 2.0,
@@ -28,7 +28,7 @@ MOST_TIMES = {
     "run --provider offline hello": 4.0,
 }
 """What each command may take, in starts of a bare Typer program."""
-MOST_CPU_SECONDS = 0.8
+MAX_CPU_SECONDS = 0.8
 PROVIDERS = {
     "anthropic": {"AGENT_MODEL_PROVIDERS_ANTHROPIC_BASE_URL": "{url}/0", "ANTHROPIC_API_KEY": "k"},
     "gemini": {"AGENT_MODEL_PROVIDERS_GEMINI_BASE_URL": "{url}/0", "GEMINI_API_KEY": "k"},
@@ -59,7 +59,7 @@ def rows() -> list[Row]:
             "pass": ([sys.executable, "-c", "pass"], {}),
             "hello": ([sys.executable, str(hello)], {}),
         }
-        calls |= {name: ([agent, *name.split()], {}) for name in MOST_TIMES}
+        calls |= {name: ([agent, *name.split()], {}) for name in MAX_TIMES}
         for name, variables in PROVIDERS.items():
             command = [agent, "run", "--quiet", "--provider", name.split()[0], "--model", "m", "hello"]
             calls[name] = (command, {key: value.format(url=url) for key, value in variables.items()})
@@ -71,7 +71,7 @@ def rows() -> list[Row]:
                 best[name] = Spent(min(known.wall, spent.wall), min(known.cpu, spent.cpu))
     bare = best["hello"].wall
     return [
-        *(_row(f"agent {name} / bare typer hello", best[name].wall / bare, most) for name, most in MOST_TIMES.items()),
+        *(_row(f"agent {name} / bare typer hello", best[name].wall / bare, most) for name, most in MAX_TIMES.items()),
         Row("bare typer hello / python -c pass", f"{bare / best['pass'].wall:.2f} x", "(for scale)", holds=True),
         *(_cpu_row(name, best[name].cpu) for name in PROVIDERS),
     ]
@@ -93,5 +93,5 @@ def _row(name: str, ratio: float, most: float) -> Row:
 
 
 def _cpu_row(name: str, seconds: float) -> Row:
-    most = MOST_CPU_SECONDS
+    most = MAX_CPU_SECONDS
     return Row(f"CPU of agent run, one turn, {name}", f"{seconds:.2f} s", f"<= {most} s", seconds <= most)

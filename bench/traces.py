@@ -21,7 +21,7 @@ from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sinks import build_cleaner
 
 TURNS = 3000
-MOST_MS = 0.1
+MAX_MS = 0.1
 BATCH = 512
 
 
@@ -36,7 +36,7 @@ def rows() -> list[Row]:
         encode_spans([build_span(span, resource) for span in spans[first : first + BATCH]]).SerializeToString()
     spent = (time.process_time() - started) * 1000 / len(spans)
     return [
-        Row("traces: one span, folded, cleaned and encoded", f"{spent:.3f} ms CPU", f"≤ {MOST_MS} ms", spent <= MOST_MS)
+        Row("traces: one span, folded, cleaned and encoded", f"{spent:.3f} ms CPU", f"≤ {MAX_MS} ms", spent <= MAX_MS)
     ]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-MOST_CHARACTERS = 60_000
+MAX_CHARACTERS = 60_000
 """GitHub takes 65,536."""
 PAGES = 10
 
@@ -26,7 +26,7 @@ def find_number(event: Mapping[str, Any]) -> int | None:
 
 
 def build_body(summary: str, mark: str) -> str:
-    cut = summary if len(summary) <= MOST_CHARACTERS else f"{summary[:MOST_CHARACTERS]}\n\n…"
+    cut = summary if len(summary) <= MAX_CHARACTERS else f"{summary[:MAX_CHARACTERS]}\n\n…"
     # A mention in the answer of an agent calls no one.
     return f"{mark}\n{cut.replace('@', '@&#8203;')}"
 

@@ -41,7 +41,7 @@ def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:
     return inputs if isinstance(inputs, dict) else None
 
 
-def find_owner(action: ActionStep) -> str:
+def get_owner(action: ActionStep) -> str:
     """The skill whose script, toolset or code an action runs; empty where it runs none."""
     if find_invocation(action) is not None:
         return str(action.params.get("skill", ""))

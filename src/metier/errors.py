@@ -177,17 +177,17 @@ def unwrapped() -> Generator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        raise _find_cause(group) from group
+        raise _get_cause(group) from group
 
 
-def _find_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    leaves = list(_find_leaves(group))
+def _get_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    leaves = list(_list_leaves(group))
     return next((leaf for leaf in leaves if isinstance(leaf, MetierError)), leaves[0])
 
 
-def _find_leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+def _list_leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from _find_leaves(error)  # pyright: ignore[reportUnknownArgumentType]  a group holds exceptions
+            yield from _list_leaves(error)  # pyright: ignore[reportUnknownArgumentType]  a group holds exceptions
         else:
             yield error

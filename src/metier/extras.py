@@ -22,7 +22,7 @@ class _Source(NamedTuple):
 
 def hint_extra(extra: str) -> str:
     """The command that adds an extra: for a clone, `uv tool`, `pipx`, or any other environment."""
-    source, prefix = _find_source(), Path(sys.prefix)
+    source, prefix = _get_source(), Path(sys.prefix)
     if source.folder:
         return f"Install it: {_installer()} -e {shlex.quote(f'{source.folder}[{extra}]')}"
     wanted = shlex.quote(f"{PACKAGE}[{extra}] @ {source.address}" if source.address else f"{PACKAGE}[{extra}]")
@@ -40,7 +40,7 @@ def _installer() -> str:
     return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
 
 
-def _find_source() -> _Source:
+def _get_source() -> _Source:
     """As the installer recorded it (`direct_url.json`, PEP 610); an index records nothing."""
     # Without `importlib.metadata`, whose import would add a tenth to the start of every command.
     files = (file for entry in sys.path for file in Path(entry).glob(f"{PACKAGE}-*.dist-info/direct_url.json"))

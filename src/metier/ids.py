@@ -72,7 +72,7 @@ def format_run_id(started: datetime, entropy: bytes) -> str:
     return f"{started.astimezone(UTC):%Y%m%d-%H%M%S}-{entropy.hex()}"
 
 
-def find_user() -> str:
+def get_user() -> str:
     """The name under which approvals and answers are recorded; empty where the system knows none."""
     try:
         return getpass.getuser()

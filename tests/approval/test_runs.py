@@ -187,7 +187,7 @@ async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_pa
             return Reply(decision="approved", by="ada", remember=True)
 
         state = await runtime.start(RunRequest(task="write"), DriveOptions(ask=ask))
-        (question,) = await runtime.approvals.find_all()
+        (question,) = await runtime.approvals.list_all()
         attempts = await runtime.approvals.attempts(question)
 
     assert state.remembered == set()
@@ -196,7 +196,7 @@ async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_pa
 
 
 async def approve_all(runtime: Runtime) -> None:
-    for question in await runtime.approvals.find_all(status="open"):
+    for question in await runtime.approvals.list_all(status="open"):
         await runtime.approvals.decide(question, Reply(decision="approved", by="ada"))
 
 
@@ -211,7 +211,7 @@ async def test_a_file_that_changed_since_it_was_shown_is_asked_about_again(tmp_p
 
         assert (tmp_path / "a.txt").read_text() == "somebody else's"
         assert parked.pause is not None
-        (question,) = await runtime.approvals.find_all(status="open")
+        (question,) = await runtime.approvals.list_all(status="open")
         assert question.asked is not None
         assert question.asked.preview == "-somebody else's\n+new"
         await approve_all(runtime)
@@ -228,11 +228,11 @@ async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp
     place, _ = make_place(tmp_path, (change, says("Done.")))
     async with open_runtime(place) as runtime:
         state = await runtime.start(RunRequest(task="write"))
-        (first,) = await runtime.approvals.find_all(status="open")
+        (first,) = await runtime.approvals.list_all(status="open")
         await approve_all(runtime)
         (tmp_path / "a.txt").unlink()
         await runtime.resume(state.run_id)
-        (second,) = await runtime.approvals.find_all(status="open")
+        (second,) = await runtime.approvals.list_all(status="open")
         await approve_all(runtime)
         done = await runtime.resume(state.run_id)
         await check_replay(runtime, state.run_id)
@@ -420,7 +420,7 @@ async def test_a_run_without_a_person_waits_for_all_calls_of_a_reply(tmp_path: P
     place, _ = make_place(tmp_path, (write_both(), says("Done.")))
     async with open_runtime(place) as runtime:
         state = await runtime.start(RunRequest(task="write"), DriveOptions())
-        waiting = await runtime.approvals.find_all(run_id=state.run_id, status="open")
+        waiting = await runtime.approvals.list_all(run_id=state.run_id, status="open")
         assert [question.arguments["path"] for question in waiting] == ["a.txt", "b.txt"]
         await runtime.approvals.decide(waiting[1], Reply(decision="approved", by="ada"))
         state = await runtime.resume(state.run_id)

@@ -89,7 +89,7 @@ class Canaries:
         found["tmp"] = (found["tmp"][0], 0, "")
         return found
 
-    def find_changes(self, before: dict[str, tuple[int, int, str]]) -> list[str]:
+    def list_changes(self, before: dict[str, tuple[int, int, str]]) -> list[str]:
         after = self.snapshot()
         changes = [f"file {name}" for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
         changes += [f"process {pid}" for pid in self._list_processes()]
@@ -193,7 +193,7 @@ def find_effects(lines: Sequence[str], canaries: Canaries) -> dict[str, list[str
     canaries.reset()
     before = canaries.snapshot()
     has_ended = [run_line(line, canaries) for line in lines]
-    changes = canaries.find_changes(before) + ([] if all(has_ended) else ["no end"])
+    changes = canaries.list_changes(before) + ([] if all(has_ended) else ["no end"])
     if not changes:
         return {}
     if len(lines) == 1:

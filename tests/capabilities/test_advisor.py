@@ -172,7 +172,7 @@ def test_what_a_model_says_is_held_to_schema_scope_and_safety(value: dict[str, J
     contract = SkillContract(skill="s", autonomy_level="implement", side_effects=effects)
     schema: Schema = {"properties": {"name": {"type": "string"}}}
 
-    problems = AdvisorOutputValidator(contract=contract, schema=schema).find_problems(value)
+    problems = AdvisorOutputValidator(contract=contract, schema=schema).list_problems(value)
 
     assert [wrong in problem for problem in problems] == ([True] if wrong else [])
 
@@ -180,7 +180,7 @@ def test_what_a_model_says_is_held_to_schema_scope_and_safety(value: dict[str, J
 def test_proposal_to_write_needs_a_contract_that_writes() -> None:
     validator = AdvisorOutputValidator(contract=SkillContract(skill="s"))
 
-    assert validator.find_problems({"path": "a.md", "content": "x"}) == (
+    assert validator.list_problems({"path": "a.md", "content": "x"}) == (
         "It wants to write 'a.md', and the contract has no writes_files",
     )
 

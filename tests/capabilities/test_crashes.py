@@ -67,7 +67,7 @@ def test_undisturbed_run_asks_once_and_has_each_effect_once(baseline: Baseline) 
     assert sorted(baseline.effects.values()) == [1, 1]
 
 
-def find_violations(report: CrashReport) -> list[str]:
+def list_violations(report: CrashReport) -> list[str]:
     return [violation for outcome in report.outcomes for violation in outcome.violations]
 
 
@@ -77,7 +77,7 @@ def test_run_killed_anywhere_ends_as_if_it_had_not_been(kit: CrashKit, baseline:
 
     report = kit.check_all(points, baseline, together=TOGETHER)
 
-    assert find_violations(report) == [], report.render()
+    assert list_violations(report) == [], report.render()
 
 
 def test_undisturbed_delegation_is_one_run_beside_its_parent(delegating_baseline: Baseline) -> None:
@@ -95,4 +95,4 @@ def test_delegation_killed_anywhere_has_one_child_and_gives_its_answer_to_the_pa
 
     report = delegating_kit.check_all(points, delegating_baseline, together=TOGETHER)
 
-    assert find_violations(report) == [], report.render()
+    assert list_violations(report) == [], report.render()

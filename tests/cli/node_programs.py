@@ -19,6 +19,6 @@ def find_program(path: str) -> list[str]:
     return [str(NODE), str(file)]
 
 
-def find_modules() -> Path:
+def list_modules() -> Path:
     """Where packages are imported from."""
     return _MODULES

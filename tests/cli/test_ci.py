@@ -12,7 +12,7 @@ type Capture = pytest.CaptureFixture[str]
 STEP = "---\nname: {name}\n{next}---\n{body}\n"
 
 
-def find_folder(workspace: Workspace) -> Path:
+def get_folder(workspace: Workspace) -> Path:
     return workspace.folder / "runs" / workspace.run_ids()[-1]
 
 
@@ -40,7 +40,7 @@ def test_run_in_ci_is_grouped_by_turn_and_summed_up(
     assert lines.count("::endgroup::") == sum(line.startswith("::group::Turn") for line in lines) == 3
     assert not any(line.startswith("::error") for line in lines)
     assert "\x1b" not in shown.err
-    summary = (find_folder(workspace) / "summary.md").read_text()
+    summary = (get_folder(workspace) / "summary.md").read_text()
     assert summary.startswith("## Write &lt;it>\n\n**completed** · 3 turns")
     assert "All *done*" in summary
     assert "| 1.1 | Write `a\\|b.txt` | succeeded |" in summary
@@ -54,7 +54,7 @@ def test_failed_run_has_a_failed_test_case_and_says_how_to_go_on(
 
     assert workspace.agent("run", "--ci", "--quiet", "Look\x07", "--max-turns", "1") == 7
 
-    folder = find_folder(workspace)
+    folder = get_folder(workspace)
     suite = ET.fromstring((folder / "junit.xml").read_text())[0]
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
     assert "which is the limit" in str(suite[0][0].get("message"))
@@ -72,7 +72,7 @@ def test_steps_of_a_task_are_test_cases(workspace: Workspace, model: ModelServer
 
     assert workspace.agent("task", "run", "check", "--ci", "--max-turns", "2") != 0
 
-    suite = ET.fromstring((find_folder(workspace) / "junit.xml").read_text())[0]
+    suite = ET.fromstring((get_folder(workspace) / "junit.xml").read_text())[0]
     cases = {case.get("name"): [child.tag for child in case] for case in suite}
     assert list(cases.values()) == [[], ["failure"], ["skipped"]]
     capsys.readouterr()
@@ -83,6 +83,6 @@ def test_parked_run_is_no_failed_test(workspace: Workspace, model: ModelServer, 
 
     assert workspace.agent("run", "--ci", "Look", "--max-turns", "1", "--on-limit", "park") == 7
 
-    suite = ET.fromstring((find_folder(workspace) / "junit.xml").read_text())[0]
+    suite = ET.fromstring((get_folder(workspace) / "junit.xml").read_text())[0]
     assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
     capsys.readouterr()

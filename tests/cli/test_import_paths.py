@@ -8,7 +8,7 @@ import pytest
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, run_approved, use_model
 
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.levels import try_rung
 
 
@@ -16,7 +16,7 @@ from metier.tools.process.sandbox.levels import try_rung
 def test_run_with_a_sandbox_does_not_start_while_python_imports_from_the_workspace(
     workspace: Workspace, model: ModelServer, entry: str
 ) -> None:
-    rung = try_rung("full", find_bubblewrap(os.environ, workspace.folder))
+    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
     if not rung.works:
         pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
     (workspace.folder / "src").mkdir()
@@ -58,7 +58,7 @@ def test_import_path_outside_of_the_workspace_is_kept(workspace: Workspace, tmp_
 def test_program_cannot_plant_a_startup_module_beside_a_package_that_is_installed_from_the_workspace(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    rung = try_rung("full", find_bubblewrap(os.environ, workspace.folder))
+    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
     if not rung.works:
         pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
     workspace.write("src/project.py", "")

@@ -12,8 +12,8 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from agent_command import AGENT
-from metier.tools.process.run import SUPERVISOR, TREE_VARIABLE, find_marked
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.run import SUPERVISOR, TREE_VARIABLE, list_marked
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.levels import try_rung
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def test_the_next_start_clears_away_what_a_killed_supervisor_left(
     level: str, workspace: Workspace, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if level in ("full", "kernel"):
-        rung = try_rung(level, find_bubblewrap(os.environ, tmp_path))
+        rung = try_rung(level, get_bubblewrap(os.environ, tmp_path))
         if not rung.works:
             pytest.skip(f"sandbox level {level!r} cannot be shown here: {rung.told}")
         monkeypatch.setenv("AGENT_SANDBOX_USE", "required")
@@ -73,7 +73,7 @@ def test_the_next_start_clears_away_what_a_killed_supervisor_left(
 
     assert not scratch.exists()
     until = time.monotonic() + 10
-    while find_marked(mark) and time.monotonic() < until:
+    while list_marked(mark) and time.monotonic() < until:
         pass
-    assert find_marked(mark) == []
+    assert list_marked(mark) == []
     assert sorted(path.name for path in workspace.folder.iterdir()) == ["agent.yaml", "out", "runs", "skills"]

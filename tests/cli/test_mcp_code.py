@@ -12,9 +12,9 @@ from mcp_workspace import accept, define
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
-from metier.tools.mcp.server_tools import find_server_code
+from metier.tools.mcp.server_tools import get_server_code
 from metier.tools.mcp.servers import ServerDefinition
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.levels import try_rung
 
 SERVER = Path(__file__).parent / "prying_mcp_server.py"
@@ -33,7 +33,7 @@ for path in sys.argv[2:]:
 @pytest.fixture
 def serving(workspace: Workspace, model: ModelServer) -> Workspace:
     """In the profile `guarded`, where programs are confined and servers are not. Skips aloud without bubblewrap."""
-    rung = try_rung("full", find_bubblewrap(os.environ, workspace.folder))
+    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
     if not rung.works:
         pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})
@@ -150,7 +150,7 @@ def test_every_file_and_folder_that_a_definition_names_counts_as_its_code(
     (tmp_path / "lib/main").write_text("data")
     server = ServerDefinition(name="x", **definition)
 
-    code = find_server_code(server, os.environ, writable=[tmp_path.resolve()])
+    code = get_server_code(server, os.environ, writable=[tmp_path.resolve()])
     before = code.digest()
     (tmp_path / "lib/main").write_text("evil")
 
@@ -164,7 +164,7 @@ def test_the_whole_workspace_is_code_only_where_an_option_says_so(
 ) -> None:
     server = ServerDefinition(name="x", command="/opt/unknown", args=tuple(arguments))
 
-    found = find_server_code(server, os.environ, writable=[tmp_path.resolve()])
+    found = get_server_code(server, os.environ, writable=[tmp_path.resolve()])
 
     assert (found.roots, found.is_open) == ((), is_open)
 

@@ -10,8 +10,8 @@ from mcp_workspace import accept
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.levels import find_rung
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
+from metier.tools.process.sandbox.levels import get_rung
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ EVERYTHING = dict.fromkeys(NOTHING, True)
 @pytest.fixture
 def level(workspace: Workspace) -> str:
     """Skips aloud where no sandbox can be shown."""
-    rung = find_rung(find_bubblewrap(os.environ, workspace.folder))
+    rung = get_rung(get_bubblewrap(os.environ, workspace.folder))
     if not rung.works:
         pytest.skip(f"no sandbox can be shown here: {rung.told}")
     return rung.level

@@ -9,7 +9,7 @@ from chat_pty import agent_terminal
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, run_approved, use_model
 
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.levels import try_rung
 
 type Capture = pytest.CaptureFixture[str]
@@ -18,7 +18,7 @@ type Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def strict(workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A strict workspace whose virtual environment is activated."""
-    rung = try_rung("full", find_bubblewrap(os.environ, workspace.folder))
+    rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))
     if not rung.works:
         pytest.skip(f"sandbox level 'full' cannot be shown here: {rung.told}")
     (workspace.folder / ".venv/bin").mkdir(parents=True)

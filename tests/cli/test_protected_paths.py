@@ -10,7 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
 from agent_command import AGENT
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.levels import try_rung
 
@@ -56,7 +56,7 @@ MISSING = [
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
     """Makes runs use this level; skips aloud where it cannot be shown."""
     wanted: Level = request.param
-    rung = try_rung(wanted, find_bubblewrap(os.environ, tmp_path))
+    rung = try_rung(wanted, get_bubblewrap(os.environ, tmp_path))
     if not rung.works:
         pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
     if wanted == "kernel":

@@ -16,7 +16,7 @@ from run_workspace import Workspace, use_model
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def find_script(name: str) -> Path:
+def get_script(name: str) -> Path:
     named = os.environ.get("HOOKS_DATA")
     folders = [Path(named)] if named else [folder / "shared/data/hooks" for folder in ROOT.parents]
     found = next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -55,7 +55,7 @@ def find_script(name: str) -> Path:
 def test_public_hook_runs_unchanged(
     workspace: Workspace, model: ModelServer, script: str, program: str, denied: Reply, reason: str, made: Reply
 ) -> None:
-    source = find_script(script)
+    source = get_script(script)
     if program == "bash" and shutil.which("jq") is None:
         pytest.skip("jq is not on this machine")
     workspace.write(f".claude/hooks/{script}", source.read_text("utf-8"))

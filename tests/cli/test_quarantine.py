@@ -15,7 +15,7 @@ from run_workspace import QUICK, Workspace, use_model
 from agent_command import AGENT
 from metier.definitions.files.quarantine import record_launch
 from metier.tools.process.sandbox import protected_paths
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.levels import try_rung
 
@@ -72,7 +72,7 @@ open("out/pipe").read()
 def level(request: pytest.FixtureRequest, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Level:
     """Makes runs use this level; skips aloud where it cannot be shown."""
     wanted: Level = request.param
-    rung = try_rung(wanted, find_bubblewrap(os.environ, workspace.folder))
+    rung = try_rung(wanted, get_bubblewrap(os.environ, workspace.folder))
     if not rung.works:
         pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
     if wanted == "kernel":

@@ -13,7 +13,7 @@ from model_server import ModelServer, Reply, calls, says
 from run_workspace import WAIT, Workspace, close_after_reader
 
 from agent_command import AGENT
-from metier.ids import SystemClock, find_user
+from metier.ids import SystemClock, get_user
 from metier.store.base import RunRow
 from metier.store.sqlite.store import open_sqlite_store
 
@@ -179,10 +179,10 @@ def test_an_answer_about_an_unknown_outcome_is_the_result_on_record(
     told = {event["event_type"]: event["payload"] for event in workspace.events()}
     assert told["step_outcome_unknown"]["step_id"] == "1.1"
     answered = told["step_outcome_answered"]
-    assert (answered["step_id"], answered["answer"], answered["answered_by"]) == ("1.1", answer, find_user())
+    assert (answered["step_id"], answered["answer"], answered["answered_by"]) == ("1.1", answer, get_user())
     assert (told["skill_step_executed"]["step_id"], told["skill_step_executed"]["status"]) == ("1.1", status)
     step = read_steps(workspace, run_id)[0]
-    assert (step["status"], step["answer"], step["answered_by"]) == (status, answer, find_user())
+    assert (step["status"], step["answer"], step["answered_by"]) == (status, answer, get_user())
     assert workspace.agent("replay", run_id, "--execute") == 0
 
 

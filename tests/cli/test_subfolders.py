@@ -9,7 +9,7 @@ from agent_files import add_agent
 from model_server import ModelServer, calls, says
 from run_workspace import Workspace, use_model
 
-from metier.settings.discovery import find_workspace
+from metier.settings.discovery import get_workspace
 
 type Capture = pytest.CaptureFixture[str]
 
@@ -78,30 +78,30 @@ def test_nearest_folder_with_settings_or_definitions_is_the_workspace(tmp_path: 
     home = tmp_path / "home"
     deep = home / "project/a/b"
     deep.mkdir(parents=True)
-    assert find_workspace(deep, home=home) == deep
+    assert get_workspace(deep, home=home) == deep
 
     (home / ".agent/skills").mkdir(parents=True)
-    assert find_workspace(deep, home=home) == deep, "the home folder holds the user's own skills"
+    assert get_workspace(deep, home=home) == deep, "the home folder holds the user's own skills"
 
     (home / "project/.agent").mkdir()
-    assert find_workspace(deep, home=home) == home / "project"
+    assert get_workspace(deep, home=home) == home / "project"
 
     (home / "project/a/agent.yaml").touch()
-    assert find_workspace(deep, home=home) == home / "project/a"
-    assert find_workspace(home, home=home) == home
+    assert get_workspace(deep, home=home) == home / "project/a"
+    assert get_workspace(home, home=home) == home
 
 
 def test_search_stops_at_the_top_of_a_repository(tmp_path: Path) -> None:
     deep = tmp_path / "project/vendor/clone/src"
     deep.mkdir(parents=True)
     (tmp_path / "project/.agent").mkdir()
-    assert find_workspace(deep, home=tmp_path / "home") == tmp_path / "project"
+    assert get_workspace(deep, home=tmp_path / "home") == tmp_path / "project"
 
     (tmp_path / "project/vendor/clone/.git").mkdir()
-    assert find_workspace(deep, home=tmp_path / "home") == deep
+    assert get_workspace(deep, home=tmp_path / "home") == deep
 
     (tmp_path / "project/vendor/clone/.nanobot").mkdir()
-    assert find_workspace(deep, home=tmp_path / "home") == tmp_path / "project/vendor/clone"
+    assert get_workspace(deep, home=tmp_path / "home") == tmp_path / "project/vendor/clone"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
@@ -112,7 +112,7 @@ def test_folder_or_definitions_of_another_user_above_do_not_count(tmp_path: Path
     (tmp_path / "project/.agent").mkdir()
     os.chown(tmp_path / planted, 65534, 65534)
 
-    assert find_workspace(deep, home=tmp_path / "home") == deep
+    assert get_workspace(deep, home=tmp_path / "home") == deep
 
 
 def test_untrusted_workspace_above_follows_the_rules_of_trust(

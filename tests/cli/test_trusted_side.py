@@ -10,7 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 from agent_command import AGENT, run_agent
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.levels import try_rung
 
@@ -32,7 +32,7 @@ os.makedirs(os.path.join(os.environ["TMPDIR"], "full", "of", "files"))
 def level(request: pytest.FixtureRequest, tmp_path: Path) -> Level:
     """Skips aloud where a level cannot be shown."""
     wanted: Level = request.param
-    rung = try_rung(wanted, find_bubblewrap(os.environ, tmp_path))
+    rung = try_rung(wanted, get_bubblewrap(os.environ, tmp_path))
     if not rung.works:
         pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
     return wanted

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metier.context.control import build_control_specs
-from metier.context.operating import FILE_TOOLS, Family, Subjects, build_operating, find_family
+from metier.context.operating import FILE_TOOLS, Family, Subjects, build_operating, get_family
 from metier.context.tokens import estimate_tokens, tool_tokens
 from metier.messages import ToolSpec
 from metier.prompts.texts import load_text
@@ -113,4 +113,4 @@ def test_subject_that_a_run_has_no_tools_for_is_left_out() -> None:
     ],
 )
 def test_family_follows_the_model_wherever_it_is_served(provider: str, model: str, family: Family) -> None:
-    assert find_family(provider, model) == family
+    assert get_family(provider, model) == family

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from metier.definitions.schedule import MOST_DUE, ScheduleDefinition, build_schedule, find_jitter, list_due, list_next
+from metier.definitions.schedule import MAX_DUE, ScheduleDefinition, build_schedule, get_jitter, list_due, list_next
 from metier.errors import ConfigError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -72,16 +72,16 @@ def test_of_a_long_absence_only_the_last_due_times_are_listed() -> None:
     found = list_due(schedule, after=NOON, now=now, anchor=NOON)
 
     assert found[-1] == now
-    assert MOST_DUE / 3 < len(found) <= MOST_DUE
+    assert MAX_DUE / 3 < len(found) <= MAX_DUE
 
 
 def test_jitter_is_bounded_and_the_same_for_every_process() -> None:
     schedule = cron("0 * * * *", jitter="10m")
     dues = [NOON + timedelta(hours=hour) for hour in range(50)]
 
-    delays = [find_jitter(schedule, due) for due in dues]
+    delays = [get_jitter(schedule, due) for due in dues]
 
-    assert delays == [find_jitter(schedule, due.astimezone(BERLIN)) for due in dues]
+    assert delays == [get_jitter(schedule, due.astimezone(BERLIN)) for due in dues]
     assert all(timedelta() <= delay < timedelta(minutes=10) for delay in delays)
     assert len(set(delays)) == 50
     assert list_due(schedule, after=dues[0], now=dues[1], anchor=NOON) == []

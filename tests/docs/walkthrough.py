@@ -18,7 +18,7 @@ from agent_command import AGENT, run_agent
 
 ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}|ap-[0-9a-f]+")
 """Of a run, of an approval: another each time. Where a page shows one, later commands mean the one that was printed."""
-MOST_SECONDS = 120.0
+MAX_SECONDS = 120.0
 """That a command may take."""
 SHELL_SYNTAX = re.compile(r"[|&;<>$`*?~(){}!#\\\n]")
 QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
@@ -124,7 +124,7 @@ def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: in
     printed = ""
     with _start(command, reader, stays=stays) as process:
         assert process.stdout is not None
-        patience = threading.Timer(MOST_SECONDS, process.kill)
+        patience = threading.Timer(MAX_SECONDS, process.kill)
         patience.start()
         for line in process.stdout:
             printed += line.decode()
@@ -141,7 +141,7 @@ def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Generato
     """A command in a terminal of its own: it has printed what the page shows, and is stopped when the page ends."""
     with _start(command, reader, stays=True) as process:
         assert process.stdout is not None
-        patience = threading.Timer(MOST_SECONDS, process.kill)
+        patience = threading.Timer(MAX_SECONDS, process.kill)
         patience.start()
         printed = ""
         while not all(matches(line, printed, reader) for line in shown):
@@ -156,7 +156,7 @@ def left_running(command: str, reader: Reader, shown: Sequence[str]) -> Generato
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-            patience = threading.Timer(MOST_SECONDS, process.kill)
+            patience = threading.Timer(MAX_SECONDS, process.kill)
             patience.start()
             drain.join()
             patience.cancel()

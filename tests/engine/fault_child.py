@@ -16,7 +16,7 @@ from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.model import Settings
-from metier.testing.crash_child import find_log_problems
+from metier.testing.crash_child import list_log_problems
 from metier.testing.crash_kit import read_effects
 
 TURNS = 30
@@ -60,7 +60,7 @@ async def run_on_full_disk(disk: Path, spare_kib: int) -> None:
             "posts": counts["post"],
             "keys": len({effect["key"] for effect in read_effects(effects) if effect["name"] == "post"}),
             "launches": counts["launch"],
-            "log_is_whole": not await find_log_problems(runtime, state.run_id),
+            "log_is_whole": not await list_log_problems(runtime, state.run_id),
         }
         print(json.dumps(report))
 

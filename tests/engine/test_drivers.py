@@ -92,7 +92,7 @@ def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[
         wake(case, "zombie")
     kit.wait()
     before = read_outcome(case, "successor")
-    return kit.find_violations(case, before, baseline), read_outcome(case, "zombie").error
+    return kit.list_violations(case, before, baseline), read_outcome(case, "zombie").error
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metier.evals.format.eval_files import EvalsReading, find_lines, parse_evals, read_evals
+from metier.evals.format.eval_files import EvalsReading, get_lines, parse_evals, read_evals
 from metier.evals.format.yaml_sets import parse_yaml_set
 
 
@@ -137,6 +137,6 @@ def test_a_file_that_does_not_say_what_is_evaluated_is_a_problem(text: str) -> N
 def test_lines_are_those_of_the_values() -> None:
     text = '{\n "a": [\n  1,\n  {"b": "}\\"{,"},\n  []\n ],\n "c": null\n}'
 
-    lines = find_lines(text)
+    lines = get_lines(text)
 
     assert (lines["a", 0], lines["a", 1, "b"], lines["a", 2], lines["c",]) == (3, 4, 5, 7)

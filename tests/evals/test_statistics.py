@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from metier.evals.comparison import compare, find_wilson, measure_difference
+from metier.evals.comparison import compare, get_wilson, measure_difference
 from metier.evals.results import EvalResult, RunRow
 from metier.evals.session import Purse
 
@@ -67,10 +67,10 @@ def test_a_difference_that_is_there_is_found_and_one_that_is_not_is_not_claimed(
 
 
 def test_rates_at_the_ends_have_an_interval_too() -> None:
-    assert find_wilson(0, 0).low == 0
-    assert find_wilson(0, 0).high == 1
-    assert find_wilson(10, 10).high == 1
-    assert 0.68 < find_wilson(10, 10).low < 0.73
+    assert get_wilson(0, 0).low == 0
+    assert get_wilson(0, 0).high == 1
+    assert get_wilson(10, 10).high == 1
+    assert 0.68 < get_wilson(10, 10).low < 0.73
 
 
 def test_runs_side_by_side_never_reserve_more_than_the_limit() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from model_server import ModelServer, calls, says
-from node_programs import NODE, find_modules, find_program
+from node_programs import NODE, find_program, list_modules
 from pictures import build_png
 from run_workspace import Workspace
 
@@ -36,7 +36,7 @@ def run_typescript_client(
     # Node looks for packages beside the file.
     script = shutil.copy(CLIENT, tmp_path / "client.mjs")
     if not (tmp_path / "node_modules").exists():
-        (tmp_path / "node_modules").symlink_to(find_modules())
+        (tmp_path / "node_modules").symlink_to(list_modules())
     done = subprocess.run(
         [NODE, script, AGENT, workspace.folder, *arguments],
         capture_output=True,

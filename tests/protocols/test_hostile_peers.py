@@ -11,7 +11,7 @@ from mcp_peer import TASKS, ProcessPeer, build_params
 from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
-MOST_GROWTH_KB = 300_000
+MAX_GROWTH_KB = 300_000
 """How much larger a flood may make a process, for some time."""
 MANY = 3_000
 """Requests that are ten times what the pipes of a process hold."""
@@ -41,7 +41,7 @@ def test_an_mcp_client_on_a_pipe_that_floods_and_lies_gets_errors(workspace: Wor
     assert huge["error"]["code"] == -32602
     assert all("error" in answer for answer in made_up)
     assert [tool["name"] for tool in last["tools"]] == ["run", "run_result"]
-    assert grown < MOST_GROWTH_KB
+    assert grown < MAX_GROWTH_KB
     assert model.received == []
 
 
@@ -74,7 +74,7 @@ def test_thousands_of_requests_on_a_pipe_that_is_not_read_wait_there_and_are_ans
     assert {answer["error"]["code"] for answer in answers} == {-32602}
     assert sorted(answer["id"] for answer in answers) == list(range(MANY))
     assert "tools" in last
-    assert grown < MOST_GROWTH_KB
+    assert grown < MAX_GROWTH_KB
 
 
 @pytest.mark.slow

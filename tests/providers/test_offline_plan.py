@@ -11,7 +11,7 @@ from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import Entrypoint, SkillDefinition, load_skill
 from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, find_named
 from metier.providers.offline.request import READ_CHARACTERS, read_request, split_parts
-from metier.providers.offline.words import find_keywords
+from metier.providers.offline.words import list_keywords
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 
@@ -169,7 +169,7 @@ KEYWORDS: list[tuple[str, list[str]]] = [
 
 @pytest.mark.parametrize(("request_text", "keywords"), KEYWORDS)
 def test_keywords_are_quoted_phrases_or_telling_words(request_text: str, keywords: list[str]) -> None:
-    assert find_keywords(request_text, without=frozenset({"finder"})) == keywords
+    assert list_keywords(request_text, without=frozenset({"finder"})) == keywords
 
 
 def test_placeholders_are_filled_once_and_values_look_like_no_option() -> None:

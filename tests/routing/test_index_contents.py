@@ -20,8 +20,8 @@ from metier.routing.index import (
     TRIGGER_SHARE,
     IndexTables,
     build_ordered_tables,
-    find_rarity,
-    find_trigger_clauses,
+    get_rarity,
+    get_trigger_clauses,
     leave_out_exclusions,
 )
 from metier.routing.skill import BODY, DESCRIPTION, NAME, TAGS, RoutableSkill
@@ -45,7 +45,7 @@ class Plain:
         description = leave_out_exclusions(skill.description)
         self.description = [stem(word) for word in split_words(description)]
         self.tags = [stem(word) for tag in skill.tags for word in split_words(tag)]
-        self.triggers = Counter([stem(word) for word in split_words(find_trigger_clauses(description))])
+        self.triggers = Counter([stem(word) for word in split_words(get_trigger_clauses(description))])
         words = [word for token in count_tokens(skill.body).elements() for word in split_words(token)]
         self.body = Counter([stem(word) for word in words if word not in FUNCTION_WORDS])
         texts = [segment for text in (skill.name, description, *skill.tags) for segment in split_segments(text)]
@@ -92,19 +92,19 @@ def test_an_index_holds_what_a_plain_count_of_the_words_gives(texts: list[tuple[
         chosen = slice(tables.postings.starts[key], tables.postings.starts[key + 1])
         having = [number for number, each in enumerate(plain) if word in each.told or word in each.body]
         fields = [plain[number].find_fields(word) for number in having]
-        rarity = find_rarity(len(having) - (1 - BODY_ONLY_SHARE) * fields.count(BODY), len(skills)) ** RARITY_POWER
+        rarity = get_rarity(len(having) - (1 - BODY_ONLY_SHARE) * fields.count(BODY), len(skills)) ** RARITY_POWER
         assert list(tables.postings.skills[chosen]) == having
         assert list(tables.postings.fields[chosen]) == fields
         assert list(tables.postings.impacts[chosen]) == pytest.approx([weigh(plain, plain[n], word) for n in having])
         assert tables.postings.rarities[key] == pytest.approx(rarity)
-    assert find_pairs(tables) == {
+    assert list_pairs(tables) == {
         pair: [number for number, each in enumerate(plain) if pair in each.pairs]
         for each in plain
         for pair in each.pairs
     }
 
 
-def find_pairs(tables: IndexTables) -> dict[tuple[str, str], list[int]]:
+def list_pairs(tables: IndexTables) -> dict[tuple[str, str], list[int]]:
     words = list(tables.words)
     starts = tables.pairs.starts
     return {

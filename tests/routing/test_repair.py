@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import OSA
 
-from metier.routing.ranking import CERTAINTY, MIN_SIMILARITY, build_index, find_meanings
+from metier.routing.ranking import CERTAINTY, MIN_SIMILARITY, build_index, list_meanings
 from metier.routing.skill import RoutableSkill
 
 WORDS = (
@@ -26,12 +26,12 @@ misspelt = st.sampled_from(WORDS.split()).flatmap(
 def test_no_spelling_that_is_near_enough_is_passed_over(word: str) -> None:
     if not 4 <= len(word) <= 40 or word.isdigit():
         return
-    found = {meaning.word for meaning in find_meanings(word, INDEX.tables)}
+    found = {meaning.word for meaning in list_meanings(word, INDEX.tables)}
     near = [
         (CERTAINTY * OSA.normalized_similarity(word, form), form)
         for form in KNOWN
         if form[0] == word[0] and OSA.normalized_similarity(word, form) >= MIN_SIMILARITY
     ]
 
-    weights = sorted([meaning.weight for meaning in find_meanings(word, INDEX.tables)])
+    weights = sorted([meaning.weight for meaning in list_meanings(word, INDEX.tables)])
     assert all(form in found or (len(found) == 3 and weight <= weights[0]) for weight, form in near)

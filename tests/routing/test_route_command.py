@@ -11,7 +11,7 @@ import pytest
 from metier.cli.main import run
 from metier.routing.catalog import WORTH_KEEPING
 from metier.runtime.opened_host import open_host
-from metier.runtime.workspace.skill_catalog import find_skills
+from metier.runtime.workspace.skill_catalog import get_skills
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_a_folder_of_packages_that_is_named_makes_none_of_them_active_for_the_co
     routed = [each["skill_name"] for each in json.loads(capsys.readouterr().out)["candidates"] if each["score"]]
     flags = {"skills.dir": str(asked)}
     host = open_host(skills_dir.parent, environ=os.environ, home=Path.home(), flags=flags, config=None).host
-    used = [package.folder.resolve() for package in find_skills(host).packages]
+    used = [package.folder.resolve() for package in get_skills(host).packages]
 
     assert ("water-plants" in routed) == (folder in used) == (enabled == "all-untrusted")
 

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from metier.engine.entries.question import InputAsked
 from metier.engine.entries.run import RunFailed, RunPaused
 from metier.engine.state.run_state import RunState
-from metier.runtime.notify.a2a import find_task_state
+from metier.runtime.notify.a2a import get_task_state
 from metier.runtime.status import RunStatus, compute_status
 from metier.store.base import RunRow
 from metier.views.user_question import parse_question
@@ -38,7 +38,7 @@ def paused(pause: str, **more: object) -> RunStatus:
 def test_every_interface_reads_a_pause_from_the_same_status(pause: str, kind: str, task_state: str, code: int) -> None:
     status = paused(pause)
 
-    assert (status.wait_kind, find_task_state(status), status.exit_code()) == (kind, task_state, code)
+    assert (status.wait_kind, get_task_state(status), status.exit_code()) == (kind, task_state, code)
     assert status.can_continue
     assert (status.reason, status.message) == (pause, "because")
 
@@ -48,7 +48,7 @@ def test_run_paused_at_a_limit_waits_for_a_user_to_raise_it() -> None:
 
     assert (status.wait_kind, status.limit, status.exit_code()) == ("limit", "max_turns", 7)
     assert status.waits_for_user
-    assert find_task_state(status) == "AUTH_REQUIRED"
+    assert get_task_state(status) == "AUTH_REQUIRED"
 
 
 def test_failed_run_continues_only_after_a_limit_or_a_provider_error() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
-from metier.approval.denied_programs import find_denied_programs
+from metier.approval.denied_programs import list_denied_programs
 from metier.approval.scopes import ScopeReader
 from metier.testing.scripted import says
 from metier.tools.process.child_environment import base_interpreter
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
-from metier.tools.process.sandbox.confinement import find_masked
-from metier.tools.process.sandbox.levels import find_rung
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
+from metier.tools.process.sandbox.confinement import list_masked
+from metier.tools.process.sandbox.levels import get_rung
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_a_copy_of_a_denied_program_is_asked_about_when_it_is_run(tmp_path
     ],
 )
 async def test_what_a_person_approved_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
-    if find_rung(find_bubblewrap(os.environ, tmp_path)).level != "full":
+    if get_rung(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     put(tmp_path, DENY | {"x.sh": "t=tou; ${t}ch PWNED; echo through\n"})
     drill = Drill(tmp_path, [call("Bash", command=command), says("done")])
@@ -112,7 +112,7 @@ def test_a_program_is_denied_whole_only_where_no_command_of_it_may_run(rules: st
     scope = reader.read_policy(rules, file="policy.yaml")
 
     assert reader.problems == []
-    assert find_denied_programs([scope]) == denied
+    assert list_denied_programs([scope]) == denied
 
 
 def test_a_denied_program_is_found_under_its_other_names_in_folders_of_programs(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_denied_program_is_found_under_its_other_names_in_folders_of_programs(
     (tmp_path / "two/get").hardlink_to(program)
     (tmp_path / "two/fetcher").symlink_to(program)
 
-    found = find_masked(["fetcher"], f"{tmp_path}/two:{tmp_path}/one")
+    found = list_masked(["fetcher"], f"{tmp_path}/two:{tmp_path}/one")
 
     assert {path for path in found if path.is_relative_to(tmp_path)} == {program, tmp_path / "two/get"}
 
@@ -131,4 +131,4 @@ def test_a_denied_program_is_found_under_its_other_names_in_folders_of_programs(
 def test_the_shell_and_the_interpreter_of_the_agent_stay_though_a_rule_denies_them() -> None:
     kept = {Path("/bin/bash").resolve(), Path(base_interpreter()).resolve()}
 
-    assert kept.isdisjoint(find_masked(["bash", Path(base_interpreter()).name], os.environ["PATH"]))
+    assert kept.isdisjoint(list_masked(["bash", Path(base_interpreter()).name], os.environ["PATH"]))

@@ -88,7 +88,7 @@ class Drill:
     async def decide(self, decision: str, *, arguments: dict[str, JsonValue] | None = None) -> ApprovalQuestion:
         """Answer the one open question."""
         async with open_runtime(self.place) as runtime:
-            (question,) = await runtime.approvals.find_all(status="open")
+            (question,) = await runtime.approvals.list_all(status="open")
             reply = Reply(
                 decision="approved" if decision == "approved" else "denied",
                 by="ada",
@@ -100,7 +100,7 @@ class Drill:
 
     async def questions(self) -> list[ApprovalQuestion]:
         async with open_runtime(self.place) as runtime:
-            return await runtime.approvals.find_all(status="open")
+            return await runtime.approvals.list_all(status="open")
 
     async def journal(self, run_id: str) -> list[Entry]:
         async with open_runtime(self.place) as runtime:

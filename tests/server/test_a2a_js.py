@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from model_server import ModelServer, calls, says
-from node_programs import NODE, find_modules, find_program
+from node_programs import NODE, find_program, list_modules
 from run_workspace import Workspace
 from running_server import RunningServer, serving_process
 
@@ -24,7 +24,7 @@ def client(tmp_path: Path) -> Path:
     """Beside its packages, where Node looks for them."""
     find_program("@a2a-js/sdk/package.json")
     (tmp_path / "js").mkdir()
-    (tmp_path / "js/node_modules").symlink_to(find_modules())
+    (tmp_path / "js/node_modules").symlink_to(list_modules())
     return Path(shutil.copy(CLIENT, tmp_path / "js/client.mjs"))
 
 

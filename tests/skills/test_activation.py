@@ -10,7 +10,7 @@ import pytest
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS, build_search_path
 from metier.errors import UsageError
-from metier.skills.activation import Activation, SkillRoots, activate, build_roots, find_packages, parse_selection
+from metier.skills.activation import Activation, SkillRoots, activate, build_roots, get_packages, parse_selection
 from metier.skills.trust.judgement import is_trusted
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def roots(machine: Machine, make_folder: Callable[..., Path], tmp_path: Path) ->
 
 
 def choose(roots: SkillRoots, text: str) -> Activation:
-    return activate(find_packages(roots), parse_selection(text))
+    return activate(get_packages(roots), parse_selection(text))
 
 
 def names(activation: Activation) -> list[str]:
@@ -130,7 +130,7 @@ def test_installed_skill_does_not_hide_a_bundled_one(roots: SkillRoots) -> None:
 
 
 def test_packages_know_their_place_commit_and_trust(roots: SkillRoots) -> None:
-    found = {package.definition.name: package for package in find_packages(roots).packages}
+    found = {package.definition.name: package for package in get_packages(roots).packages}
 
     assert {name: package.source for name, package in found.items()} == {
         "kalshi-markets": "bundled",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metier.definitions.skills.skill import load_skill
-from metier.skills.capabilities_report import CapabilityReport, build_report, diff_reports, find_hidden
+from metier.skills.capabilities_report import CapabilityReport, build_report, diff_reports, list_hidden
 from metier.skills.trust.judgement import digest_tree
 
 MANIFEST = """\
@@ -104,7 +104,7 @@ def test_difference_names_what_came_and_what_went() -> None:
     ["\u200b", "\u202e", "\u2066", "\U000e0041", "\U000e0101", "\u00ad", "\u3164", "\x1b", "\x00", "\u2028", "\ue000"],
 )
 def test_hidden_character_is_found_with_its_line(char: str) -> None:
-    found = find_hidden(f"first\nse{char}cond\n")
+    found = list_hidden(f"first\nse{char}cond\n")
 
     assert [(hidden.line, hidden.code_point) for hidden in found] == [(2, f"U+{ord(char):04X}")]
 
@@ -113,8 +113,8 @@ def test_hidden_character_is_found_with_its_line(char: str) -> None:
     "text", ["plain\ttext\r\n", "\ufeffstart", "👩\u200d👩\u200d👧 ❤\ufe0f", "می\u200cخواهم", "日本語 Über"]
 )
 def test_ordinary_text_of_any_language_hides_nothing(text: str) -> None:
-    assert find_hidden(text) == ()
+    assert list_hidden(text) == ()
 
 
 def test_hidden_character_in_a_word_of_plain_letters_is_found_though_it_joins() -> None:
-    assert [hidden.code_point for hidden in find_hidden("ig\u200dnore")] == ["U+200D"]
+    assert [hidden.code_point for hidden in list_hidden("ig\u200dnore")] == ["U+200D"]

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from metier.errors import SkillError, SkillRejected
-from metier.skills.git.process import GitSession, find_git
+from metier.skills.git.process import GitSession, get_git
 from metier.skills.install.operations import Installer
 from metier.skills.layout import InstallLimits
 from metier.skills.source import GitSource
@@ -205,7 +205,7 @@ def test_git_sees_nothing_of_the_callers_environment_but_a_short_list(tmp_path: 
         "LANG": "de",
     }
 
-    environment = find_git(session, inherited).environment
+    environment = get_git(session, inherited).environment
 
     assert environment["PATH"] == "/bin"
     assert not {"GIT_DIR", "GIT_ASKPASS", "SSH_ASKPASS", "OPENAI_API_KEY", "LANG"} & environment.keys()

@@ -15,7 +15,7 @@ import pytest
 
 from metier.store.base import StoredEntry
 from metier.store.failures import StoreDamaged, StoreUnavailable
-from metier.store.sqlite.connection import check_local_disk, find_file_system
+from metier.store.sqlite.connection import check_local_disk, get_file_system
 from metier.store.sqlite.store import SqliteStore, open_sqlite_store
 from metier.testing.store_case import build_entries, build_run
 
@@ -258,7 +258,7 @@ broken line
     ],
 )
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder: str, kind: str) -> None:
-    assert find_file_system(folder, MOUNTS) == kind
+    assert get_file_system(folder, MOUNTS) == kind
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path) -> None:

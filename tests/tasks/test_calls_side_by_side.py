@@ -105,7 +105,7 @@ async def test_calls_side_by_side_are_asked_about_in_one_pause(tmp_path: Path) -
 
     async with open_team(tmp_path, cast, max_turns=30) as runtime:
         state = await runtime.start(RunRequest(task="Look"))
-        questions = await runtime.approvals.find_all(status="open")
+        questions = await runtime.approvals.list_all(status="open")
         for question in questions:
             await runtime.store.decide_approval(question.row.approval_id, status="approved", decided_by="kim")
         ended = await runtime.resume(state.run_id)

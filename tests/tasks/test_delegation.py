@@ -88,9 +88,9 @@ async def test_parent_waits_while_the_child_waits_for_approval(tmp_path: Path) -
     async with open_team(tmp_path, cast, tools=[pay]) as runtime:
         state = await runtime.start(RunRequest(task="Get it paid"))
         row = await runtime.store.find_run(state.run_id)
-        waiting = await runtime.find_waiting(state)
+        waiting = await runtime.get_waiting(state)
         again = await runtime.resume(state.run_id)
-        (question,) = await runtime.approvals.find_all(status="open")
+        (question,) = await runtime.approvals.list_all(status="open")
         await runtime.store.decide_approval(question.row.approval_id, status="approved", decided_by="kim")
         ended = await runtime.resume(state.run_id)
         entries = await read_entries(runtime.store, state.run_id)
@@ -116,7 +116,7 @@ async def test_answer_to_the_parent_reaches_the_child_that_asks(tmp_path: Path) 
 
     async with open_team(tmp_path, cast) as runtime:
         state = await runtime.start(RunRequest(task="Paint it"))
-        waiting = await runtime.find_waiting(state)
+        waiting = await runtime.get_waiting(state)
         ended = await runtime.resume(state.run_id, Answer(values={"answer": "blue"}, by="kim"))
 
     assert waiting.status == "input_required"
@@ -236,7 +236,7 @@ async def test_end_that_the_next_driver_hears_of_ends_the_child_and_its_approval
         await runtime.store.release_lease(lease)
         ended = await runtime.resume(state.run_id)
         below = await runtime.read(state.children[0].run_id)
-        still_open = await runtime.approvals.find_all(status="open")
+        still_open = await runtime.approvals.list_all(status="open")
 
     assert asked.status == "delegating"
     assert (ended.status, below.status) == ("canceled", "canceled")
@@ -253,7 +253,7 @@ async def test_end_that_the_next_driver_hears_of_closes_the_approvals_of_the_run
         await runtime.cancel(state.run_id, by="kim")
         await runtime.store.release_lease(lease)
         ended = await runtime.resume(state.run_id)
-        still_open = await runtime.approvals.find_all(status="open")
+        still_open = await runtime.approvals.list_all(status="open")
 
     assert ended.status == "canceled"
     assert still_open == []

@@ -230,12 +230,12 @@ async def test_approval_in_one_child_does_not_stop_the_others(tmp_path: Path) ->
 
     async with open_team(tmp_path, cast, tools=[look], max_turns=30) as runtime:
         state = await runtime.start(RunRequest(task="Look"))
-        waiting = await runtime.find_all_waiting(state)
+        waiting = await runtime.list_all_waiting(state)
         ended_first = await runtime.read(state.children[0].run_id)
-        (question,) = await runtime.approvals.find_all(status="open")
+        (question,) = await runtime.approvals.list_all(status="open")
         await runtime.store.decide_approval(question.row.approval_id, status="approved", decided_by="kim")
         after_yes = await runtime.resume(state.run_id)
-        asked = await runtime.find_waiting(after_yes)
+        asked = await runtime.get_waiting(after_yes)
         ended = await runtime.resume(state.run_id, Answer(values={"answer": "that"}, by="kim"))
         rows = await runtime.store.list_runs()
 
@@ -297,7 +297,7 @@ async def test_children_that_a_rule_asks_about_are_asked_about_together_and_begi
 
     async with open_team(tmp_path, cast, max_turns=30) as runtime:
         state = await runtime.start(RunRequest(task="Look", agent="lead"))
-        questions = await runtime.approvals.find_all(status="open")
+        questions = await runtime.approvals.list_all(status="open")
         for number, question in enumerate(questions):
             status = "denied" if number else "approved"
             await runtime.store.decide_approval(question.row.approval_id, status=status, decided_by="kim")

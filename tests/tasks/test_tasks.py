@@ -266,8 +266,8 @@ async def test_step_asks_before_it_acts_where_no_rule_speaks(tmp_path: Path) -> 
 
     async with open_team(tmp_path, cast, tools=[pay]) as runtime:
         state = await start(runtime, topic="x")
-        waiting = await runtime.find_waiting(state)
-        (question,) = await runtime.approvals.find_all(status="open")
+        waiting = await runtime.get_waiting(state)
+        (question,) = await runtime.approvals.list_all(status="open")
         await runtime.store.decide_approval(question.row.approval_id, status="approved", decided_by="kim")
         ended = await runtime.resume(state.run_id)
 

@@ -114,7 +114,7 @@ async def test_worktree_is_kept_while_its_run_waits_and_goes_on_in_it(repository
 
     async with open_team(repository, cast, max_turns=40) as runtime:
         state = await runtime.start(RunRequest(task="Change it"))
-        waiting = await runtime.find_waiting(state)
+        waiting = await runtime.get_waiting(state)
         assert waiting.started is not None
         kept = (Path(waiting.started.root) / "a.txt").read_text()
         ended = await runtime.resume(state.run_id, Answer(values={"answer": "yes"}))

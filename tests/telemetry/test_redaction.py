@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.exact import is_trivial
-from metier.telemetry.formats import find_keys
+from metier.telemetry.formats import list_keys
 from metier.telemetry.names import NamePlace, NameRules, lower_ascii
 from metier.telemetry.patterns import build_key_formats
 from metier.telemetry.redaction import build_redactor
@@ -131,7 +131,7 @@ def test_environment_gives_the_values_of_secret_names() -> None:
         "A_TOKEN": "/run/x",
     }
 
-    assert find_secret_values(environment) == ("k", "t", "s", "p")
+    assert list_secret_values(environment) == ("k", "t", "s", "p")
 
 
 STREAMED = (
@@ -258,7 +258,7 @@ def test_quick_look_never_misses_what_a_search_for_everything_finds(text: str) -
         *formats.among_signs,
     }
     for key_format in everything:
-        for span in find_keys(key_format, text):
+        for span in list_keys(key_format, text):
             assert covered.issuperset(range(span.start, span.end)), key_format
     lowered = lower_ascii(text)
     assert len(lowered) == len(text)

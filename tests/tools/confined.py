@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement, Level
 from metier.tools.process.sandbox.levels import try_rung
 
@@ -82,7 +82,7 @@ def make_scene(base: Path, level: Level) -> Scene:
     base = base.resolve()
     plant(base)
     workspace = base / "workspace"
-    program = find_bubblewrap(os.environ, workspace)
+    program = get_bubblewrap(os.environ, workspace)
     if sys.platform != "linux":
         pytest.skip(f"sandbox level {level!r} is for Linux")
     rung = try_rung(level, program)

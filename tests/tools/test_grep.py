@@ -105,7 +105,7 @@ async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> N
     assert await bench.output(grep, pattern="zzz") == "No line matches"
 
 
-async def find_differences(folder: Path, patterns: list[str]) -> dict[tuple[str, bool], tuple[str, str]]:
+async def list_differences(folder: Path, patterns: list[str]) -> dict[tuple[str, bool], tuple[str, str]]:
     """What is found without ripgrep and with it, by pattern and whether the case was ignored, where it differs."""
     bench = Bench(folder)
     own, fast = Grep(bench.scope), Grep(bench.scope, ripgrep=lambda: shutil.which("rg") or "")
@@ -124,12 +124,12 @@ async def find_differences(folder: Path, patterns: list[str]) -> dict[tuple[str,
 async def test_results_are_the_same_with_ripgrep(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grep, "MIN_FILES", 1)
 
-    assert await find_differences(tree, PATTERNS) == {}
+    assert await list_differences(tree, PATTERNS) == {}
 
 
 @needs_ripgrep
 async def test_results_are_the_same_with_ripgrep_where_files_are_so_many_that_it_is_asked(large: Path) -> None:
-    assert await find_differences(large, ["find_me", r"\d\d"]) == {}
+    assert await list_differences(large, ["find_me", r"\d\d"]) == {}
 
 
 @pytest.mark.timeout(20)

@@ -7,7 +7,7 @@ import pytest
 
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
-from metier.tools.mcp.servers import McpConfig, choose_servers, expand_server, find_server_secrets, load_mcp_config
+from metier.tools.mcp.servers import McpConfig, choose_servers, expand_server, list_server_secrets, load_mcp_config
 
 
 def load(folder: Path, text: str) -> McpConfig:
@@ -129,7 +129,7 @@ def test_what_servers_are_given_counts_as_secret(tmp_path: Path) -> None:
         b={"url": "https://x/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
     )
 
-    assert set(find_server_secrets(config.servers, {"VALUE": "v", "TOKEN": "t"})) == {"literal", "v", "t"}
+    assert set(list_server_secrets(config.servers, {"VALUE": "v", "TOKEN": "t"})) == {"literal", "v", "t"}
 
 
 def test_the_digest_changes_with_whatever_decides_what_is_started(tmp_path: Path) -> None:

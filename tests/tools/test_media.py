@@ -8,7 +8,7 @@ import pytest
 from metier.errors import ToolFailed
 from metier.messages import MediaPart
 from metier.providers.media import count_media
-from metier.tools.media import MAX_EDGE, MAX_PICTURE_BYTES, find_media_type, prepare_media
+from metier.tools.media import MAX_EDGE, MAX_PICTURE_BYTES, get_media_type, prepare_media
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -40,7 +40,7 @@ def test_the_size_of_a_picture_is_read_from_its_bytes_which_stay_as_they_are(
     assert (media.width, media.height, media.data) == (123, 45, data)
     assert media.media_type == f"image/{kind.lower()}"
     for cut in range(1, min(len(data), 40)):
-        if find_media_type(data[:cut]):
+        if get_media_type(data[:cut]):
             with suppress(ToolFailed):  # nothing else may come of a picture that is torn
                 prepare_media(data[:cut], name="a")
 

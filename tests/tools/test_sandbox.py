@@ -19,7 +19,7 @@ from metier.tools.base import ToolContext
 from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree, run_process
 from metier.tools.process.sandbox.confinement import Confinement, Level
-from metier.tools.process.sandbox.levels import find_rung, try_rung
+from metier.tools.process.sandbox.levels import get_rung, try_rung
 from metier.tools.process.sandbox.seccomp import ARCHITECTURES, build_filter
 from metier.tools.process.spool import is_held, read_spool
 from metier.tools.toolsets.loader import load_toolsets
@@ -247,7 +247,7 @@ print("ordinary modes pass")
 
 
 def test_without_bubblewrap_the_kernel_is_tried_and_without_both_every_reason_is_given() -> None:
-    rung = find_rung("")
+    rung = get_rung("")
 
     assert rung.level in ("kernel", "none")
     assert try_rung("full", "").told == "bwrap is not installed"

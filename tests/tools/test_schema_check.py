@@ -41,7 +41,7 @@ def test_a_value_is_right_where_the_specification_says_so(keyword: str) -> None:
         for value in (*VALUES, *more):
             schema = {keyword: setting}
             whole = Draft202012Validator(schema).is_valid(value)  # pyright: ignore[reportUnknownMemberType]
-            assert (SchemaCheck("x", schema).find_error(value) == "") == whole, (schema, value)
+            assert (SchemaCheck("x", schema).get_error(value) == "") == whole, (schema, value)
 
 
 @pytest.mark.parametrize("levels", [700, 5_000])
@@ -68,7 +68,7 @@ def test_patterns_that_a_reference_reaches_are_charged_to_the_check() -> None:
         "allOf": [{"$ref": f"#/default/{number}"} for number in range(100)],
     }
 
-    assert "the check takes more than" in SchemaCheck("x", schema).find_error("x")
+    assert "the check takes more than" in SchemaCheck("x", schema).get_error("x")
 
 
 def _is_accepted(schema: dict[str, Any]) -> bool:

@@ -24,12 +24,12 @@ def test_a_git_that_was_removed_is_looked_for_again(tmp_path: Path, monkeypatch:
     workspace.mkdir()
     snapshots = Snapshots(workspace, tmp_path / "kept")
 
-    assert snapshots.find_git().path == str(first)
+    assert snapshots.get_git().path == str(first)
     first.unlink()
-    assert snapshots.find_git().path == str(second)
+    assert snapshots.get_git().path == str(second)
     second.unlink()
     with pytest.raises(Unavailable, match="not installed"):
-        snapshots.find_git()
+        snapshots.get_git()
 
 
 def test_another_path_is_searched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +41,6 @@ def test_another_path_is_searched_anew(tmp_path: Path, monkeypatch: pytest.Monke
     before = snapshots.take()
     monkeypatch.setenv("PATH", str(second.parent))
 
-    assert snapshots.find_git().path == str(second)
-    assert snapshots.find_git().environment["PATH"] == str(second.parent)
+    assert snapshots.get_git().path == str(second)
+    assert snapshots.get_git().environment["PATH"] == str(second.parent)
     assert snapshots.take() == before

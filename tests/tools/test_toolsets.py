@@ -209,11 +209,11 @@ async def test_method_that_hangs_is_killed_with_what_it_started(load: Load, tmp_
     result = await call(reading, "hang", marker=str(tmp_path))
 
     assert (result.error, result.meta["code"]) == ("The toolset did not answer within 3 s", "timeout")
-    assert find_marked(str(tmp_path)) == []
+    assert list_marked(str(tmp_path)) == []
     assert (await call(reading, "greet", name="Ada")).ok
 
 
-def find_marked(marker: str) -> list[Path]:
+def list_marked(marker: str) -> list[Path]:
     return [entry for entry in Path("/proc").glob("[0-9]*/environ") if f"MARKER={marker}" in read_text(entry)]
 
 

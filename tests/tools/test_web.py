@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from metier.tools.base import ToolResult
 from metier.tools.web.html_text import _split as split_html  # pyright: ignore[reportPrivateUsage]
 from metier.tools.web.html_text import extract_text
-from metier.tools.web.url import WebAccess, find_reason, parse_address, parse_url
+from metier.tools.web.url import WebAccess, get_reason, parse_address, parse_url
 from metier.tools.web.web_fetch import MAX_REDIRECTS, WebFetch
 
 pytestmark = pytest.mark.anyio
@@ -182,7 +182,7 @@ def test_public_neighbours_pass(url: str, host: str, port: int) -> None:
     parsed = parse_url(url)
 
     assert (parsed.host, parsed.port) == (host, port)
-    assert parsed.address is None or find_reason(parse_address(host)) == ""
+    assert parsed.address is None or get_reason(parse_address(host)) == ""
 
 
 async def test_page_comes_as_text_from_the_checked_address_under_its_own_name(server: Server) -> None:

@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from vendor_servers import KEYS, VENDORS, running_vendors
 
 from metier.cli.main import run
-from metier.definitions.skills.sources import find_bundled_folder
+from metier.definitions.skills.sources import get_bundled_folder
 
 MERGES = Path(__file__).parent.parent / "fixtures" / "tokenizer" / "smollm2-merges.txt.gz"
 TASK = "Is the exchange open? Then greet everybody."
@@ -80,11 +80,11 @@ def test_request_with_skills_disclosed_stays_below_the_limit(
 
 def test_no_line_of_a_script_is_ever_in_a_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = "\n".join(_texts(body) for body in use_skills(BOTH, folder, monkeypatch))
-    said = "\n".join(file.read_text() for file in find_bundled_folder().glob("*/SKILL.md"))
+    said = "\n".join(file.read_text() for file in get_bundled_folder().glob("*/SKILL.md"))
     code = [
         line.strip()
         for pattern in ("kalshi-markets/scripts/*.py", "hello-extended/*/*.py")
-        for file in find_bundled_folder().glob(pattern)
+        for file in get_bundled_folder().glob(pattern)
         for line in file.read_text().splitlines()
     ]
 

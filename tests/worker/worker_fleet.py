@@ -10,14 +10,14 @@ from metier.engine.state.phases import FINAL
 from metier.errors import BrokerUnavailable
 from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.broker_opening import find_broker
-from metier.runtime.queue.detached import find_owner, submit, wake
+from metier.runtime.queue.detached import get_owner, submit, wake
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, LeaseLost
 from services.worker_load import Load, settle
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 
 
 async def leave_runs(runtime: Runtime, load: Load, count: int) -> list[str]:
@@ -40,12 +40,12 @@ def tell_workers(runtime: Runtime, load: Load, run_ids: list[str]) -> None:
 async def answer_doubts(runtime: Runtime, load: Load) -> int:
     """Look at what is there, and say whether steps in doubt were done."""
     answered: list[str] = []
-    for row in await runtime.store.list_runs(status="paused", limit=MOST_RUNS):
+    for row in await runtime.store.list_runs(status="paused", limit=MAX_RUNS):
         answer = settle(load, await runtime.read(row.run_id))
         if answer is None:
             continue
         try:
-            owner = await find_owner(runtime, row.run_id)
+            owner = await get_owner(runtime, row.run_id)
             await wake(runtime, owner.run_id, Answer(doubt=answer, by="operator"))
             answered.append(owner.run_id)
         except (LeaseHeld, LeaseLost):
@@ -63,7 +63,7 @@ async def wait_for_rows(
     while True:
         if load is not None:
             await answer_doubts(runtime, load)
-        rows = await runtime.store.list_runs(limit=MOST_RUNS)
+        rows = await runtime.store.list_runs(limit=MAX_RUNS)
         if is_enough(rows) or time.monotonic() > deadline:
             return rows
         await anyio.sleep(0.1)

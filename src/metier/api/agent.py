@@ -18,7 +18,7 @@ from metier.api.results import Approval, Decision, RunResult
 from metier.api.stream import EventFeed, RunStream, Stoppable
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.providers.base import Provider
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.driver import DriveOptions
@@ -94,7 +94,7 @@ class Agent:
         self._runtime = runtime
         self._group = group
         self._approve = approve
-        self._user = find_user()
+        self._user = get_user()
         self._streams: list[Stoppable] = []
 
     @overload
@@ -265,7 +265,7 @@ class Agent:
 
     async def approvals(self, run_id: str = "") -> list[Approval]:
         """The calls that wait for a decision, of one run or of all, oldest first."""
-        found = await self._runtime.approvals.find_all(run_id=run_id, status="open")
+        found = await self._runtime.approvals.list_all(run_id=run_id, status="open")
         return [describe_approval(each) for each in found]
 
     async def approve(

@@ -42,7 +42,7 @@ class OutputForm[T]:
             value: JsonValue = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"it is no JSON: {error}") from error
-        if wrong := SchemaCheck("output_schema", self.schema).find_error(value, steps=MAX_THREAD_STEPS):
+        if wrong := SchemaCheck("output_schema", self.schema).get_error(value, steps=MAX_THREAD_STEPS):
             raise ValueError(wrong)
         return cast("T", value)  # without an adapter the type of the value is JSON
 

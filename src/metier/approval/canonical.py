@@ -30,7 +30,7 @@ _FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
-_MOST_OCTETS = 4
+_MAX_OCTETS = 4
 
 
 def kind_of(key: str) -> Kind:
@@ -162,7 +162,7 @@ def _canonical_host(host: str) -> str:
 
 def _read_numeric_host(words: Sequence[str]) -> str:
     """`2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1 to a client that connects; empty when it is a name."""
-    if len(words) > _MOST_OCTETS or not all(word and word[0].isdigit() for word in words):
+    if len(words) > _MAX_OCTETS or not all(word and word[0].isdigit() for word in words):
         return ""
     try:
         numbers = [

@@ -39,10 +39,10 @@ class ChainPolicy:
         own = self._own.judge_tool(action, skill=skill)
         return self._choose(own, (each.policy.judge_tool(action, skill=each.skill) for each in self._above))
 
-    def find_read_denial(self, path: str, *, skill: str) -> str:
-        """As `RulePolicy.find_read_denial`, for every run of the chain."""
-        own = self._own.find_read_denial(path, skill=skill)
-        return own or next(filter(None, (o.policy.find_read_denial(path, skill=o.skill) for o in self._above)), "")
+    def get_read_denial(self, path: str, *, skill: str) -> str:
+        """As `RulePolicy.get_read_denial`, for every run of the chain."""
+        own = self._own.get_read_denial(path, skill=skill)
+        return own or next(filter(None, (o.policy.get_read_denial(path, skill=o.skill) for o in self._above)), "")
 
     def _choose(self, own: Verdict, above: Iterable[Verdict]) -> Verdict:
         strictest = own

@@ -12,12 +12,12 @@ _PROBES = ("", " a", " -z --long=1 'x y'", " https://host/path?q=1#f ../é", " \
 """Arguments of several kinds: a rule that denies all of these looks at the program alone."""
 
 
-def find_denied_programs(scopes: Iterable[Scope]) -> frozenset[str]:
+def list_denied_programs(scopes: Iterable[Scope]) -> frozenset[str]:
     """Names of programs of which no command is ever allowed or asked about. Every scope may deny."""
-    return frozenset(name for scope in scopes for name in _find_in(scope.tools))
+    return frozenset(name for scope in scopes for name in _list_in(scope.tools))
 
 
-def _find_in(rules: RuleList) -> Iterable[str]:
+def _list_in(rules: RuleList) -> Iterable[str]:
     """The first rule that matches speaks, so a program that an earlier one may allow is left out."""
     spared: set[str] = set()
     for rule in rules.rules:
@@ -28,10 +28,10 @@ def _find_in(rules: RuleList) -> Iterable[str]:
                 return
             spared |= {prefix.partition(" ")[0] for prefix in rule.prefixes}
             continue
-        yield from (name for name in _find_names(rule) if name not in spared)
+        yield from (name for name in _list_names(rule) if name not in spared)
 
 
-def _find_names(rule: Rule) -> Iterable[str]:
+def _list_names(rule: Rule) -> Iterable[str]:
     if len(rule.when) != 1 or rule.when[0].key != COMMAND:
         return
     test = rule.when[0].test

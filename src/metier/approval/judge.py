@@ -11,7 +11,7 @@ from metier.approval.canonical import canonical_arguments
 from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
 from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Scope, find_rule
 from metier.approval.running_files import RUNS_BY_ITSELF, find_running_file, names_file
-from metier.approval.shell import Unit, build_call, find_outside_script, find_shell_rule, has_limits, read_shell_call
+from metier.approval.shell import Unit, build_call, get_outside_script, get_shell_rule, has_limits, read_shell_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.names import canonical_name, fold_id, name_capability
@@ -102,7 +102,7 @@ class RulePolicy:
         verdict = Verdict(decision="deny", reason=obstacle.reason, rule=_OBSTACLES[obstacle.code], code=obstacle.code)
         return replace(explained, verdict=verdict, said=(said,), winner=said)
 
-    def find_read_denial(self, path: str, *, skill: str) -> str:
+    def get_read_denial(self, path: str, *, skill: str) -> str:
         """Why a rule keeps this file from being read, whichever tool or feature would read it; empty if none does."""
         denied = self._find_read_rule(path, skill)
         return build_verdict(denied).reason if denied is not None else ""
@@ -236,7 +236,7 @@ class RulePolicy:
     def _find_outside(self, unit: Unit, speakers: Sequence[Scope]) -> Said | None:
         """The skill in charge names a script outside of its folder, and the command may run it."""
         scope = speakers[-1] if speakers else Scope(kind="skill")
-        script = find_outside_script(unit, scope.outside, self._root)
+        script = get_outside_script(unit, scope.outside, self._root)
         if not script:
             return None
         note = f"SKILL.md names {script!r}, which is outside of the skill's folder. Put the script into that folder"
@@ -315,7 +315,7 @@ def listen(scope: Scope, call: Call) -> Said:
 
 def listen_to_command(scope: Scope, unit: Unit) -> Said:
     """What one scope says to one command of a line. `allowed-tools` never reach the shell."""
-    found = find_shell_rule(scope.tools, unit)
+    found = get_shell_rule(scope.tools, unit)
     if found.rule is not None and found.decision is not None:
         remark = "; ".join(filter(None, (found.rule.reason, found.remark))) if found.remark else ""
         return _count(scope, found.rule, decision=found.decision, note=found.note or remark)

@@ -9,13 +9,13 @@ from typing import Literal, Self
 from msgspec import Struct
 from pydantic import Field, JsonValue, model_validator
 
-from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher, find_operands, read_value
-from metier.approval.regex import find_literal_start
+from metier.approval.matchers import COMMAND, EXACT, MatcherPlace, build_matcher, list_operands, read_value
+from metier.approval.regex import get_literal_start
 from metier.approval.rules import NO_RULES, Condition, Decision, Rule, RuleList
 from metier.approval.shell import build_call, judge_alone
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.reader import Entries, FileModel, Items, Raw, Text, Word, fault, find_line, read_model
+from metier.definitions.reader import Entries, FileModel, Items, Raw, Text, Word, fault, get_line, read_model
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, Sequence
 from metier.tools.shell.line import canonical_command
 
@@ -143,7 +143,7 @@ class _Reader:
             line=node.line,
             is_exact=command is not None and _is_exact(command),
             prefixes=frozenset(canonical_command(text) for text in _list_operands(command, "startsWith")),
-            expressions=frozenset(find_literal_start(text) for text in _list_operands(command, "matches")),
+            expressions=frozenset(get_literal_start(text) for text in _list_operands(command, "matches")),
         )
         self._read_examples(fields.examples, rule, node)
         return rule
@@ -173,7 +173,7 @@ class _Reader:
         if examples.model_fields_set and rule.is_broad:
             hint = f"Name the {self.source.subject} in full, or put the examples into another rule"
             message = f"Examples need a rule for one {self.source.subject}"
-            self.report("examples_of_many", message, find_line(node, ["examples"]), hint)
+            self.report("examples_of_many", message, get_line(node, ["examples"]), hint)
             return
         lists: list[tuple[Decision, Node | None]] = [
             ("allow", examples.allow),
@@ -229,7 +229,7 @@ def _is_from_elsewhere(name: str, known: Collection[str]) -> bool:
 
 
 def _list_operands(command: Node | None, matcher: str) -> Iterable[str]:
-    return () if command is None else find_operands(command, matcher)
+    return () if command is None else list_operands(command, matcher)
 
 
 def _is_exact(node: Node) -> bool:

@@ -52,14 +52,14 @@ def build_matcher(node: Node, place: MatcherPlace) -> Test | None:
     return _all_of([test for test in tests if test is not None]) if None not in tests else None
 
 
-def find_operands(node: Node, matcher: str) -> Iterator[str]:
+def list_operands(node: Node, matcher: str) -> Iterator[str]:
     """The texts that stand behind a matcher, also inside of `anyOf` and `allOf`."""
     for entry in node.entries if isinstance(node, Mapping) else ():
         if entry.key == matcher and isinstance(entry.value, Scalar):
             yield entry.value.value
         elif entry.key in ("anyOf", "allOf") and isinstance(entry.value, Sequence):
             for item in entry.value.items:
-                yield from find_operands(item, matcher)
+                yield from list_operands(item, matcher)
 
 
 def read_value(node: Node) -> JsonValue:

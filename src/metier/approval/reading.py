@@ -27,9 +27,9 @@ class ReadingPolicy:
         """As `RulePolicy.judge_tool`."""
         return self._refuse(action) or self._narrowed.judge_tool(action, skill=skill)
 
-    def find_read_denial(self, path: str, *, skill: str) -> str:
-        """As `RulePolicy.find_read_denial`."""
-        return self._narrowed.find_read_denial(path, skill=skill)
+    def get_read_denial(self, path: str, *, skill: str) -> str:
+        """As `RulePolicy.get_read_denial`."""
+        return self._narrowed.get_read_denial(path, skill=skill)
 
     def effect(self, action: ActionStep) -> Effect:
         return self._narrowed.effect(action)

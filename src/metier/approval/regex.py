@@ -34,7 +34,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     except re2.error as error:  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         raise BadPattern(_reason(cast(Exception, error))) from error
     fullmatch = compiled.fullmatch
-    start = find_literal_start(pattern)
+    start = get_literal_start(pattern)
 
     def test(text: str) -> bool:
         if not text.startswith(start):
@@ -48,7 +48,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     return test
 
 
-def find_literal_start(pattern: str) -> str:
+def get_literal_start(pattern: str) -> str:
     """Letters that every match begins with: comparing them is much cheaper than asking the engine."""
     if "|" in pattern and "|" in _INNER.sub("", _ATOMS.sub("", pattern)):
         return ""

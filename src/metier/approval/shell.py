@@ -21,8 +21,8 @@ from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
 from metier.tools.shell.harmless import (
     CommandFolders,
     Naming,
-    find_objection,
     find_tables,
+    get_objection,
     is_runner,
     is_unclear,
     is_vouched,
@@ -44,7 +44,7 @@ _NESTED_CHANGE = re.compile(r"[$`]|(?:^|[\s;|&({])(?:cd|pushd|chdir)\s")
 """A text whose paths the shell computes, or that changes the folder before it uses them."""
 _UNKNOWN_FOLDER = re.compile(r"\b(?:cd|pushd)\s[^;|&\n]*[$`*?\[]")
 _DISGUISE = str.maketrans("", "", "\\'\"")
-_MOST_PIECES = 100
+_MAX_PIECES = 100
 RUNS_CODE = "it runs code of the folder it is in"
 
 
@@ -135,7 +135,7 @@ def judge_alone(rules: RuleList, call: Call, root: str) -> tuple[Rule | None, De
     if call.tool != SHELL:
         rule = find_rule(rules, call)
         return rule, (rule.decision if rule else rules.default) or "ask"
-    findings = [find_shell_rule(rules, unit) for unit in read_shell_call(call, root).units]
+    findings = [get_shell_rule(rules, unit) for unit in read_shell_call(call, root).units]
     said: list[tuple[Rule | None, Decision]] = [
         (found.rule, found.decision or rules.default or "ask") for found in findings
     ]
@@ -166,7 +166,7 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
     )
 
 
-def find_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
+def get_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
     """The first rule that matches; an allow that does not reach so far lets those behind it speak, then asks."""
     short = ShellFinding()
     names = unit.narrow.names
@@ -182,7 +182,7 @@ def find_shell_rule(rules: RuleList, unit: Unit) -> ShellFinding:
     return short
 
 
-def find_outside_script(unit: Unit, paths: Iterable[str], root: str) -> str:
+def get_outside_script(unit: Unit, paths: Iterable[str], root: str) -> str:
     """The one of these scripts that a command may run; empty if there is none. Commands that only read may name it."""
     scripts = {_resolve(root, path): path for path in paths}
     if not scripts or not unit.is_unclear:
@@ -234,20 +234,20 @@ def _try_allow(rule: Rule, unit: Unit) -> ShellFinding | None:
     if not matches(rule, unit.narrow):
         return ShellFinding(rule, "allow") if rule.is_exact and unit.whole.meets(rule) else None
     if rule.is_exact and unit.whole.meets(rule):
-        return ShellFinding(rule, "ask" if (wrong := _find_elsewhere(rule, unit)) else "allow", wrong)
+        return ShellFinding(rule, "ask" if (wrong := _get_elsewhere(rule, unit)) else "allow", wrong)
     if unit.outside:
         return ShellFinding(rule, "ask", f"its input {unit.outside[:80]!r} is outside of the workspace")
     if unit.is_fed and unit.is_opaque:
         return ShellFinding(
             rule, "ask", "It may run what it is fed; only a rule that names the whole line can allow it"
         )
-    objection = ("" if rule.is_exact else _find_objection(rule, unit)) or _find_elsewhere(rule, unit)
+    objection = ("" if rule.is_exact else _get_objection(rule, unit)) or _get_elsewhere(rule, unit)
     if objection:
         return ShellFinding(rule, "ask", objection)
     return ShellFinding(rule, "allow", remark=RUNS_CODE if not unit.is_vouched and unit.is_unclear else "")
 
 
-def _find_elsewhere(rule: Rule, unit: Unit) -> str:
+def _get_elsewhere(rule: Rule, unit: Unit) -> str:
     """A rule means the folders that its `cwd` names, else the workspace's own, unless the command only looks."""
     demands = [condition for condition in rule.when if condition.key == "cwd"]
     if demands:
@@ -260,7 +260,7 @@ def _find_elsewhere(rule: Rule, unit: Unit) -> str:
     return f"It would act in {others[0]!r}, and the rule is for the workspace's own folder; name the folder by 'cwd'"
 
 
-def _find_objection(rule: Rule, unit: Unit) -> str:
+def _get_objection(rule: Rule, unit: Unit) -> str:
     text = unit.narrow.arguments.get(COMMAND)
     assert isinstance(text, str)
     if unit.wrong:
@@ -268,7 +268,7 @@ def _find_objection(rule: Rule, unit: Unit) -> str:
     naming = Naming(prefixes=rule.prefixes, expressions=rule.expressions)
     if unit.over_files:
         return "" if unit.is_vouched else f"{unit.over_files[0]!r} over files is not known to be harmless"
-    return find_objection(unit.argv, text, naming=naming, place=unit.place)
+    return get_objection(unit.argv, text, naming=naming, place=unit.place)
 
 
 def _list_before(line: ShellLine) -> Iterator[SimpleCommand | None]:
@@ -311,5 +311,5 @@ def _resolve(folder: str, path: str) -> str:
 
 def _loosen(text: str) -> list[str]:
     """The pieces between separators, without quotes and backslashes, blanks made one: what may be hidden in there."""
-    pieces = _SEPARATORS.split(text.translate(_DISGUISE))[:_MOST_PIECES]
+    pieces = _SEPARATORS.split(text.translate(_DISGUISE))[:_MAX_PIECES]
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]

@@ -19,7 +19,7 @@ from metier.context.json_text import NotJson, recover_object
 from metier.errors import ProviderError, UsageError
 from metier.messages import ModelReply, Spent, TextPart, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
-from metier.providers.cost import find_price
+from metier.providers.cost import get_price
 from metier.providers.facts import FactBook
 from metier.tools.schemas import SchemaCheck
 
@@ -56,7 +56,7 @@ class Bill:
         self._sum = Spent(
             input_tokens=self._sum.input_tokens + reply.usage.input_tokens,
             output_tokens=self._sum.output_tokens + reply.usage.output_tokens,
-            cost_usd=self._sum.cost_usd + find_price(reply, asked=asked, facts=self.facts),
+            cost_usd=self._sum.cost_usd + get_price(reply, asked=asked, facts=self.facts),
         )
 
     def pay(self) -> Spent | None:
@@ -96,9 +96,9 @@ class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
     contract: SkillContract
     schema: Schema | None = None
 
-    def find_problems(self, value: JsonValue) -> tuple[str, ...]:
+    def list_problems(self, value: JsonValue) -> tuple[str, ...]:
         """Every reason not to use it; nothing when it may be used."""
-        unsayable = _find_unsayable(value)
+        unsayable = _get_unsayable(value)
         if unsayable:
             return (unsayable,)
         return (*self._check_schema(value), *self._check_scope(value), *_check_code(value))
@@ -107,7 +107,7 @@ class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
         if self.schema is None:
             return []
         try:
-            wrong = SchemaCheck("advice", self.schema).find_error(value)
+            wrong = SchemaCheck("advice", self.schema).get_error(value)
         except UsageError as error:
             wrong = error.message
         return [f"It is not of the schema: {wrong}"] if wrong else []
@@ -169,7 +169,7 @@ class AdviceDesk:
         question = prompt
         for attempt in range(self.contract.max_fix_iterations + 1):
             value = parse_advice(await self.advisor.ask(question, schema))
-            problems = (value.message,) if isinstance(value, NotJson) else validator.find_problems(value)
+            problems = (value.message,) if isinstance(value, NotJson) else validator.list_problems(value)
             if not problems and not isinstance(value, NotJson):
                 return Advice(value=value)
             self.report.append(f"Attempt {attempt + 1}: {'; '.join(problems)}")
@@ -196,7 +196,7 @@ def parse_advice(text: str) -> JsonValue | NotJson:
     return value
 
 
-def _find_unsayable(value: JsonValue) -> str:
+def _get_unsayable(value: JsonValue) -> str:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -50,18 +50,18 @@ def judge_answer(value: JsonValue, contract: SkillContract, artifacts: Path) -> 
     if state.is_resumable and not contract.allows(state):
         message = f"The skill answered {state.value!r}, which its contract does not allow"
         return Judged(build_failure("state_not_allowed", message, state=TaskState.BLOCKED))
-    problems = find_problems(answer, contract, artifacts) if state == TaskState.COMPLETED else ()
+    problems = list_problems(answer, contract, artifacts) if state == TaskState.COMPLETED else ()
     if problems:
         return Judged(build_failure("invalid_output", problems[0]), problems)
     return Judged(_accept(answer, contract, artifacts))
 
 
-def find_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> tuple[str, ...]:
+def list_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> tuple[str, ...]:
     """What a finished answer lacks."""
     found: list[str] = []
     if contract.output_schema is not None:
         try:
-            wrong = SchemaCheck(contract.skill, contract.output_schema).find_error(dict(answer.outputs))
+            wrong = SchemaCheck(contract.skill, contract.output_schema).get_error(dict(answer.outputs))
         except UsageError as error:
             wrong = error.message
         found += [f"The outputs are not of the output_schema: {wrong}"] if wrong else []

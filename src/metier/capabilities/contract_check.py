@@ -19,7 +19,7 @@ def is_own(package: SkillPackage) -> bool:
     return package.source in _OWN
 
 
-def find_modules(skill: SkillDefinition) -> list[Path]:
+def list_modules(skill: SkillDefinition) -> list[Path]:
     """`impl.py` and the modules beside it, which it may import."""
     return sorted(skill.folder.glob("*.py"))
 
@@ -40,7 +40,7 @@ def check_capability(skill: SkillDefinition, *, strict: bool) -> tuple[Problem, 
         is_sync = reading.contract is not None and reading.contract.sync_celery
         problems += [
             as_problem(finding, str(file))
-            for file in find_modules(skill)
+            for file in list_modules(skill)
             for finding in check_file(file)
             if is_sync or finding.code == SYNTAX
         ]

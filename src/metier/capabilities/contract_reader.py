@@ -9,7 +9,7 @@ from msgspec import Struct
 from metier.capabilities.contract import ContractFields, SideEffect, SkillContract
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.reader import Context, find_line, read_model
+from metier.definitions.reader import Context, get_line, read_model
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.text.yaml_text import Mapping
 
@@ -21,7 +21,7 @@ class Conflict(Struct, frozen=True):
     hint: str = ""
 
 
-def find_conflicts(contract: SkillContract) -> list[Conflict]:
+def list_conflicts(contract: SkillContract) -> list[Conflict]:
     """Every pair of fields that contradict each other."""
     found: list[Conflict] = []
     states = contract.interaction.allowed_intermediate_states
@@ -80,7 +80,7 @@ def read_contract(skill: SkillDefinition, *, strict: bool) -> ContractReading:
         return ContractReading(None, reading.problems)
     contract = SkillContract.model_construct(skill=canonical_name(skill.name), **dict(reading.value))
     # A field that could not be read is not also contradicted: one mistake is reported once.
-    conflicts = () if reading.problems else find_conflicts(contract)
+    conflicts = () if reading.problems else list_conflicts(contract)
     problems = (
         *reading.problems,
         *(
@@ -89,7 +89,7 @@ def read_contract(skill: SkillDefinition, *, strict: bool) -> ContractReading:
                 code="contract_conflict",
                 message=conflict.message,
                 file=str(skill.file),
-                line=find_line(root, [conflict.key]),
+                line=get_line(root, [conflict.key]),
                 hint=conflict.hint,
             )
             for conflict in conflicts

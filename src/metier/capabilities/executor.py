@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
 from metier.capabilities.contract import SkillContract
-from metier.capabilities.contract_check import find_modules, load_contract
+from metier.capabilities.contract_check import list_modules, load_contract
 from metier.capabilities.impl.process import Turn, call_impl
 from metier.capabilities.inputs import check_input_object, check_inputs
 from metier.capabilities.protocol import (
@@ -33,12 +33,12 @@ from metier.capabilities.sync_check import check_file
 from metier.definitions.names import canonical_name
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts, is_capability
-from metier.definitions.skills.sources import find_bundled_folder
+from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed, UsageError
-from metier.skills.activation import build_roots, find_package, find_packages
+from metier.skills.activation import build_roots, find_package, get_packages
 from metier.skills.needs import SkillNeeds
 from metier.skills.package import SkillPackage
-from metier.skills.trust.workspace_trust import find_trust
+from metier.skills.trust.workspace_trust import get_trust
 from metier.tools.process.run import Outcome, ProcessLimits
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import ScriptFailed, add_json_flag, parse_script_name
@@ -273,15 +273,15 @@ def create_executor(
 ) -> SkillExecutor:
     """For the skills of a project, of its user, and those that ship with Metier. Trust is checked at each call."""
     root = Path(repo_root).resolve()
-    trust = find_trust(root, home=home or Path.home(), environ=os.environ if environ is None else environ)
+    trust = get_trust(root, home=home or Path.home(), environ=os.environ if environ is None else environ)
     roots = build_roots(
         home=home or Path.home(),
         workspace=root,
-        bundled=find_bundled_folder(),
+        bundled=get_bundled_folder(),
         directories=skills_dirs or ((root / "skills",) if (root / "skills").is_dir() else ()),
         trust=replace(trust, is_directory_named=bool(skills_dirs)),
     )
-    found = find_packages(roots)
+    found = get_packages(roots)
     names = {canonical_name(package.definition.name) for package in found.packages}
     packages = {name: package for name in names if (package := found.find(name)) is not None}
     return SkillExecutor(
@@ -304,7 +304,7 @@ def _check_safety(turn: Turn) -> None:
     """A contract that promises to be safe in a synchronous task is held to it. Raises `ToolFailed`."""
     if not turn.contract.sync_celery:
         return
-    for file in find_modules(turn.package.definition):
+    for file in list_modules(turn.package.definition):
         wrong = next((found for found in check_file(file) if found.severity == "error"), None)
         if wrong is not None:
             message = f"{file.name!r} line {wrong.line} cannot run in a synchronous task: {wrong.message}"

@@ -55,7 +55,7 @@ def check_inputs(
     wrong: dict[str, None] = {}
     errors: dict[str, None] = {}
     for schema in (contract.input_schema, contract.input_request_jsonschema, _build_answer_schema(contract, asked)):
-        for error in _find_errors(inputs, schema):
+        for error in _get_errors(inputs, schema):
             names = _missing_names(error)
             missing |= dict.fromkeys(names)
             if not names:
@@ -153,7 +153,7 @@ def build_input_schema(contract: SkillContract) -> Schema:
     return {"type": "object", "properties": properties}
 
 
-def _find_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> "list[ValidationError]":
+def _get_errors(inputs: dict[str, JsonValue], schema: Schema | None) -> "list[ValidationError]":
     if schema is None:
         return []
     from jsonschema.exceptions import ValidationError

@@ -61,7 +61,7 @@ def find_schema_fault(node: Node) -> SchemaFault | None:
     from metier.tools.schema_validator import find_schema_fault as find_fault
 
     if fault := find_fault(schema):
-        return SchemaFault(f"{fault.message[:200]} (at {_render_path(fault.path)})", _find_line(node, list(fault.path)))
+        return SchemaFault(f"{fault.message[:200]} (at {_render_path(fault.path)})", _get_line(node, list(fault.path)))
     return _find_loose_end(node, schema)
 
 
@@ -113,7 +113,7 @@ def _render_path(path: Iterable[str | int]) -> str:
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
 
 
-def _find_line(node: Node, path: list[str | int]) -> int:
+def _get_line(node: Node, path: list[str | int]) -> int:
     """The line of the deepest part of a path that is there."""
     line = node.line
     for step in path:

@@ -87,7 +87,7 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
             return
 
 
-def find_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def list_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Every module that is imported, with its line; also by a call with the name written out."""
     for node in ast.walk(tree):
         match node:
@@ -104,7 +104,7 @@ def find_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 pass
 
 
-def find_scopes(tree: ast.Module) -> Iterator[tuple[ast.Module | Function, list[ast.AST]]]:
+def list_scopes(tree: ast.Module) -> Iterator[tuple[ast.Module | Function, list[ast.AST]]]:
     """The module and each function with the nodes that belong to it and to no function inside it."""
     for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))):
         yield scope, list(_own_nodes(scope))
@@ -145,10 +145,10 @@ def check_source(text: str) -> tuple[Finding, ...]:
         return (_unreadable(1, str(error) or type(error).__name__),)
     names = ImportedNames(tree)
     found = [
-        *_find_async(tree),
-        *_find_async_imports(tree),
-        *_find_calls(tree, names),
-        *_find_left_running(tree, names),
+        *_list_async(tree),
+        *_list_async_imports(tree),
+        *_list_calls(tree, names),
+        *_list_left_running(tree, names),
     ]
     return tuple(sorted(set(found), key=lambda finding: (finding.line, finding.code)))
 
@@ -200,7 +200,7 @@ def _unreadable(line: int, why: str) -> Finding:
     return Finding(code=SYNTAX, line=line, message=f"Not readable as Python: {why}", remedy="Fix the file")
 
 
-def _find_async(tree: ast.Module) -> Iterator[Finding]:
+def _list_async(tree: ast.Module) -> Iterator[Finding]:
     for node in ast.walk(tree):
         match node:
             case ast.AsyncFunctionDef(name=name):
@@ -221,16 +221,16 @@ def _find_async(tree: ast.Module) -> Iterator[Finding]:
                 pass
 
 
-def _find_async_imports(tree: ast.Module) -> Iterator[Finding]:
-    for module, line in find_imports(tree):
+def _list_async_imports(tree: ast.Module) -> Iterator[Finding]:
+    for module, line in list_imports(tree):
         name = module.partition(".")[0]
         if name in ASYNC_MODULES:
             remedy = "Use a blocking library; several things at once belong into several skills"
             yield Finding(code="async_import", line=line, message=f"Module {name!r} needs an event loop", remedy=remedy)
 
 
-def _find_calls(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
-    sessions = _find_sessions(tree, names)
+def _list_calls(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
+    sessions = _get_sessions(tree, names)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = names.resolve(node.func)
@@ -238,7 +238,7 @@ def _find_calls(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
             yield from _judge_program(node, called)
 
 
-def _find_sessions(tree: ast.Module, names: ImportedNames) -> dict[str, str]:
+def _get_sessions(tree: ast.Module, names: ImportedNames) -> dict[str, str]:
     """Variables that hold a session, by what made it."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -324,12 +324,12 @@ def _ends_in_background(node: ast.expr) -> bool:
     return text.rstrip().endswith("&") and not text.rstrip().endswith("&&")
 
 
-def _find_left_running(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
+def _list_left_running(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
     """Threads, pools and programs that a function starts and does not wait for."""
-    for _, nodes in find_scopes(tree):
-        waited = _find_waited(nodes)
+    for _, nodes in list_scopes(tree):
+        waited = _list_waited(nodes)
         held = {id(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items}
-        kept = _find_kept(nodes)
+        kept = _get_kept(nodes)
         for node in nodes:
             if isinstance(node, ast.Call) and id(node) not in held:
                 yield from _judge_started(
@@ -356,7 +356,7 @@ def _judge_started(call: ast.Call, called: str, *, waits: set[str]) -> Iterator[
         yield Finding(code="background_task", line=call.lineno, message=message, remedy=remedy)
 
 
-def _find_kept(nodes: list[ast.AST]) -> dict[int, str]:
+def _get_kept(nodes: list[ast.AST]) -> dict[int, str]:
     """The variable that a call's result goes to, by the call; a list of them counts as the variable of the list."""
     kept: dict[int, str] = {}
     for node in nodes:
@@ -371,7 +371,7 @@ def _find_kept(nodes: list[ast.AST]) -> dict[int, str]:
     return kept
 
 
-def _find_waited(nodes: list[ast.AST]) -> frozenset[str]:
+def _list_waited(nodes: list[ast.AST]) -> frozenset[str]:
     """`name.join`, `name.wait` and similar ones; of a loop over a list, for the list as well."""
     waited: set[str] = set()
     loops = {ast.unparse(node.target): ast.unparse(node.iter) for node in nodes if isinstance(node, ast.For)}

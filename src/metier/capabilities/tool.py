@@ -118,14 +118,14 @@ def build_result(response: AgentResponse) -> ToolResult:
         files: dict[str, JsonValue] = {"artifacts": list(response.artifacts)} if response.artifacts else {}
         result: JsonValue = {**response.outputs, **files}
         return ToolResult(ok=True, output={"success": True, "result": result, "message": response.message}, meta=meta)
-    code = _find_code(response)
+    code = _get_code(response)
     report = "".join(f"\n- {line}" for line in response.metadata.report)
     message = f"{response.message}{report}"
     output: JsonValue = {"success": False, "error": code, "message": message, "state": response.state.value}
     return ToolResult(ok=False, output=output, error=message, meta={**meta, "code": code})
 
 
-def _find_code(response: AgentResponse) -> str:
+def _get_code(response: AgentResponse) -> str:
     """`timeout` and `execution_failed` are work that may be tried again; the others are for the model to read."""
     first = response.errors[0] if response.errors else None
     if response.state == TaskState.TIMEOUT:

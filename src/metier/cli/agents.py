@@ -15,7 +15,7 @@ from metier.definitions.agent import FILE_NAME, AgentDefinition, AgentReading, l
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
 from metier.runtime.checks.agent_report import AgentReport, Named, report_agent
-from metier.runtime.checks.validation import find_all_problems
+from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import BUILT_IN_NAME, choose_built_in
 from metier.runtime.workspace.listed import list_definitions, list_duplicates
@@ -84,7 +84,7 @@ def show(
 def _read_rows(place: Host) -> Iterator[_Row]:
     default = fold_id(place.settings.runtime.agent or "")
     listed = list_definitions(place.workspace, "agents", FILE_NAME)
-    problems = find_all_problems(place, "agent")
+    problems = get_all_problems(place, "agent")
     for key, found in sorted(listed.items()):
         reading = load_agent(Path(found.path), id=found.id, within=found.within)
         yield _Row(found.id, reading, is_default=key == default, problems=problems[found.id])

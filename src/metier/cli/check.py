@@ -61,7 +61,7 @@ def render_status(status: SkillStatus, marks: dict[str, str]) -> str:
     return f"{mark} {name} ({word}) - {counts}{sha}{note}"
 
 
-def find_hint(report: StatusReport, places: SkillPlaces) -> str:
+def get_hint(report: StatusReport, places: SkillPlaces) -> str:
     if not report.skills:
         return "To create a skill: agent skills create NAME"
     left_out = [canonical_name(status.name) for status in report.skills if status.is_distrusted]
@@ -131,7 +131,7 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
     write_line(f"Rules: {render_rules(held)}" if held else "Rules: invalid")
     for problem in (*skills.problems, *problems):
         warn_line(problem.render())
-    if hint := find_hint(skills, places):
+    if hint := get_hint(skills, places):
         warn_line(f"hint: {hint}")
     return 1 if failed else 0
 

@@ -27,7 +27,7 @@ from metier.runtime.provider_setup import (
     Candidate,
     ModelChoice,
     check_candidate,
-    find_candidates,
+    list_candidates,
     propose_model,
     render_settings,
 )
@@ -44,7 +44,7 @@ PROFILES: Sequence[tuple[Literal["guarded", "permissive", "strict"], str]] = (
     ("permissive", "makes changes without asking"),
     ("strict", "asks, and runs commands in a sandbox"),
 )
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 """Models that are listed; the name of any other can be typed."""
 
 
@@ -77,7 +77,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
 
     def _choose_answerer(self) -> tuple[Candidate, tuple[str, ...], tuple[str, str] | None]:
         """Until one answers: a key that is refused, or an address that is silent, is said and asked again."""
-        found = anyio.run(find_candidates, self.environ)
+        found = anyio.run(list_candidates, self.environ)
         rows = [f"{each.label:<12} {each.detail}" for each in found]
         while True:
             picked = self._choose("Choose a model provider:", [*rows, "Other        a model server at another address"])
@@ -120,7 +120,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
         if len(models) == 1:
             return models[0]
         first = (proposed,) if proposed else ()
-        shown = (*first, *(model for model in models if model != proposed))[:_MOST_SHOWN]
+        shown = (*first, *(model for model in models if model != proposed))[:_MAX_SHOWN]
         if shown:
             more = f"; type the name of one of {len(models) - len(shown)} others" if len(models) > len(shown) else ""
             return self._choose_or_type(f"Choose a model by number or name{more}:", shown, models)

@@ -20,8 +20,8 @@ from metier.runtime.provider_setup import (
     DEFAULT_MODELS,
     Candidate,
     ModelChoice,
-    find_candidates,
     find_ready,
+    list_candidates,
     propose_model,
     render_settings,
 )
@@ -102,7 +102,7 @@ def _choose_model(provider: ProviderName | None, model: str, base_url: str, path
     own = _find_own_choice(path)
     if own is not None:
         return replace(own, model=model or own.model)
-    candidates = anyio.run(find_candidates, os.environ)
+    candidates = anyio.run(list_candidates, os.environ)
     found = find_ready(candidates, "key") or _ask_about_server(find_ready(candidates, "server"), model)
     if found is None:
         return ModelChoice(provider="anthropic", model=model or DEFAULT_MODELS["anthropic"])

@@ -21,7 +21,7 @@ from metier.errors import MetierError, UsageError
 from metier.extras import hint_extra
 from metier.runtime.cleaning import SHARED_FILE, load_place_config
 from metier.runtime.host import Host
-from metier.runtime.mcp import Trial, find_enclosure, open_acceptances, try_servers
+from metier.runtime.mcp import Trial, get_enclosure, open_acceptances, try_servers
 from metier.settings.values import is_secret_name, looks_secret
 from metier.tools.base import ToolInfo
 from metier.tools.mcp.offered_tools import Difference, compare_listings
@@ -65,7 +65,7 @@ def add(
     server |= {
         key: dict(found) for key, found in (("env", _read_pairs(env)), ("headers", _read_pairs(header))) if found
     }
-    file = _find_file(place, shared=shared)
+    file = _get_file(place, shared=shared)
     if not replace and any(each.name == name for each in load_place_config(place).servers):
         raise UsageError(f"MCP server {name!r} already exists", hint="Add --replace to overwrite it")
     text = add_server(_read_text(file), name, server, replaces=replace)
@@ -80,7 +80,7 @@ def remove(name: Annotated[str, typer.Argument(help="Server name.")], *, config:
     """Remove an MCP server."""
     place = open_place(config)
     named = [server for server in load_place_config(place).servers if server.name == name]
-    removed = [file for file in (_find_file(place, shared=False), _find_file(place, shared=True)) if _drop(file, name)]
+    removed = [file for file in (_get_file(place, shared=False), _get_file(place, shared=True)) if _drop(file, name)]
     if not removed:
         raise UsageError(f"No MCP server is called {name!r}", hint="Run `agent mcp list` to list them")
     for server in named:
@@ -95,7 +95,7 @@ def _drop(file: Path, name: str) -> bool:
     return text is not None
 
 
-def _find_file(place: Host, *, shared: bool) -> Path:
+def _get_file(place: Host, *, shared: bool) -> Path:
     return place.workspace / (SHARED_FILE if shared else place.settings.mcp.file)
 
 
@@ -220,7 +220,7 @@ def accept(
     for server in servers:
         expand_server(server, place.environ)
         warn_line(f"{server.name}: {'connects to' if server.url else 'runs'} {server.target}")
-        enclosure = find_enclosure(place, server)
+        enclosure = get_enclosure(place, server)
         warn_line(f"{server.name}: {_ENCLOSURES.get(enclosure, f'in the sandbox, level {enclosure!r}')}")
     if not yes and not decide_interactively("Start them and list their tools?", flag="--yes"):
         return 1
@@ -299,7 +299,7 @@ def examine(place: Host, *, start: bool = False) -> list[Standing]:
             is_used=server.name in used,
             acceptance=found[server.name],
             trial=trials.get(server.name),
-            enclosure=find_enclosure(place, server),
+            enclosure=get_enclosure(place, server),
         )
         for server in loaded.servers
     ]

@@ -14,7 +14,7 @@ from metier.cli.shared.place import open_place
 from metier.cli.skill.decision import decide_interactively
 from metier.runtime.host import Host
 from metier.runtime.notify.announcements import check_notify
-from metier.runtime.notify.command import accept_notify_command, check_notify_command, find_notify_code
+from metier.runtime.notify.command import accept_notify_command, check_notify_command, get_notify_code
 from metier.runtime.notify.delivery import deliver_due, describe
 from metier.runtime.runs import open_runtime
 from metier.store.outbox import OutboxRow
@@ -80,7 +80,7 @@ def accept(
     Runs cannot change accepted files.
     """
     place = open_place(config)
-    code = find_notify_code(place)
+    code = get_notify_code(place)
     if code.is_open:
         check_notify_command(place)
     if not code.roots:

@@ -11,8 +11,8 @@ from metier.cli.shared.options import CommandGroup
 from metier.cli.shared.output import write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.definitions.names import PLUGIN
-from metier.plugins.lifecycle import Plugins, find_entry_points
-from metier.runtime.workspace.plugins import find_plugins
+from metier.plugins.lifecycle import Plugins, list_entry_points
+from metier.runtime.workspace.plugins import get_plugins
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -49,8 +49,8 @@ def list_plugins(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List plugins, their contributions and problems."""
-    found = find_plugins(open_place(config))
-    rows = [_describe(point, found) for point in find_entry_points()]
+    found = get_plugins(open_place(config))
+    rows = [_describe(point, found) for point in list_entry_points()]
     installed = {row.name for row in rows}
     rows += [Row(name=each.plugin, why=each.sentence) for each in found.problems if each.plugin not in installed]
     if as_json:

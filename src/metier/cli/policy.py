@@ -30,7 +30,7 @@ from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.policy import build_definition_policy, build_rules_policy, open_reader, read_skill_scope
-from metier.runtime.workspace.skill_catalog import find_skills
+from metier.runtime.workspace.skill_catalog import get_skills
 from metier.tools.toolbox import Toolbox
 
 app = typer.Typer(
@@ -99,7 +99,7 @@ def render_rules(checked: CheckedRules) -> str:
 
 def try_rules(place: Host) -> CheckedRules:
     """Raises `ConfigError` with every rule that cannot be used and every example that is judged differently."""
-    packages, _ = find_skills(place)
+    packages, _ = get_skills(place)
     reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
     workspace = load_workspace(place.workspace, open_catalog(open_places(None)))
     reader.tasks = frozenset(workspace.tasks)

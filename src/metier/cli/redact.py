@@ -11,7 +11,7 @@ from typing import Annotated, BinaryIO, NamedTuple
 import typer
 
 from metier.errors import UsageError
-from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import RedactionStream, build_redactor
 from metier.telemetry.sanitize import escape_json, sanitize
 
@@ -38,7 +38,7 @@ def redact(
         list[str] | None, typer.Option("--names", help="Additional name of a secret value (repeatable).")
     ] = None,
 ) -> None:
-    stream = build_redactor(values=find_secret_values(os.environ), names=names or ()).stream()
+    stream = build_redactor(values=list_secret_values(os.environ), names=names or ()).stream()
     with _open(file) as source:
         pieces = _redacted(_sanitized(_decoded(source, file)), stream)
         if as_json:

@@ -11,14 +11,14 @@ from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import count, printable, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import FilesChanged
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.history.undo import CANNOT, PlannedFile, Undone, UndoPlan, plan_undo, undo
 from metier.runtime.host import Host
 from metier.runtime.runs import open_runtime
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-MOST_DIFF_LINES = 200
+MAX_DIFF_LINES = 200
 
 
 @app.command(name="undo")
@@ -57,7 +57,7 @@ async def _undo(place: Host, name: str, to: str, dry_run: bool, yes: bool) -> tu
                 f"{count(len(plan.conflicts), 'file')} changed since the run; nothing was restored",
                 hint="Review the differences above, then run `agent undo --yes` to restore these files too",
             )
-        return plan, await undo(runtime, plan, by=find_user(), overwrite=True)
+        return plan, await undo(runtime, plan, by=get_user(), overwrite=True)
 
 
 def _confirm(plan: UndoPlan) -> bool:
@@ -73,10 +73,10 @@ def _write_file(file: PlannedFile, *, with_diff: bool) -> None:
     warn_line(f"{file.verb + ':':<12} {printable(file.path)}  {mark}".rstrip())
     if with_diff:
         lines = file.diff.splitlines()
-        for line in lines[:MOST_DIFF_LINES]:
+        for line in lines[:MAX_DIFF_LINES]:
             warn_line(f"    {printable(line)}")
-        if len(lines) > MOST_DIFF_LINES:
-            warn_line(f"    … {len(lines) - MOST_DIFF_LINES} more lines")
+        if len(lines) > MAX_DIFF_LINES:
+            warn_line(f"    … {len(lines) - MAX_DIFF_LINES} more lines")
 
 
 def _write_done(plan: UndoPlan, done: Undone | None) -> None:

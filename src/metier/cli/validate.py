@@ -16,7 +16,7 @@ from metier.runtime.checks.validation import CheckedFile, Validation, load_place
 from metier.runtime.host import Host
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
-from metier.skills.trust.workspace_trust import find_trust
+from metier.skills.trust.workspace_trust import get_trust
 
 
 def validate(
@@ -46,7 +46,7 @@ def validate_folder(root: Path, *, strict: bool = False) -> tuple[Validation, tu
     """What is wrong with the definitions of a project, and with its settings."""
     home = home_folder()
     settings, problems = _read_settings(root, home)
-    trust = find_trust(root, home=home, environ=os.environ)
+    trust = get_trust(root, home=home, environ=os.environ)
     place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
     return validate_workspace(place, load_place_catalog(place), strict=strict), problems
 

@@ -100,14 +100,14 @@ def fit(
     """
     limit = int(budget.limit / factor)
     memory = memory or PromptMemory()
-    stable = _find_stable(prompt, counter, memory)
+    stable = _get_stable(prompt, counter, memory)
     layers = _add_run(stable, prompt, counter)
     schema_tokens = counter.tools(tools)
     excess = sum(layers.values()) + schema_tokens - limit
     trimmer = Trimmer(whole=prompt, counter=counter, excess=excess, limit=limit)
     if excess > 0:
         prompt = trimmer.trim()
-        stable = _find_stable(prompt, counter, memory)
+        stable = _get_stable(prompt, counter, memory)
         layers = _add_run(stable, prompt, counter)
     estimated = sum(layers.values()) + schema_tokens
     if estimated > limit:
@@ -147,7 +147,7 @@ async def fit_exactly(
     return exact / max(1, fitted.estimated) * 1.02
 
 
-def _find_stable(prompt: Prompt, counter: TokenCounter, memory: PromptMemory) -> StablePart:
+def _get_stable(prompt: Prompt, counter: TokenCounter, memory: PromptMemory) -> StablePart:
     def build() -> StablePart:
         opening = build_opening(prompt, earlier=_render_earlier(prompt, counter))
         return StablePart(build_system(prompt), opening, _measure_stable(prompt, counter))

@@ -42,7 +42,7 @@ def expand(step: ActionStep) -> list[ActionStep]:
     ]
 
 
-def find_wrong_batch(arguments: dict[str, JsonValue]) -> str:
+def get_wrong_batch(arguments: dict[str, JsonValue]) -> str:
     """Why the arguments of a call of `delegate` cannot be used, beside what its schema says; empty where they can."""
     is_single = "agent" in arguments or "task" in arguments
     if "tasks" in arguments:

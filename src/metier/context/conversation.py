@@ -18,16 +18,16 @@ from metier.messages import MediaPart, Message, Part, TextPart, Value, assistant
 from metier.providers.media import count_media
 from metier.telemetry.excerpt import cut_middle
 
-MOST_TURNS = 40
+MAX_TURNS = 40
 """More turns than this are not told word for word, however short: fewer than a context keeps events of."""
 KEPT_TURNS = 20
 RECORD = "A record of what was said and done, for you to know; not an instruction."
 FACTS = 'Said by the person, in their own words ("my" is theirs); kept because it still holds.'
 NO_ANSWER = "[No answer]"
 
-LONGEST_FACT = 300
-LONGEST_KEY = 80
-MOST_FROM_ONE_MESSAGE = 10
+MAX_FACT_LENGTH = 300
+MAX_KEY_LENGTH = 80
+MAX_FROM_ONE_MESSAGE = 10
 _SENTENCE = re.compile(r"(?:[^.!?\n]|[.!?](?=\S))+[.!?]?")
 _ASKED = re.compile(
     r"(?:please[, ]+)?(?:remember|keep in mind|note|(?:don't|do not) forget)(?:[, ]+that|:)[:, ]*(?P<rest>.{3,})",
@@ -117,7 +117,7 @@ def count_folded(turns: Sequence[PastTurn], measures: Measures, *, is_crowded: b
     if is_crowded:
         return len(turns)
     sizes = [count_tokens(turn, measures) for turn in turns]
-    if sum(sizes) <= measures.fold_tokens and len(turns) <= MOST_TURNS:
+    if sum(sizes) <= measures.fold_tokens and len(turns) <= MAX_TURNS:
         return 0
     kept, room = 0, measures.keep_tokens
     for size in reversed(sizes):
@@ -214,7 +214,7 @@ def find_facts(message: str) -> tuple[KnownFact, ...]:
         fact = _read(sentence)
         if fact is not None:
             found.setdefault(fact.key, fact)
-    return tuple(found.values())[:MOST_FROM_ONE_MESSAGE]
+    return tuple(found.values())[:MAX_FROM_ONE_MESSAGE]
 
 
 def parse_facts(lines: str) -> tuple[KnownFact, ...]:
@@ -223,15 +223,15 @@ def parse_facts(lines: str) -> tuple[KnownFact, ...]:
     for line in lines.splitlines():
         key, colon, text = line.strip().lstrip("-*• ").partition(":")
         key, text = _tidy(key).strip("*`\"'"), _tidy(text)
-        if colon and key and text and len(key) <= LONGEST_KEY:
-            found[key.casefold()] = KnownFact(key=key.casefold(), text=text[:LONGEST_FACT])
+        if colon and key and text and len(key) <= MAX_KEY_LENGTH:
+            found[key.casefold()] = KnownFact(key=key.casefold(), text=text[:MAX_FACT_LENGTH])
     return tuple(found.values())
 
 
 def name_fact(text: str) -> str:
     """A short name for a fact without one."""
     matched = _IS.fullmatch(text)
-    return matched["key"].casefold() if matched else " ".join(text.split())[:LONGEST_KEY].casefold().rstrip(" .!,")
+    return matched["key"].casefold() if matched else " ".join(text.split())[:MAX_KEY_LENGTH].casefold().rstrip(" .!,")
 
 
 def _split(message: str) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _split(message: str) -> Iterator[str]:
 
 
 def _read(sentence: str) -> KnownFact | None:
-    if len(sentence) > LONGEST_FACT:
+    if len(sentence) > MAX_FACT_LENGTH:
         return None
     sentence = _LEAD.sub("", sentence, count=1) if _LEAD.match(sentence) else sentence
     asked = _ASKED.fullmatch(sentence)

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 from pydantic import JsonValue, ValidationError
 
-from metier.context.control import ACTION_OF_TOOL, expand, find_wrong_batch
+from metier.context.control import ACTION_OF_TOOL, expand, get_wrong_batch
 from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
 from metier.decisions import SCRIPT_TOOLS, ActionStep, ModelDecision
@@ -145,16 +145,16 @@ class Decoder:
             return _rejection(call, "invalid_arguments", f"The arguments are not a JSON object: {arguments.message}")
         if not self._is_older:
             arguments = _use_own_keys(name, arguments)
-        wrong = self._find_wrong_argument(name, arguments)
+        wrong = self._get_wrong_argument(name, arguments)
         if wrong:
             return _rejection(call, "invalid_arguments", wrong)
         return build_step(name, arguments, call_id=call.id)
 
-    def _find_wrong_argument(self, tool: str, arguments: dict[str, JsonValue]) -> str:
+    def _get_wrong_argument(self, tool: str, arguments: dict[str, JsonValue]) -> str:
         if tool not in self._checks:
             self._checks[tool] = SchemaCheck(tool, self._schemas[tool])
         wrong = self._checks[tool].describe_errors(arguments)
-        wrong = wrong or (find_wrong_batch(arguments) if tool == "delegate" else "")
+        wrong = wrong or (get_wrong_batch(arguments) if tool == "delegate" else "")
         return f"Invalid input for {self._write_name(tool)!r}: {wrong}" if wrong else ""
 
     def _from_text(self, text: str) -> Decoded | Undecodable:

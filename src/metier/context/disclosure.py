@@ -92,7 +92,7 @@ def disclose_files(
     refused: list[str] = []
     bytes_left, tokens_left = limits.max_reference_bytes, limits.max_reference_tokens
     for wanted in dict.fromkeys(paths):
-        outcome = _find_text(skill, wanted, read=read, shown=shown)
+        outcome = _get_text(skill, wanted, read=read, shown=shown)
         if isinstance(outcome, _Refused):
             refused.append(f"{wanted}: {outcome.reason}")
             continue
@@ -166,7 +166,7 @@ class _Refused(Struct, frozen=True):
     reason: str
 
 
-def _find_text(skill: SkillText, wanted: str, *, read: Read, shown: frozenset[str]) -> str | _Refused:
+def _get_text(skill: SkillText, wanted: str, *, read: Read, shown: frozenset[str]) -> str | _Refused:
     path, _, heading = wanted.partition("#")
     path = path.removeprefix("./")
     if wanted in shown:
@@ -217,12 +217,12 @@ def _cut(text: str, max_bytes: int, max_tokens: int) -> tuple[str, bool]:
         left_out = f"[… {len(lines) - count} of {len(lines)} lines left out; ask for a section …]"
         return "\n".join([*lines[:count], left_out])
 
-    count = _find_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
+    count = _get_most(len(lines), lambda count: _fits(keep(count), max_bytes, max_tokens))
     if count:
         return keep(count), True
     # A first line that is longer than the limit: its start, with the same report.
     first, mark = lines[0], keep(0)
-    length = _find_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
+    length = _get_most(len(first), lambda length: _fits(f"{first[:length]}\n{mark}", max_bytes, max_tokens))
     return (f"{first[:length]}\n{mark}" if length else ""), True
 
 
@@ -234,7 +234,7 @@ def _count_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _find_most(most: int, fits: Callable[[int], bool]) -> int:
+def _get_most(most: int, fits: Callable[[int], bool]) -> int:
     """Return the greatest number up to `most` that fits, by bisection."""
     return bisect_right(range(1, most + 1), x=False, key=lambda number: not fits(number))
 

@@ -38,7 +38,7 @@ class Subjects(Struct, frozen=True, kw_only=True):
         return not CHANGING_TOOLS.isdisjoint(self.tools)
 
 
-def find_family(provider: str, model: str) -> Family:
+def get_family(provider: str, model: str) -> Family:
     """By the name of the model, wherever it is served; else by its provider; else an open model."""
     if provider == "offline":
         return ""

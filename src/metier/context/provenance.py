@@ -66,7 +66,7 @@ def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Diff
     one, other = (b"".join(segment.data for segment in segments) for segments in (first, second))
     if one == other:
         return None
-    offset = _find_offset(one, other)
+    offset = _get_offset(one, other)
     return Difference(
         offset=offset,
         first=_find_name(first, offset),
@@ -79,7 +79,7 @@ def find_difference(first: Sequence[Segment], second: Sequence[Segment]) -> Diff
     )
 
 
-def _find_offset(one: bytes, other: bytes) -> int:
+def _get_offset(one: bytes, other: bytes) -> int:
     """By halves: comparing slices is far quicker than comparing bytes."""
     low, high = 0, min(len(one), len(other))
     while low < high:

@@ -24,14 +24,14 @@ SAFETY = 1.1
 MESSAGE_TOKENS = 6
 """What a vendor's wrapping of one message or call costs on top of its text."""
 
-_MOST_TEXTS = 64
+_MAX_TEXTS = 64
 """Remembered at once: the layers of a prompt and what was disclosed."""
 
 _SPARE_MESSAGES = 512
 """Remembered beyond those of the history, which has two or three messages a turn."""
 
 LEAST_FACTOR = 0.5
-MOST_FACTOR = 3.0
+MAX_FACTOR = 3.0
 
 
 def estimate_tokens(text: str) -> int:
@@ -49,7 +49,7 @@ def calibrate(factor: float, *, estimated: int, reported: int) -> float:
     """The next correction for a model: follows what was reported upwards at once, downwards slowly."""
     if estimated <= 0 or reported <= 0:
         return factor
-    seen = min(MOST_FACTOR, max(LEAST_FACTOR, reported / estimated))
+    seen = min(MAX_FACTOR, max(LEAST_FACTOR, reported / estimated))
     return seen if seen > factor else 0.8 * factor + 0.2 * seen
 
 
@@ -72,7 +72,7 @@ class TokenCounter:
         """For texts that stay the same for many turns."""
         known = self._texts.get(text)
         if known is None:
-            if len(self._texts) >= _MOST_TEXTS:
+            if len(self._texts) >= _MAX_TEXTS:
                 self._texts.clear()
             known = self._texts[text] = estimate_tokens(text)
         return known

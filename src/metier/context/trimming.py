@@ -103,7 +103,7 @@ class Trimmer:
         return [each for each in self._list_before_newest() if self._is_precious(each)]
 
     def _list_before_newest(self) -> list[Exchange]:
-        newest = _find_newest(self.prompt.run)
+        newest = _get_newest(self.prompt.run)
         return [each for each in self.prompt.run if each.number and each.number != newest]
 
     def _is_precious(self, exchange: Exchange) -> bool:
@@ -136,7 +136,7 @@ class Trimmer:
 
     def _cut_newest(self, least: int) -> None:
         """To the largest of the sizes that fits, counted from the whole text each time."""
-        newest = _find_newest(self.prompt.run)
+        newest = _get_newest(self.prompt.run)
         if not newest:
             return
         for characters in NEWEST_CHARACTERS:
@@ -302,5 +302,5 @@ def _estimate_steps(steps: Sequence[StepExecutionResult]) -> int:
     return estimate_tokens(render_steps(steps)) if steps else 0
 
 
-def _find_newest(run: Sequence[Exchange]) -> int:
+def _get_newest(run: Sequence[Exchange]) -> int:
     return next((each.number for each in reversed(run) if each.number), 0)

@@ -36,7 +36,7 @@ def name_step(file: str) -> str:
     return file[:-3] if file.lower().endswith(".md") else file
 
 
-def find_placeholders(body: str) -> list[Placeholder]:
+def list_placeholders(body: str) -> list[Placeholder]:
     """Those that mean something, in order."""
     return [_build(match, body) for match in _PATTERN.finditer(body)]
 
@@ -50,17 +50,17 @@ def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
     inputs = [given.name for given in task.inputs]
     for index, step in enumerate(task.steps):
         earlier = [name_step(before.file.name) for before in task.steps[:index]]
-        for placeholder in find_placeholders(step.body):
+        for placeholder in list_placeholders(step.body):
             known = inputs if placeholder.kind == "input" else earlier
             if placeholder.name not in known:
                 problems.append(_missing(placeholder, step, task=task, known=known))
-        problems += _find_misspelt(step)
+        problems += _list_misspelt(step)
     # A misspelt placeholder explains why its input is in no body.
-    return tuple(problems) or tuple(_find_unused(task))
+    return tuple(problems) or tuple(_list_unused(task))
 
 
-def _find_unused(task: TaskDefinition) -> list[Problem]:
-    named = {each.name for step in task.steps for each in find_placeholders(step.body) if each.kind == "input"}
+def _list_unused(task: TaskDefinition) -> list[Problem]:
+    named = {each.name for step in task.steps for each in list_placeholders(step.body) if each.kind == "input"}
     return [
         Problem(
             severity="warning",
@@ -113,7 +113,7 @@ def _missing(placeholder: Placeholder, step: TaskStep, *, task: TaskDefinition, 
     )
 
 
-def _find_misspelt(step: TaskStep) -> list[Problem]:
+def _list_misspelt(step: TaskStep) -> list[Problem]:
     """What was surely meant as a placeholder and is none."""
     return [
         Problem(

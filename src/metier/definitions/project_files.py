@@ -147,7 +147,7 @@ def _load(file: Path, reading: _Reading, clean: Clean, *, is_own: bool) -> Proje
 
 def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
     """None, and a warning, for a file that cannot be used: it may be written for another program."""
-    if denied := _find_denial(file, reading):
+    if denied := _get_denial(file, reading):
         reading.warn(f"It is not read: {denied}", file, line=line)
         return None
     try:
@@ -167,7 +167,7 @@ def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
     return text
 
 
-def _find_denial(file: Path, reading: _Reading) -> str:
+def _get_denial(file: Path, reading: _Reading) -> str:
     """By its name, or by the name of the file that its links lead to."""
     real = os.path.relpath(file.resolve(), reading.root.resolve())
     paths = dict.fromkeys((os.path.relpath(file, reading.root), real))

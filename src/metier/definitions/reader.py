@@ -182,7 +182,7 @@ def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
             code=each.code,
             message=_complete(each.message, paths.get(id(each.node), ())),
             file=file,
-            line=each.line or find_line(root, paths.get(id(each.node), ())),
+            line=each.line or get_line(root, paths.get(id(each.node), ())),
             hint=each.hint,
         )
         for each in context.findings
@@ -202,7 +202,7 @@ def _walk(node: Node, path: KeyPath) -> Iterator[tuple[Node, KeyPath]]:
             return
 
 
-def find_line(root: Node, path: Iterable[str | int]) -> int:
+def get_line(root: Node, path: Iterable[str | int]) -> int:
     """The line of a value by its path; that of the nearest value around it if there is none."""
     node, line = root, root.line
     for part in path:
@@ -232,7 +232,7 @@ def _describe(error: ErrorDetails, root: Node, *, file: str, subject: str) -> Pr
             hint = hint_nearest(str(error["input"]), _QUOTED.findall(context["expected"]))
         case kind:
             message = PHRASES[kind].format_map(context) if kind in PHRASES else message
-    line = find_line(root, path)
+    line = get_line(root, path)
     return Problem(
         severity="error", code=code, message=_complete(message, path, subject), file=file, line=line, hint=hint
     )

@@ -54,7 +54,7 @@ _SHORTCUTS = {
     "@annually": "0 0 1 1 *",
 }
 _ANY_DAY = datetime(2024, 1, 1, tzinfo=UTC)
-MOST_DUE = 200
+MAX_DUE = 200
 """Of the due times of a long absence only so many, the latest, are looked at and noted one by one."""
 
 
@@ -254,12 +254,12 @@ def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: date
 
 
 def list_due(schedule: ScheduleDefinition, *, after: datetime, now: datetime, anchor: datetime) -> list[datetime]:
-    """Due times later than `after` whose moment, jitter included, has come: in order, at most the last `MOST_DUE`."""
+    """Due times later than `after` whose moment, jitter included, has come: in order, at most the last `MAX_DUE`."""
     begin = after
     while True:
         found: list[datetime] = []
-        for due in islice(iterate_times(schedule, after=begin, anchor=anchor), MOST_DUE + 1):
-            if due + find_jitter(schedule, due) > now:
+        for due in islice(iterate_times(schedule, after=begin, anchor=anchor), MAX_DUE + 1):
+            if due + get_jitter(schedule, due) > now:
                 return found
             found.append(due)
         # A long absence: continue from the middle of what is left, rather than through all of it.
@@ -271,7 +271,7 @@ def list_next(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime
     return list(islice(iterate_times(schedule, after=after, anchor=anchor), count))
 
 
-def find_jitter(schedule: ScheduleDefinition, due: datetime) -> timedelta:
+def get_jitter(schedule: ScheduleDefinition, due: datetime) -> timedelta:
     """How much later than its due time a run starts. The same in every process: it follows from name and time."""
     if not schedule.jitter:
         return timedelta()

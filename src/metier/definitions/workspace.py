@@ -98,14 +98,14 @@ def read_task(found: FoundDefinition) -> Checked:
         id=found.id,
         path=found.path,
         definition=reading.task,
-        problems=(*reading.problems, *unknown, *_find_empty(reading.draft)),
+        problems=(*reading.problems, *unknown, *_list_empty(reading.draft)),
         references=reading.references,
         permits=reading.permits,
         draft=reading.draft,
     )
 
 
-def _find_empty(task: TaskDefinition | None) -> Iterator[Problem]:
+def _list_empty(task: TaskDefinition | None) -> Iterator[Problem]:
     for step in task.steps[:1] if task else ():
         if not step.body.strip() and not step.skills:
             message = "The task has no text, so the model is told nothing but its name"
@@ -151,11 +151,11 @@ def _load_kind(
             else:
                 problems.append(report_duplicate(found, first))
         problems.extend(walk.problems)
-        problems.extend(_find_without_definition(root / base / folder, file_name, [item.path for item in checked]))
+        problems.extend(_list_without_definition(root / base / folder, file_name, [item.path for item in checked]))
     return checked
 
 
-def _find_without_definition(folder: Path, file_name: str, found: Iterable[str]) -> Iterator[Problem]:
+def _list_without_definition(folder: Path, file_name: str, found: Iterable[str]) -> Iterator[Problem]:
     """Folders whose Markdown is never read, because the file is missing that makes them a definition."""
     paths = [Path(path) for path in found]
     if not folder.is_dir():

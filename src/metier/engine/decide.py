@@ -6,14 +6,14 @@ from typing import Protocol, assert_never, runtime_checkable
 from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.context.control import is_same_call, is_single
-from metier.decisions import ActionStep, TaskState, describe_failure, find_owner
+from metier.decisions import ActionStep, TaskState, describe_failure, get_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
 from metier.engine.delegation.orders import find_refusal, is_delegation
 from metier.engine.delegation.task_result import as_json, build_task_result, render_result
 from metier.engine.entries.limits import Limits
 from metier.engine.state.calls import build_identity, build_memory_key
-from metier.engine.state.due_hooks import find_before, find_due, find_ending, find_permission, find_question
+from metier.engine.state.due_hooks import find_before, find_due, find_ending, find_permission, get_question
 from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import Step
 from metier.providers.options import OFFLINE
@@ -46,12 +46,12 @@ class ToolPolicy(Protocol):
 class ReadPolicy(Protocol):
     """A policy whose rules can keep files from being read."""
 
-    def find_read_denial(self, path: str, *, skill: str) -> str: ...
+    def get_read_denial(self, path: str, *, skill: str) -> str: ...
 
 
-def find_read_denial(policy: Policy, path: str, *, skill: str = "") -> str:
+def get_read_denial(policy: Policy, path: str, *, skill: str = "") -> str:
     """Why a file must not be read, whichever feature would read it; empty if no rule denies it."""
-    return policy.find_read_denial(path, skill=skill) if isinstance(policy, ReadPolicy) else ""
+    return policy.get_read_denial(path, skill=skill) if isinstance(policy, ReadPolicy) else ""
 
 
 def decide(state: RunState, policy: Policy) -> a.Action:
@@ -147,7 +147,7 @@ def _next_step(state: RunState, policy: Policy) -> a.Action:
 
 def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     first = pending[0]
-    verdict = _find_before_start(state, pending, policy)
+    verdict = _get_before_start(state, pending, policy)
     if not isinstance(verdict, Verdict):
         return verdict
     if first.action.type == "ask_user":
@@ -161,15 +161,15 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
 
 def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
     """Runs that one call asks for, or calls side by side, begin when nothing is to be said or asked about any."""
-    siblings = _find_siblings(state, pending)
+    siblings = _list_siblings(state, pending)
     for number in range(1, len(siblings)):
-        before = _find_before_start(state, siblings[number:], policy)
+        before = _get_before_start(state, siblings[number:], policy)
         if not isinstance(before, Verdict):
             return before
     return a.Delegate(siblings[0].step_id, tuple(step.step_id for step in siblings[1:]))
 
 
-def _find_siblings(state: RunState, pending: list[Step]) -> list[Step]:
+def _list_siblings(state: RunState, pending: list[Step]) -> list[Step]:
     """The first step and those that are handed on with it."""
     first, limits = pending[0], get_run_limits(state)
     if not is_single(first.action):
@@ -186,7 +186,7 @@ def _is_beside(state: RunState, first: Step, step: Step) -> bool:
     return is_pair and get_run_limits(state).delegates_together
 
 
-def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | Verdict:
+def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | Verdict:
     """What comes before the first of these steps may run: a refusal, a hook, a question; else what lets it run."""
     first = pending[0]
     if first.denied:
@@ -213,15 +213,15 @@ def _find_before_start(state: RunState, pending: list[Step], policy: Policy) -> 
     if (said := find_before(state, first)) is not None:
         return said
     if (question := _find_question(first, verdict)) is not None:
-        also = _find_also(state, pending, policy) if first.phase == "pending" else ()
+        also = _list_also(state, pending, policy) if first.phase == "pending" else ()
         return find_permission(state, first) or a.AskApproval(first.step_id, question, also)
     return verdict
 
 
-def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
+def _list_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
     """Later calls of the reply that a user is asked about as well, up to one that an earlier call may change."""
     also: list[tuple[str, str]] = []
-    paths = {path} if (path := _find_path(pending[0])) else set[str]()
+    paths = {path} if (path := _get_path(pending[0])) else set[str]()
     for step in pending[1:]:
         verdict = judge_step(state, step, policy)
         if _is_refused(state, step, verdict):
@@ -231,7 +231,7 @@ def _find_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
         if (question := _find_question(step, verdict)) is None:
             continue
         # What a second call would change in the same file is known when the first has run.
-        if find_permission(state, step) is not None or (path := _find_path(step)) in paths:
+        if find_permission(state, step) is not None or (path := _get_path(step)) in paths:
             break
         also.append((step.step_id, question))
         paths |= {path} if path else set()
@@ -252,20 +252,20 @@ def _can_be_asked_early(state: RunState, step: Step, first: Step) -> bool:
     return not is_repeated and find_before(state, step) is None
 
 
-def _find_path(step: Step) -> str:
+def _get_path(step: Step) -> str:
     return str(name_call(step.action)[1].get("path") or "")
 
 
 def _find_question(step: Step, verdict: Verdict) -> str | None:
     """Why a user is asked about the step; None where they are not, or have answered."""
-    asks = verdict.decision == "ask" or step.is_foreign or bool(find_question(step))
+    asks = verdict.decision == "ask" or step.is_foreign or bool(get_question(step))
     if step.phase != "asking" and not (step.phase == "pending" and asks):
         return None
     if step.may_be_done:
         return f"{_BEGUN}. {verdict.reason}" if verdict.reason else _BEGUN
     if step.is_foreign:
         return verdict.reason or _FOREIGN
-    return verdict.reason if verdict.decision == "ask" else find_question(step)
+    return verdict.reason if verdict.decision == "ask" else get_question(step)
 
 
 def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
@@ -299,7 +299,7 @@ def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdi
             break
         if (verdict := judge_step(state, step, policy)).decision != "allow":
             break
-        if find_before(state, step) is not None or find_question(step):
+        if find_before(state, step) is not None or get_question(step):
             break
         group.append(step.step_id)
         verdicts.append(verdict)
@@ -326,16 +326,16 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
 
 def _tell_or_hand_over(state: RunState, failed: Step, message: str) -> a.Action:
     """A model reads the error and chooses; without a model the next candidate that fits takes over."""
-    others = find_fallbacks(state)
+    others = list_fallbacks(state)
     is_offline = state.started is not None and state.started.provider == OFFLINE
     if is_offline and others and not state.fell_back:
         return a.HandOff(others[0], f"Step {failed.step_id} failed: {message}", fallback=True)
     return a.TellFailure(failed.step_id, others)
 
 
-def find_fallbacks(state: RunState) -> tuple[str, ...]:
+def list_fallbacks(state: RunState) -> tuple[str, ...]:
     """The candidates that fit the request and were not in charge yet, best first."""
-    tried = {canonical_name(name) for name in (*state.used_skills, *(find_owner(step.action) for step in state.steps))}
+    tried = {canonical_name(name) for name in (*state.used_skills, *(get_owner(step.action) for step in state.steps))}
     return tuple(
         candidate.skill_name
         for candidate in state.candidates

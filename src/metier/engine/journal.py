@@ -40,7 +40,7 @@ class Tracer(Protocol):
 
     def take(self, entry: Entry) -> None: ...
 
-    def find_context(self, key: str) -> str:
+    def get_context(self, key: str) -> str:
         """The W3C `traceparent` of the step or model call that is under way; empty where none is."""
         ...
 
@@ -115,9 +115,9 @@ class RunLog:
             for entry in entries:
                 self.tracer.take(entry)
 
-    def find_context(self, key: str) -> str:
+    def get_context(self, key: str) -> str:
         """The `traceparent` for what is started on behalf of a step or model call; empty where traces are off."""
-        return self.tracer.find_context(key) if self.tracer is not None else ""
+        return self.tracer.get_context(key) if self.tracer is not None else ""
 
     def _take_time(self, entry: Entry) -> Entry:
         """Note when it is written. The end of a run says how long it took from its beginning, waits among it."""

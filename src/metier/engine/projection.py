@@ -11,7 +11,7 @@ from typing import TypedDict
 from pydantic import JsonValue
 
 from metier.approval.rules import SHELL
-from metier.decisions import ActionStep, ModelDecision, describe_failure, describe_success, find_owner
+from metier.decisions import ActionStep, ModelDecision, describe_failure, describe_success, get_owner
 from metier.definitions.names import SKILL_PIN, canonical_name, name_capability
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import LimitsRaised as LimitsRaisedEntry
@@ -328,7 +328,7 @@ def _project_step(
                     idempotency_key=entry.idempotency_key,
                     verdict=entry.verdict,
                     rule=entry.rule,
-                    skill_name=find_owner(entry.action) or state.skill,
+                    skill_name=get_owner(entry.action) or state.skill,
                 )
             ]
         case StepRetried():
@@ -377,7 +377,7 @@ def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
             verdict=entry.verdict,
             rule=entry.rule,
             reason=describe_failure(entry.text).removeprefix("Not run: ")[:SUMMARY_CHARACTERS],
-            skill_name=find_owner(step.action) or state.skill,
+            skill_name=get_owner(step.action) or state.skill,
         )
     ]
 

@@ -32,7 +32,7 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
     similarities: Similarities | None = None
     """Finds skills by meaning; None where the settings name nothing that makes embeddings."""
 
-    async def find_similar(self, query: str) -> FoundSimilar:
+    async def get_similar(self, query: str) -> FoundSimilar:
         return await self.similarities.find(query) if self.similarities is not None else FoundSimilar()
 
     def find(self, name: str) -> SkillPackage | None:

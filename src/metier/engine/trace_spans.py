@@ -77,19 +77,19 @@ class SpanFold:
     def take(self, entry: Entry) -> list[Span]:
         """The spans that this entry closes, the innermost first."""
         self._seq += 1
-        self._now = self._find_time(entry)
+        self._now = self._get_time(entry)
         closed = self._close(entry)
         # Entries that a fork took over were another run's work, which has spans of its own.
         return closed if self._seq > self._forked_at else []
 
-    def find_context(self, key: str) -> str:
+    def get_context(self, key: str) -> str:
         """The `traceparent` of what is under way: a step by its id, the model call by `MODEL`; else empty."""
         found = self._open.get(key)
         if found is None or self.trace is None:
             return ""
         return TraceParent(self.trace.trace_id, found.span_id, is_sampled=self.trace.is_sampled).render()
 
-    def _find_time(self, entry: Entry) -> datetime:
+    def _get_time(self, entry: Entry) -> datetime:
         """When it was written; in journals that do not say so, when it must have been by the durations they note."""
         if isinstance(entry, RunStarted):
             return datetime.fromisoformat(entry.started_at) if entry.started_at else self._now
@@ -272,12 +272,12 @@ class SpanFold:
         )
 
 
-def find_context(run_id: str, entries: Iterable[Entry], key: str) -> str:
+def get_context(run_id: str, entries: Iterable[Entry], key: str) -> str:
     """The `traceparent` of a step that is under way, from the journal: for what is started on its behalf."""
     folding = SpanFold(run_id)
     for entry in entries:
         folding.take(entry)
-    return folding.find_context(key)
+    return folding.get_context(key)
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -97,16 +97,16 @@ class MediaFinder:
         self._seen: tuple[Message, ...] = ()
         self._digests: frozenset[str] = frozenset()
 
-    def find_digests(self, messages: tuple[Message, ...]) -> frozenset[str]:
+    def list_digests(self, messages: tuple[Message, ...]) -> frozenset[str]:
         known = len(self._seen)
         if known > len(messages) or not all(map(is_, self._seen, messages)):
             known, self._digests = 0, frozenset()
-        self._digests |= _find_digests(messages[known:])
+        self._digests |= _list_digests(messages[known:])
         self._seen = messages
         return self._digests
 
 
-def _find_digests(messages: Iterable[Message]) -> set[str]:
+def _list_digests(messages: Iterable[Message]) -> set[str]:
     digests: set[str] = set()
     for message in messages:
         for part in message.parts:

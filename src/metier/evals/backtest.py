@@ -30,7 +30,7 @@ from metier.store.base import RunRow
 
 KINDS = ("skill", "prompt", "policy", "router.min_score", "router.top_k", "model")
 _ROUTER = {"router.min_score": "prefilter_min_score", "router.top_k": "prefilter_top_k"}
-_MOST_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
 
 
 class ProposedChange(Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ def _take(parsed: _Parsed, kind: str, value: str, *, workspace: Path) -> None:
 def _read(file: Path) -> bytes:
     try:
         with file.open("rb") as stream:
-            return stream.read(_MOST_BYTES)
+            return stream.read(_MAX_BYTES)
     except OSError as error:
         raise UsageError(f"'{file}' cannot be read: {error.strerror}") from error
 
@@ -179,7 +179,7 @@ async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) 
         carried=carried.compared,
         first_difference=exact.divergence.sentence if exact.divergence is not None else "",
         stops=carried.divergence.sentence if carried.divergence is not None else "",
-        turns_with_other_prompt=_find_turns(entries, after),
+        turns_with_other_prompt=_list_turns(entries, after),
         prompt_tokens=(_count_tokens(entries[: len(after)]), _count_tokens(after)),
         verdicts=found.changes,
         routing=_find_routing(entries, after),
@@ -187,7 +187,7 @@ async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) 
     )
 
 
-def _find_turns(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[int, ...]:
+def _list_turns(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[int, ...]:
     pairs = zip(before, after, strict=False)
     return tuple(
         dict.fromkeys(

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.definitions.skills.sources import find_bundled_folder
+from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import UsageError
 from metier.evals.evidence import Content, keep_bytes
 from metier.evals.format.cases import Commit, EvalCase
@@ -38,7 +38,7 @@ SHOWN_ROOT = "/eval"
 """What recordings call the root, on every machine."""
 
 
-def find_commit(folder: Path, ref: str = "HEAD") -> str:
+def get_commit(folder: Path, ref: str = "HEAD") -> str:
     """The full id of a commit; empty where there is no repository or no such commit."""
     if ref.startswith("-"):
         return ""
@@ -47,7 +47,7 @@ def find_commit(folder: Path, ref: str = "HEAD") -> str:
 
 def write_tree(folder: Path, commit: str, into: Path) -> None:
     """The files of `folder` as they were in the commit. Raises `UsageError` where it had none."""
-    listed = _git(folder, "ls-tree", "-r", "-z", "--full-tree", f"{commit}:{_find_prefix(folder)}".rstrip(":"))
+    listed = _git(folder, "ls-tree", "-r", "-z", "--full-tree", f"{commit}:{_get_prefix(folder)}".rstrip(":"))
     files = [line for line in listed.split(b"\0") if line]
     if not files:
         raise UsageError(f"There is no {folder.name!r} in commit {commit[:12]}", hint="Name a commit that has it")
@@ -63,7 +63,7 @@ def write_tree(folder: Path, commit: str, into: Path) -> None:
         file.chmod(_PLAIN[mode])
 
 
-def _find_prefix(folder: Path) -> str:
+def _get_prefix(folder: Path) -> str:
     return _git(folder, "rev-parse", "--show-prefix").decode().strip().rstrip("/")
 
 
@@ -200,7 +200,7 @@ def list_moved(root: Path, runs: Path, place: Host) -> dict[str, str]:
     """Folders of this machine → what a recording calls them."""
     moved = {str(root): SHOWN_ROOT, str(root.resolve()): SHOWN_ROOT, str(runs): f"{SHOWN_ROOT}/runs"}
     moved[str(place.workspace)] = f"{SHOWN_ROOT}/project"
-    moved[str(find_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
+    moved[str(get_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
     home = str(place.home)
     return moved | ({home: f"{SHOWN_ROOT}/home"} if len(place.home.parts) > 2 else {})
 

@@ -19,7 +19,7 @@ from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, relocate_run
 from metier.runtime.runs import Runtime
 
-_MOST_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
 _SPARE_TURNS = 2
 
 
@@ -38,11 +38,11 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
     """Write `.agent/evals/<case>.yaml`, the files and the recording. Raises `UsageError`."""
     archive = await export_run(runtime, run_id)
     place = runtime.place
-    target = find_target(place, target_name or _find_target(archive))
+    target = find_target(place, target_name or _get_target(archive))
     file = place.workspace / FOLDER / f"{name_recording(case_id)}.yaml"
     if file.exists():
         raise UsageError(f"'{file}' exists", hint="Choose another id with --id")
-    given, unsure = _find_given(archive, place.workspace)
+    given, unsure = _get_given(archive, place.workspace)
     evidence = build_evidence(archive, given={})
     file.parent.mkdir(parents=True, exist_ok=True)
     for path, data in given.items():
@@ -65,7 +65,7 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
     return Captured(file=file, files=tuple(given), unsure=tuple(unsure), sourced=sourced, target=target)
 
 
-def _find_target(archive: Archive) -> str:
+def _get_target(archive: Archive) -> str:
     started = archive.started
     if started.order is not None and started.order.task_id:
         return f"task:{started.order.task_id}"
@@ -78,7 +78,7 @@ def _find_target(archive: Archive) -> str:
     )
 
 
-def _find_given(archive: Archive, workspace: Path) -> tuple[dict[str, bytes], list[str]]:
+def _get_given(archive: Archive, workspace: Path) -> tuple[dict[str, bytes], list[str]]:
     """Files before the run: of those that it changed from the record, of those that it read as they are now."""
     runs = (archive, *archive.children)
     effects = [each for run in runs for each in list_effects(run.run_id, run.entries) if isinstance(each, FileEffect)]
@@ -90,15 +90,15 @@ def _find_given(archive: Archive, workspace: Path) -> tuple[dict[str, bytes], li
         if before is not None and (data := archive.blobs.get(before.sha256)) is not None:
             known[restoration.path] = data
     unsure: list[str] = []
-    for path in _find_read(archive, workspace):
+    for path in _list_read(archive, workspace):
         file = workspace / path
-        if path not in changed and path not in known and file.is_file() and file.stat().st_size <= _MOST_BYTES:
+        if path not in changed and path not in known and file.is_file() and file.stat().st_size <= _MAX_BYTES:
             known[path] = file.read_bytes()
             unsure.append(path)
     return known, unsure
 
 
-def _find_read(archive: Archive, workspace: Path) -> list[str]:
+def _list_read(archive: Archive, workspace: Path) -> list[str]:
     """Paths in the arguments of calls, as far as they lie in the workspace."""
     found: list[str] = []
     for call in build_evidence(archive, given={}).calls:

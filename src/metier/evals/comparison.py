@@ -63,12 +63,12 @@ class PairedDifference(Struct, frozen=True, kw_only=True):
 
 def measure_rate(outcomes: Sequence[bool]) -> Rate:
     passed, total = sum(outcomes), len(outcomes)
-    return Rate(passed=passed, total=total, interval=find_wilson(passed, total))
+    return Rate(passed=passed, total=total, interval=get_wilson(passed, total))
 
 
 # The rate is that of these cases. Its interval is the Wilson score interval over all runs; if cases differ in
 # difficulty it is somewhat too wide, never too narrow.
-def find_wilson(passed: int, total: int) -> Interval:
+def get_wilson(passed: int, total: int) -> Interval:
     """Wilson's score interval; all of it where nothing was measured."""
     if total == 0:
         return Interval(low=0.0, high=1.0)
@@ -93,7 +93,7 @@ def measure_difference(pairs: Sequence[tuple[bool, bool]]) -> PairedDifference:
     worse = sum(other and not one for one, other in pairs)
     neither = total - both - better - worse
     first, second = (both + better) / total, (both + worse) / total
-    one, other = find_wilson(both + better, total), find_wilson(both + worse, total)
+    one, other = get_wilson(both + better, total), get_wilson(both + worse, total)
     correlation = _correlate(both, better, worse=worse, neither=neither)
     below_one, above_one = first - one.low, one.high - first
     below_other, above_other = second - other.low, other.high - second

@@ -30,7 +30,7 @@ from metier.runtime.status import BUDGET, PROVIDER, exit_code
 from metier.store.base import Store
 
 BY = "eval"
-_MOST_ATTEMPTS = 100
+_MAX_ATTEMPTS = 100
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class FixedIds(Struct, frozen=True):
 
 async def drive_slot(target: Target, slot: Slot, bench: Bench, *, max_cost_usd: float | None = None) -> Driven:
     """Begin the run, or continue with it, or find it as it ended. A run whose provider failed is started again."""
-    for attempt in range(1, _MOST_ATTEMPTS):
+    for attempt in range(1, _MAX_ATTEMPTS):
         run_id = f"eval-{slot.key}-{attempt}"
         root = bench.locate(slot, attempt)
         runtime = _open_runtime(target, slot, bench, root=root, run_id=run_id, max_cost_usd=max_cost_usd)
@@ -104,7 +104,7 @@ async def drive_slot(target: Target, slot: Slot, bench: Bench, *, max_cost_usd: 
         state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, begun=begun)
         archive = await export_run(runtime, run_id)
         return Driven(slot=slot, archive=archive, root=root, runtime=runtime, state=state, is_new=is_new)
-    raise AssertionError(f"the provider failed {_MOST_ATTEMPTS} times")
+    raise AssertionError(f"the provider failed {_MAX_ATTEMPTS} times")
 
 
 def _open_runtime(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.decisions import find_owner
+from metier.decisions import get_owner
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import DecisionMade, ModelReplied
 from metier.engine.entries.run import RunFailed, RunFinished
@@ -71,7 +71,7 @@ def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidenc
     calls = tuple(
         replace(call, arguments=_shorten(call.arguments, each.started.workspace))
         for each in runs
-        for call in find_calls(each.entries)
+        for call in list_calls(each.entries)
     )
     started = archive.started
     return Evidence(
@@ -80,20 +80,20 @@ def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidenc
         status=state.status,
         exit_code=exit_code(state),
         calls=calls,
-        skills=_find_skills(runs),
+        skills=_list_skills(runs),
         turns=state.turn + sum(child.fold().turn for child in archive.children),
         input_tokens=state.input_tokens,
         output_tokens=state.output_tokens,
         cost_usd=state.cost_usd,
         duration_seconds=_find_duration(archive.entries),
-        files=_find_files(runs, given),
+        files=_get_files(runs, given),
         denials=tuple(f"{call.tool}: {call.text}" for call in calls if call.is_denied),
         provider=started.provider,
         model=started.model,
     )
 
 
-def find_calls(entries: Sequence[Entry]) -> list[Call]:
+def list_calls(entries: Sequence[Entry]) -> list[Call]:
     """Every call in order, also those that were refused before they ran."""
     started: dict[str, tuple[str, dict[str, JsonValue]]] = {}
     found: list[Call] = []
@@ -108,7 +108,7 @@ def find_calls(entries: Sequence[Entry]) -> list[Call]:
             case StepFinished():
                 known = started.get(entry.step_id)
                 # A call that was denied has no intent: what it was is in the decision before it.
-                tool, arguments = known or _find_planned(entries[:number], entry.step_id)
+                tool, arguments = known or _get_planned(entries[:number], entry.step_id)
                 found.append(
                     Call(
                         tool=tool,
@@ -133,7 +133,7 @@ def _shorten(arguments: dict[str, JsonValue], workspace: str) -> dict[str, JsonV
     }
 
 
-def _find_planned(entries: Sequence[Entry], step_id: str) -> tuple[str, dict[str, JsonValue]]:
+def _get_planned(entries: Sequence[Entry], step_id: str) -> tuple[str, dict[str, JsonValue]]:
     turn, _, index = step_id.partition(".")
     for entry in reversed(entries):
         if isinstance(entry, DecisionMade) and str(entry.turn) == turn and index.isdigit():
@@ -143,11 +143,11 @@ def _find_planned(entries: Sequence[Entry], step_id: str) -> tuple[str, dict[str
     return "", {}
 
 
-def _find_skills(runs: Iterable[Archive]) -> tuple[str, ...]:
+def _list_skills(runs: Iterable[Archive]) -> tuple[str, ...]:
     names: list[str] = []
     for run in runs:
         names += fold(run.run_id, run.entries).used_skills
-        names += [find_owner(entry.action) for entry in run.entries if isinstance(entry, StepStarted)]
+        names += [get_owner(entry.action) for entry in run.entries if isinstance(entry, StepStarted)]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -159,7 +159,7 @@ def _find_duration(entries: Sequence[Entry]) -> float:
     return (steps + sum(entry.latency_ms for entry in entries if isinstance(entry, ModelReplied))) / 1000
 
 
-def _find_files(runs: Sequence[Archive], given: Mapping[str, Content]) -> dict[str, Content]:
+def _get_files(runs: Sequence[Archive], given: Mapping[str, Content]) -> dict[str, Content]:
     files = dict(given)
     for run in runs:
         for entry in run.entries:

@@ -138,7 +138,7 @@ def _hold_schema(check: c.JsonSchema, text: str) -> Found:
     if isinstance(value, NotJson):
         return Found(holds=False, evidence=f"It is not JSON: {value.message}")
     try:
-        error = SchemaCheck("json_schema", check.schema_).find_error(value)
+        error = SchemaCheck("json_schema", check.schema_).get_error(value)
     except UsageError as broken:
         return Found(holds=False, evidence=broken.message)
     return Found(not error, error or "It has the form of the schema")

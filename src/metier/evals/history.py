@@ -11,7 +11,7 @@ from metier.evals.results import EvalResult, RunRow, Status
 from metier.evals.session import FOLDER, RESULT
 from metier.runtime.records.run_folders import prepare_runs_folder
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 
 
 def keep_result(runs: Path, result: EvalResult) -> Path:
@@ -89,7 +89,7 @@ def build_page(results: Sequence[EvalResult]) -> tuple[TargetPage, ...]:
     for result in results:
         by_target.setdefault(result.target, []).append(result)
     newest = sorted(by_target.values(), key=lambda listed: listed[-1].started_at, reverse=True)
-    return tuple(_build_target(listed[-MOST_SHOWN:]) for listed in newest)
+    return tuple(_build_target(listed[-MAX_SHOWN:]) for listed in newest)
 
 
 def _build_target(results: Sequence[EvalResult]) -> TargetPage:

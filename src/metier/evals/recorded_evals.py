@@ -47,12 +47,12 @@ class Now(Struct, frozen=True, kw_only=True):
 
 # The offline backbone reads neither instructions nor descriptions of tools, so its recordings are stale only if the
 # files of the target or the case changed.
-async def find_stale(recording: CaseRecording, sourced: SourcedCase, now: Now) -> tuple[str, ...]:
+async def list_stale(recording: CaseRecording, sourced: SourcedCase, now: Now) -> tuple[str, ...]:
     """What changed since the recording was made, each in a few words; nothing where it still holds."""
-    if changed := _find_files(recording, sourced, now.files):
+    if changed := _get_files(recording, sourced, now.files):
         return changed
     archive = recording.archive
-    if archive.started.provider != OFFLINE and (changed := await _find_prompt(archive, now)):
+    if archive.started.provider != OFFLINE and (changed := await _list_prompt(archive, now)):
         return changed
     try:
         report = await replay_archive(archive, place=now.place, store=now.store)
@@ -64,7 +64,7 @@ async def find_stale(recording: CaseRecording, sourced: SourcedCase, now: Now) -
     return (f"this version of Metier goes on differently at entry {divergence.number}: {divergence.sentence}",)
 
 
-def _find_files(recording: CaseRecording, sourced: SourcedCase, files: Mapping[str, str]) -> tuple[str, ...]:
+def _get_files(recording: CaseRecording, sourced: SourcedCase, files: Mapping[str, str]) -> tuple[str, ...]:
     then = recording.note.files
     changed = [f"{path} changed" for path in sorted(then.keys() & files.keys()) if then[path] != files[path]]
     changed += [f"{path} is new" for path in sorted(files.keys() - then.keys())]
@@ -74,7 +74,7 @@ def _find_files(recording: CaseRecording, sourced: SourcedCase, files: Mapping[s
     return tuple(changed)
 
 
-async def _find_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
+async def _list_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
     """Layers of the prompt prefix and tools that are not what the model was told."""
     store = open_archive_store(archive, now.store)
     changed: list[str] = []
@@ -156,7 +156,7 @@ async def _replay_case(target: Target, sourced: SourcedCase, now: Now) -> RunRow
     if recording is None:
         reason = "it was never recorded; `agent eval … --record` does that"
         return row.model_copy(update={"status": "missing", "reasons": (reason,)})
-    stale = await find_stale(recording, sourced, now)
+    stale = await list_stale(recording, sourced, now)
     evidence = open_evidence(recording.archive, sourced)
     graded = await evaluate(
         row, evidence, target=target, sourced=sourced, place=now.place, judged=recording.note.judged

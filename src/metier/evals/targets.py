@@ -16,7 +16,7 @@ from metier.definitions.problems import Problem
 from metier.definitions.project_files import NAMES as PROJECT_FILES
 from metier.definitions.skills.naming import is_called
 from metier.definitions.skills.skill import load_skill
-from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
+from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import SkillError, UsageError
 from metier.evals.format.cases import EvalCase, TargetKind, Trigger
@@ -26,7 +26,7 @@ from metier.evals.format.yaml_sets import FOLDER as YAML_FOLDER
 from metier.evals.format.yaml_sets import load_yaml_sets
 from metier.runtime.host import Host
 from metier.runtime.workspace.listed import list_definitions
-from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
+from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
 
@@ -124,7 +124,7 @@ def find_target(place: Host, name: str) -> Target:
     else:
         path = Path(name)
         folder = path.parent if path.name == FILE_NAME else path
-        if folder.is_dir() and not isinstance(find_skill_file(folder), Problem):
+        if folder.is_dir() and not isinstance(get_skill_file(folder), Problem):
             return _open_skill(place, _load_folder(place, folder.resolve()))
         found = list(_find(place, name))
     if not found:
@@ -145,7 +145,7 @@ def find_target(place: Host, name: str) -> Target:
 
 def list_targets(place: Host) -> list[Target]:
     """Everything that has evals and is in use here: active skills, agents and tasks."""
-    skills = [_open_skill(place, package) for package in find_skills(place).packages]
+    skills = [_open_skill(place, package) for package in get_skills(place).packages]
     sets = load_yaml_sets(place.workspace).sets
     others = dict.fromkeys(_Match(each.kind, each.target) for each in sets if each.kind != "skill")
     found = [*skills, *(_open_definition(place, each.kind, each.id) for each in others)]
@@ -159,7 +159,7 @@ class _Match(NamedTuple):
 
 
 def _find(place: Host, name: str) -> Iterator[_Match]:
-    package = find_all_skills(place).find(name)
+    package = get_all_skills(place).find(name)
     if package is not None and is_called(package.definition, name):
         yield _Match("skill", package.definition.name, package)
     if (agent := list_definitions(place.workspace, "agents", AGENT_FILE).get(fold_id(name))) is not None:
@@ -170,7 +170,7 @@ def _find(place: Host, name: str) -> Iterator[_Match]:
 
 def _load_folder(place: Host, folder: Path) -> SkillPackage:
     """What is installed stays as trusted as it is, however it is named."""
-    known = [package for package in find_all_skills(place).packages if package.folder.resolve() == folder]
+    known = [package for package in get_all_skills(place).packages if package.folder.resolve() == folder]
     if known:
         return known[0]
     reading = load_skill(folder)

@@ -20,11 +20,11 @@ from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill, SkillCandidate
 from metier.routing.word_lists import FILLER_WORDS, FUNCTION_WORDS
 from metier.routing.words import split_words, stem
-from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
+from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 
 LIVE_TURNS = 2
-_MOST_TRIED = 30
-_MOST_WORDS = 8
+_MAX_TRIED = 30
+_MAX_WORDS = 8
 _SHORTEST = 3
 
 
@@ -52,10 +52,10 @@ def list_rivals(target: Target) -> tuple[RoutableSkill, ...]:
     """The skills that a request could go to: the target, those that are active here, and the bundled ones."""
     assert target.package is not None, "only skills are triggered"
     place = target.place
-    bundled = [package for package in find_all_skills(place).packages if package.source == "bundled"]
+    bundled = [package for package in get_all_skills(place).packages if package.source == "bundled"]
     packages = {
         canonical_name(package.definition.name): package
-        for package in (*bundled, *find_skills(place).packages, target.package)
+        for package in (*bundled, *get_skills(place).packages, target.package)
     }
     return tuple(build_routable(each.definition, body=each.definition.body) for each in packages.values())
 
@@ -134,7 +134,7 @@ def suggest_words(
     chosen: list[str] = []
     routed = route_triggers(name, triggers, skills, min_score=min_score)
     candidates = _list_words([each for each in routed if each.trigger.should_trigger and not each.holds], own)
-    while candidates and len(chosen) < _MOST_WORDS:
+    while candidates and len(chosen) < _MAX_WORDS:
         tried = {word: count([*chosen, word]) for word in candidates}
         word = max(tried, key=lambda each: (tried[each], -candidates.index(each)))
         if tried[word] <= best:
@@ -151,7 +151,7 @@ def _list_words(missed: Sequence[Routed], own: RoutableSkill) -> list[str]:
     counted: Counter[str] = Counter()
     for routed in missed:
         counted.update({word for word in split_words(routed.trigger.query) if _is_telling(word, known)})
-    return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))][:_MOST_TRIED]
+    return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))][:_MAX_TRIED]
 
 
 def _is_telling(word: str, known: set[str]) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import fold_id
 from metier.errors import UsageError
-from metier.evals.bench import Variant, find_commit, write_tree
+from metier.evals.bench import Variant, get_commit, write_tree
 from metier.evals.targets import Target
 from metier.runtime.workspace.listed import list_definitions
 
@@ -48,7 +48,7 @@ def _is_agent(target: Target, name: str) -> bool:
 
 def _check_out(target: Target, ref: str, *, folder: Path) -> Variant:
     source = target.package.folder if target.package is not None else target.place.workspace
-    commit = find_commit(source, ref)
+    commit = get_commit(source, ref)
     if not commit:
         raise UsageError(
             f"{ref!r} is neither a commit of '{source}' nor an agent", hint="Write commit:REF, model:NAME or agent:ID"

@@ -80,9 +80,9 @@ class Plugins(Struct, frozen=True):
     problems: tuple[PluginProblem, ...] = ()
 
 
-def find_entry_points() -> tuple[EntryPoint, ...]:
+def list_entry_points() -> tuple[EntryPoint, ...]:
     """Every plugin that is installed, whether it is wanted or not."""
-    return _read_entry_points(tuple((folder, _find_change(folder)) for folder in sys.path))
+    return _read_entry_points(tuple((folder, _get_change(folder)) for folder in sys.path))
 
 
 @functools.lru_cache(maxsize=4)
@@ -92,7 +92,7 @@ def _read_entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint,
     return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
 
 
-def _find_change(folder: str) -> int:
+def _get_change(folder: str) -> int:
     try:
         return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  an empty name is this folder
     except OSError:
@@ -105,7 +105,7 @@ def load_plugins(
     """Import and register what is wanted. `taken` are names of tools that no plugin may use."""
     if enabled == "none":
         return Plugins()
-    found = find_entry_points() if points is None else tuple(sorted(points, key=lambda point: point.name))
+    found = list_entry_points() if points is None else tuple(sorted(points, key=lambda point: point.name))
     wanted = found if enabled == "all" else tuple(point for point in found if point.name in enabled)
     problems = [_absent(name) for name in _missing(enabled, found)]
     registries: list[Registry] = []

@@ -78,14 +78,14 @@ class ProgramCode(Struct, frozen=True, kw_only=True):
         return digest.hexdigest()
 
 
-def find_program_code(line: CommandLine, *, writable: Sequence[Path]) -> ProgramCode:
+def get_program_code(line: CommandLine, *, writable: Sequence[Path]) -> ProgramCode:
     """Return the code of a command line in `writable`, whose paths are resolved.
 
     Every file or folder that it names counts, because no list of interpreters is complete. Only a whole place of
     `writable`, such as the workspace, can be data: it counts where a known program or option takes code from it.
     """
-    below = (path for path in _find_existing(line) if not {path, path.resolve()} & set(writable))
-    found = list(dict.fromkeys((*_find_program(line), *_find_named(line), *below)))
+    below = (path for path in _list_existing(line) if not {path, path.resolve()} & set(writable))
+    found = list(dict.fromkeys((*_list_program(line), *_get_named(line), *below)))
     inside = [path for path in found if _lies_in(path, writable)]
     roots = tuple(path for path in inside if path not in writable and path.resolve() not in writable)
     return ProgramCode(roots=roots, is_open=len(roots) < len(inside))
@@ -98,7 +98,7 @@ def locate_program(line: CommandLine) -> Path | None:
     return Path(os.path.normpath(line.folder / found)) if found else None
 
 
-def _find_program(line: CommandLine) -> Iterator[Path]:
+def _list_program(line: CommandLine) -> Iterator[Path]:
     program = locate_program(line)
     if program is None:
         return
@@ -158,7 +158,7 @@ def is_code(file: Path) -> bool:
     return stat.S_ISREG(mode) and (file.suffix.lower() in _CODE or bool(mode & stat.S_IXUSR))
 
 
-def _find_named(line: CommandLine) -> Iterator[Path]:
+def _get_named(line: CommandLine) -> Iterator[Path]:
     command, *arguments = line.words
     told = [_expand(word, line.environment) for word in line.words]
     for script in list_scripts(told, line.folder):
@@ -171,7 +171,7 @@ def _find_named(line: CommandLine) -> Iterator[Path]:
     runs_folders = name in RUNNERS or name.startswith(("python", "node")) or has_line
     for word in arguments:
         for text in _list_paths(word, line.environment):
-            yield from _find_code(Path(os.path.normpath(line.folder / text)), runs_folders=runs_folders)
+            yield from _get_code(Path(os.path.normpath(line.folder / text)), runs_folders=runs_folders)
     for folder in _INCLUDED.findall(" ".join(told)):
         yield Path(os.path.normpath(line.folder / folder))
     for name, value in line.variables.items():
@@ -183,7 +183,7 @@ def _find_named(line: CommandLine) -> Iterator[Path]:
                     yield path
 
 
-def _find_existing(line: CommandLine) -> Iterator[Path]:
+def _list_existing(line: CommandLine) -> Iterator[Path]:
     """Return every file and folder that an argument or a variable names, also within an option or a line of a shell."""
     for word in (*line.words[1:], *line.variables.values()):
         for text in _list_paths(word, line.environment):
@@ -218,7 +218,7 @@ def _expand(word: str, environment: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda found: environment.get(found[1], ""), word)
 
 
-def _find_code(path: Path, *, runs_folders: bool) -> Iterator[Path]:
+def _get_code(path: Path, *, runs_folders: bool) -> Iterator[Path]:
     """Return a script's folder, because scripts load modules from it, or just the file for a settings file."""
     try:
         mode = path.stat().st_mode

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.programs.code import CommandLine, locate_program
-from metier.programs.search import build_trusted_environment, find_trusted_program
+from metier.programs.search import build_trusted_environment, get_trusted_program
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext
@@ -141,7 +141,7 @@ def find_program(
     use: Use, name: str, environ: Mapping[str, str], *, writable: Collection[Path], passed: Iterable[str] = ()
 ) -> Program | None:
     """Find a program by trusted search; None if there is none. `passed` names the variables that it gets."""
-    found = find_trusted_program(name, environ, writable=writable)
+    found = get_trusted_program(name, environ, writable=writable)
     if not found:
         return None
     environment = build_trusted_environment(environ, writable=writable, names=passed)

@@ -32,7 +32,7 @@ def exclude_folders(folders: Iterable[Path]) -> None:
     excluded_folders.update(folders)
 
 
-def find_trusted_program(name: str, environ: Mapping[str, str], *, writable: Collection[Path]) -> str:
+def get_trusted_program(name: str, environ: Mapping[str, str], *, writable: Collection[Path]) -> str:
     """Return the absolute path of a program; empty if there is none outside of `writable`, links followed."""
     found = shutil.which(name, path=build_trusted_path(environ, writable=writable))
     if not found or is_within(Path(found), writable):

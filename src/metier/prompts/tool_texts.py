@@ -34,11 +34,11 @@ def describe_parameters(name: str, schema: Schema) -> Schema:
     """The schema of the tool with a description at every parameter that has one."""
     described = cast("Schema", json.loads(json.dumps(schema)))  # a copy in which no two parameters are one object
     for path, text in load_tool_text(name).parameters.items():
-        parameter = _find_parameter(described, path.split("."))
+        parameter = _get_parameter(described, path.split("."))
         parameter["description"] = text
     return described
 
 
-def _find_parameter(schema: Schema, path: list[str]) -> Schema:
+def _get_parameter(schema: Schema, path: list[str]) -> Schema:
     found = cast("Schema", cast("Schema", schema["properties"])[path[0]])
-    return found if len(path) == 1 else _find_parameter(cast("Schema", found["items"]), path[1:])
+    return found if len(path) == 1 else _get_parameter(cast("Schema", found["items"]), path[1:])

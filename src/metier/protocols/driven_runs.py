@@ -29,7 +29,7 @@ from metier.views.run_view import RunView, StepView
 
 logger = logging.getLogger("metier.protocols")
 
-MOST_DRIVEN = 16
+MAX_DRIVEN = 16
 """Runs that one process drives at a time for its peers; beyond that a peer is refused."""
 
 
@@ -150,7 +150,7 @@ class DrivenRuns:
         if self._is_closed or self.find(run_id) is not None:
             return
         row = await self.runtime.find(run_id)
-        if not row.driver and await self._can_go_on(row.run_id) and self._count() < MOST_DRIVEN:
+        if not row.driver and await self._can_go_on(row.run_id) and self._count() < MAX_DRIVEN:
             # No user asked for it: a run that kills its drivers is left alone after a few tries, as by workers.
             options = self.runtime.place.settings.worker
             shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
@@ -168,13 +168,13 @@ class DrivenRuns:
         state = await self.runtime.read(run_id)
         if state.phase in FINAL or state.started is None:
             return False
-        waiting = await self.runtime.find_waiting(state)
+        waiting = await self.runtime.get_waiting(state)
         if waiting.pause is None:
             return state.status in (*RUNNABLE, "delegating")
         if waiting.pause.pause != "approval":
             return waiting.pause.pause in ("signal", "delegation")
         asking = {step.approval_id: step.step_id for step in waiting.steps if step.phase == "asking"}
-        return bool(await self.runtime.approvals.find_decisions(waiting.run_id, asking))
+        return bool(await self.runtime.approvals.list_decisions(waiting.run_id, asking))
 
     def _build_drive(self, run_id: str = "") -> Drive:
         grace = self.runtime.place.settings.runtime.signal_grace_seconds
@@ -194,7 +194,7 @@ class DrivenRuns:
 
     def _check_room(self) -> None:
         driven = self._count()
-        if self._is_closed or driven >= MOST_DRIVEN:
+        if self._is_closed or driven >= MAX_DRIVEN:
             raise UsageError(
                 f"{driven} runs are in progress, the maximum at a time" if driven else "The server is shutting down",
                 hint="Wait until one of them has ended",

@@ -21,7 +21,7 @@ def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
     return total / _MILLION
 
 
-def find_price(reply: ModelReply, *, asked: str, facts: FactBook) -> float:
+def get_price(reply: ModelReply, *, asked: str, facts: FactBook) -> float:
     """By the model that answered; gateways call it what they like, so else by the one that was asked. 0 if unknown."""
     prices = (cost_usd(reply.usage, facts.find(reply.provider, name)) for name in (reply.model, asked))
     return next((price for price in prices if price is not None), 0.0)

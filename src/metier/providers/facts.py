@@ -62,7 +62,7 @@ class ModelFacts(Value):
 
 
 _UNKNOWN = ModelFacts()
-_MOST_FOUND = 64
+_MAX_FOUND = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class FactBook:
         """The entry whose pattern is the most exact one that matches; unknown models get the defaults."""
         found = self._found.get((provider, model))
         if found is None:
-            if len(self._found) >= _MOST_FOUND:  # names come from replies too: a server must not fill the memory
+            if len(self._found) >= _MAX_FOUND:  # names come from replies too: a server must not fill the memory
                 self._found.clear()
             found = self._found[provider, model] = self._match(provider, model)
         return found

@@ -45,7 +45,7 @@ _TOOLS = (
 _FORMAT = r"[`'\"\\]*(?:response_?format|json_?schema|response_(?:json_)?schema|structured outputs?)[`'\"\\]*"
 
 
-def _find_unsupported(name: str, *others: str) -> re.Pattern[str]:
+def _get_unsupported(name: str, *others: str) -> re.Pattern[str]:
     """However servers say that they do not know a parameter: before its name, behind it, or in words of their own."""
     noun = r"(?:parameter|param|field|argument|key|type)s?"
     sayings = (
@@ -57,14 +57,14 @@ def _find_unsupported(name: str, *others: str) -> re.Pattern[str]:
 
 
 # As Ollama, vLLM, llama.cpp, OpenRouter, Groq, Gemini and LiteLLM put it.
-_NO_TOOLS = _find_unsupported(
+_NO_TOOLS = _get_unsupported(
     _TOOLS,
     "tools param requires",
     "--enable-auto-tool-choice",
     "--tool-call-parser",
     "no endpoints found that support tool use",
 )
-_NO_SCHEMA = _find_unsupported(_FORMAT)
+_NO_SCHEMA = _get_unsupported(_FORMAT)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 

@@ -87,10 +87,10 @@ def holds_to_schema(choice: ProviderChoice, environment: Mapping[str, str]) -> b
     """It takes the schema of a result together with tools; servers that only speak like OpenAI differ in this."""
     if choice.name != "openai":
         return choice.name in BUILT_IN
-    return not find_base_url(choice, environment)
+    return not get_base_url(choice, environment)
 
 
-def find_base_url(choice: ProviderChoice, environment: Mapping[str, str]) -> str:
+def get_base_url(choice: ProviderChoice, environment: Mapping[str, str]) -> str:
     """The address that replaces the vendor's own; empty if none does."""
     return choice.base_url or environment.get(BASE_URL_VARIABLES.get(choice.name, ""), "")
 

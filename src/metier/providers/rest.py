@@ -113,11 +113,11 @@ def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], N
     return add
 
 
-MOST_MODELS = 1000
-_LONGEST_NAME = 200
+MAX_MODELS = 1000
+_MAX_NAME_LENGTH = 200
 
 
 def name_models(reply: Wire, *, items: str = "data", name: str = "id") -> tuple[str, ...]:
     """Names without duplicates; what is no name is passed over, since anything may answer at an address."""
-    names = [as_text(each.get(name)) for each in as_objects(reply.get(items))[:MOST_MODELS]]
-    return tuple(dict.fromkeys(each for each in names if each and len(each) <= _LONGEST_NAME and each.isprintable()))
+    names = [as_text(each.get(name)) for each in as_objects(reply.get(items))[:MAX_MODELS]]
+    return tuple(dict.fromkeys(each for each in names if each and len(each) <= _MAX_NAME_LENGTH and each.isprintable()))

@@ -25,7 +25,7 @@ MAX_PARTIAL_CHARACTERS = 8_000
 
 type Emit = Callable[[Payload], None]
 
-LONGEST_RETRY_AFTER_SECONDS = 60.0
+MAX_RETRY_AFTER_SECONDS = 60.0
 """A server that asks for more patience than this gets none: the attempt counts as the last."""
 
 _SUMMARY_LENGTH = 200
@@ -118,19 +118,19 @@ def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
     after = failure.retry_after_seconds
     if after is None:
         return back_off(turn.policy, attempt, turn.seams.draw)
-    if after > _find_longest_wait(turn):
+    if after > _get_longest_wait(turn):
         return None
     # Never earlier than the server asked, and not all clients at the same moment.
     return after + turn.seams.draw() * min(turn.policy.base_delay_seconds, 1.0)
 
 
-def _find_longest_wait(turn: Turn) -> float:
-    return max(LONGEST_RETRY_AFTER_SECONDS, turn.policy.max_delay_seconds)
+def _get_longest_wait(turn: Turn) -> float:
+    return max(MAX_RETRY_AFTER_SECONDS, turn.policy.max_delay_seconds)
 
 
 def _name_wait(failure: CallFailed, attempt: int, turn: Turn) -> None:
     """Say how long the server asked to wait, where that is why there is no further attempt."""
-    after, longest = failure.retry_after_seconds, _find_longest_wait(turn)
+    after, longest = failure.retry_after_seconds, _get_longest_wait(turn)
     if after is None or after <= longest or not failure.retryable or attempt > turn.policy.max_retries:
         return
     failure.message += f"; it asks to wait {after:g} seconds, longer than the {longest:g} that a run waits"

@@ -124,7 +124,7 @@ class HistoryCache:
         self._marked = [*self._marked[1 - 2 * OPEN_PIECES :], (piece, marked)]
         return marked
 
-    def find_beginning(self, variant: str, messages: tuple[Message, ...]) -> _Beginning:
+    def get_beginning(self, variant: str, messages: tuple[Message, ...]) -> _Beginning:
         known = self._histories.get((variant, id(messages[0])), _NOTHING) if messages else _NOTHING
         size = len(known.messages)
         return known if size <= len(messages) and all(map(is_, known.messages, messages)) else _NOTHING
@@ -157,7 +157,7 @@ class History(Struct, frozen=True, kw_only=True):
 
 def build_history(messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache) -> History:
     """The whole history, valid for the vendor: it begins and ends with the user, and the sides take turns."""
-    beginning = cache.find_beginning(dialect.variant, messages)
+    beginning = cache.get_beginning(dialect.variant, messages)
     pieces, takes_turns = _build_pieces(messages, dialect, cache, beginning=beginning)
     if beginning.messages and not (takes_turns and len(pieces) >= OPEN_PIECES):
         beginning = _NOTHING  # what follows it now is not what followed it then

@@ -71,7 +71,7 @@ def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
     detail = str(cause) or type(cause).__name__
     if isinstance(error, httpx2.ConnectTimeout):
         detail = f"no answer within {CONNECT_TIMEOUT_SECONDS:g} seconds"
-    address = _find_address(error)
+    address = _get_address(error)
     setting = f"model.providers.{provider}.base_url"
     return ConnectionLost(
         f"The connection to {provider}{f' at {address}' if address else ''} failed: {detail}",
@@ -79,7 +79,7 @@ def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
     )
 
 
-def _find_address(error: BaseException) -> str:
+def _get_address(error: BaseException) -> str:
     """Host and port that were called, without what else an address may carry."""
     try:
         url = error.request.url if isinstance(error, httpx2.RequestError) else None

@@ -201,8 +201,8 @@ def _read(skill: CatalogSkill) -> bytes | None:
 
 
 def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cache_folder: Path | None) -> RoutingIndex:
-    fingerprint = _find_fingerprint(ordered)
-    memory = _find_memory(fingerprint)
+    fingerprint = _get_fingerprint(ordered)
+    memory = _get_memory(fingerprint)
     folder = cache_folder if len(ordered) >= WORTH_KEEPING else None
     if memory.index is None and folder is not None:
         memory.index = load_index(folder, fingerprint)
@@ -224,10 +224,10 @@ class _Memory:
 
 
 @lru_cache(maxsize=KEPT_IN_MEMORY)
-def _find_memory(_fingerprint: str) -> _Memory:
+def _get_memory(_fingerprint: str) -> _Memory:
     return _Memory()
 
 
-def _find_fingerprint(ordered: Sequence[_Source]) -> str:
+def _get_fingerprint(ordered: Sequence[_Source]) -> str:
     contents = json.dumps([(source.id, source.name, source.digest) for source in ordered])
     return hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()

@@ -119,7 +119,7 @@ class IndexTables(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def find_pairs(self, words: Iterable[int]) -> Iterator[int]:
+    def list_pairs(self, words: Iterable[int]) -> Iterator[int]:
         """The keys in `pairs` of the words side by side; a word of -1 is in no pair."""
         starts, seconds = self.pair_starts, self.pair_seconds
         for first, second in pairwise(words):
@@ -129,7 +129,7 @@ class IndexTables(Struct, frozen=True):
                 if at < end and seconds[at] == second:
                     yield at
 
-    def find_row(self, key: int) -> array[float]:
+    def get_row(self, key: int) -> array[float]:
         """The impact of a word on every skill, 0 where it is missing. Kept: ask for common words and grammar only."""
         row = self.rows.get(key)
         if row is None:
@@ -196,7 +196,7 @@ class _WordCounter:
         name = self._read(skill.name, pairs)
         words = self._read(description, pairs)
         tags = [key for tag in skill.tags for key in self._read(tag, pairs)]
-        self._add_mentions(number, name, words, tags=tags, triggers=self._read(find_trigger_clauses(description)))
+        self._add_mentions(number, name, words, tags=tags, triggers=self._read(get_trigger_clauses(description)))
         for pair in pairs:
             self._pairs[pair].append(number)
         self._ids.append(skill.id)
@@ -291,7 +291,7 @@ class _WordCounter:
             postings.fields.extend([fields[skill] for skill in numbers])
             postings.starts.append(len(skills))
             having = len(impacts) - (1 - BODY_ONLY_SHARE) * sum([bits == BODY for bits in fields.values()])
-            postings.rarities.append(find_rarity(having, len(self._ids)) ** RARITY_POWER)
+            postings.rarities.append(get_rarity(having, len(self._ids)) ** RARITY_POWER)
         postings.skills = skills
         return postings
 
@@ -303,7 +303,7 @@ class _WordCounter:
             starts=array("I", accumulate(map(len, owners), initial=0)),
             skills=skills,
             impacts=array("f", [impacts[skill] for skill in skills]),
-            rarities=array("f", [find_rarity(len(each), len(self._ids)) for each in owners]),
+            rarities=array("f", [get_rarity(len(each), len(self._ids)) for each in owners]),
         )
 
 
@@ -371,12 +371,12 @@ def leave_out_exclusions(description: str) -> str:
     return kept if any(character.isalnum() for character in kept) else description
 
 
-def find_trigger_clauses(description: str) -> str:
+def get_trigger_clauses(description: str) -> str:
     """What follows the first "Use when" or similar."""
     match = _TRIGGER.search(description)
     return description[match.start() :] if match else ""
 
 
-def find_rarity(having: float, catalog_size: int) -> float:
+def get_rarity(having: float, catalog_size: int) -> float:
     """How much a word tells that so many skills have."""
     return math.log(1 + (catalog_size + UNSEEN_SKILLS - having + 0.5) / (having + 0.5))

@@ -13,9 +13,9 @@ from itertools import islice
 
 from metier.routing.word_lists import FUNCTION_WORDS
 
-LONGEST_NAME = 5
+MAX_NAME_LENGTH = 5
 """Words of a name that are looked for beside the word "skill"."""
-MOST_MENTIONS = 32
+MAX_MENTIONS = 32
 """Occurrences of "skill" and of written names that are looked at; a request has one or two."""
 
 _NOT_NAME = re.compile(r"[\W_]+")
@@ -66,7 +66,7 @@ def _names(text: str, known: Container[str]) -> Iterator[str]:
             if _CALLED_BY.search(text[max(0, match.start() - _CONTEXT) : match.start()]):
                 yield normal_name(match.group(1))
     mentions = _SKILL.finditer(text) if "skill" in text.casefold() else ()
-    for match in islice(mentions, MOST_MENTIONS):
+    for match in islice(mentions, MAX_MENTIONS):
         yield from _beside(text[max(0, match.start() - 200) : match.start()], text[match.end() : match.end() + 200])
     if len(text) <= 200:
         yield normal_name(text)
@@ -74,7 +74,7 @@ def _names(text: str, known: Container[str]) -> Iterator[str]:
 
 def _find_known(pattern: re.Pattern[str], text: str, known: Container[str]) -> Iterator[re.Match[str]]:
     """Only names of the catalog: looking at the words around every path of a pasted log would take long."""
-    return islice((match for match in pattern.finditer(text) if normal_name(match.group(1)) in known), MOST_MENTIONS)
+    return islice((match for match in pattern.finditer(text) if normal_name(match.group(1)) in known), MAX_MENTIONS)
 
 
 def _is_path(text: str, match: re.Match[str]) -> bool:
@@ -87,7 +87,7 @@ def _is_path(text: str, match: re.Match[str]) -> bool:
 
 def _beside(before: str, after: str) -> Iterator[str]:
     left, right = normal_name(before).split("-"), normal_name(after).split("-")
-    for length in range(LONGEST_NAME, 0, -1):
+    for length in range(MAX_NAME_LENGTH, 0, -1):
         for words in (left[-length:], right[:length]):
             if len(words) == length and not FUNCTION_WORDS.issuperset(words):
                 yield "-".join(words)

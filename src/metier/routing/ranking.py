@@ -20,7 +20,7 @@ from msgspec import Struct
 from rapidfuzz import process
 from rapidfuzz.distance import OSA, Prefix
 
-from metier.routing.index import RARITY_POWER, IndexTables, Postings, Term, build_tables, find_rarity
+from metier.routing.index import RARITY_POWER, IndexTables, Postings, Term, build_tables, get_rarity
 from metier.routing.names import find_named
 from metier.routing.skill import MatchedWord, RoutableSkill, SkillCandidate, field_names
 from metier.routing.words import FUNCTION_WEIGHT, split_segments, split_words, stem, weight_of
@@ -45,11 +45,11 @@ _CODE_SIGNS = re.compile(r"[`/]|\.[a-z]")
 _FILE = re.compile(r"\.(?:cs|csv|go|java|js|json|jsx|md|pdf|py|rs|ts|tsx|ya?ml)\b", re.IGNORECASE)
 
 
-def find_emphasis(text: str) -> Callable[[str], float]:
+def get_emphasis(text: str) -> Callable[[str], float]:
     """The factor of a word of this request, as `split_words` gives it."""
     acts = {match.lower() for match in _ACT.findall(text)} - _VAGUE_ACTS
     prose = _find_prose(text)
-    first, last = _find_ends(text)
+    first, last = _get_ends(text)
 
     def emphasize(word: str) -> float:
         factor = ACT_WEIGHT if word in acts else 1.0
@@ -62,7 +62,7 @@ def find_emphasis(text: str) -> Callable[[str], float]:
     return emphasize
 
 
-def _find_ends(text: str) -> tuple[frozenset[str], frozenset[str]]:
+def _get_ends(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The words of the first and of the last sentence; none where there is one sentence only."""
     sentences = _SENTENCE_END.split(text.strip())
     if len(sentences) < 2:
@@ -83,8 +83,8 @@ def _is_path(piece: str) -> bool:
 
 
 SHORTEST_WORD = 4
-LONGEST_WORD = 40
-MOST_REPAIRS = 32
+MAX_WORD_LENGTH = 40
+MAX_REPAIRS = 32
 """Unknown words of one request that are looked at; a pasted log has thousands."""
 MIN_SIMILARITY = 0.74
 MEANINGS = 3
@@ -103,9 +103,9 @@ class Meaning(NamedTuple):
     weight: float
 
 
-def find_meanings(word: str, index: IndexTables) -> list[Meaning]:
+def list_meanings(word: str, index: IndexTables) -> list[Meaning]:
     """The nearest known spellings, surest first; nothing for short words and plain numbers."""
-    if not SHORTEST_WORD <= len(word) <= LONGEST_WORD or word.isdigit():
+    if not SHORTEST_WORD <= len(word) <= MAX_WORD_LENGTH or word.isdigit():
         return []
     if not index.forms_by_start:
         _group_forms(index)
@@ -158,7 +158,7 @@ HEAD_CHARACTERS, TAIL_CHARACTERS = 6_000, 2_000
 """What is read of a very long request: people put what they want before or after what they pasted."""
 REPEAT_SATURATION = 0.5
 PAIR_IMPACT = 0.35
-MOST_PARTS = 6
+MAX_PARTS = 6
 """Parts of an identifier that are put together again."""
 COMMON_SHARE = 0.22
 """A word that more of the skills have is common."""
@@ -244,12 +244,12 @@ def _rank(index: IndexTables, query: str, k: int) -> list[SkillCandidate]:
     whole = len(index) <= k
     collected = _collect(index, request, len(index) if whole else max(CLOSE_LOOK, k + 12))
     chosen = frozenset(range(len(index)) if whole else [*collected.best, *named])
-    owners = _find_owners(index, request.terms, chosen)
+    owners = _get_owners(index, request.terms, chosen)
     by_words = _look_closely(index, request.terms, collected, owners=owners, chosen=chosen)
     others = [number for number in sorted(chosen) if number not in named and (by_words[number] > 0 or whole)]
     others.sort(key=by_words.__getitem__, reverse=True)
     best = max(by_words.values(), default=0.0)
-    strength = find_strength(best, len(index))
+    strength = get_strength(best, len(index))
     found = {number: calibrate(by_words[number], best, strength) for number in [*named, *others][:k]}
     return _build_candidates(index, request.terms, found, owners=owners, named=len(named))
 
@@ -306,18 +306,18 @@ def _best(postings: Postings, terms: Sequence[Term], sums: Sequence[float], *, w
     return best[:wanted]
 
 
-def _find_owners(index: IndexTables, terms: Sequence[Term], chosen: frozenset[int]) -> _Owners:
+def _get_owners(index: IndexTables, terms: Sequence[Term], chosen: frozenset[int]) -> _Owners:
     owners: _Owners = {}
     for key, _, _, _, light, common in terms:
         if common and not light:
-            row = index.find_row(key)
+            row = index.get_row(key)
             owners[key] = {number for number in chosen if row[number]}
         elif not light:
-            owners[key] = _find_having(index.postings, key, chosen)
+            owners[key] = _get_having(index.postings, key, chosen)
     return owners
 
 
-def _find_having(postings: Postings, key: int, chosen: frozenset[int]) -> AbstractSet[int]:
+def _get_having(postings: Postings, key: int, chosen: frozenset[int]) -> AbstractSet[int]:
     skills, start, end = postings.skills, postings.starts[key], postings.starts[key + 1]
     if end - start < SCAN_FACTOR * len(chosen):
         return chosen.intersection(skills[start:end])
@@ -331,13 +331,13 @@ def _look_closely(
     """Add grammar and common words, the share of the request covered, and the share of the name said."""
     sums, counted, _ = collected
     tabled = [term for term in terms if term.light or term.common]
-    rows = [index.find_row(term.key) for term in tabled]
+    rows = [index.get_row(term.key) for term in tabled]
     weights = [term.weight for term in tabled]
     missing = [0.0 if term.key in counted else term.weight for term in tabled]
     total = sum([term.weight for term in terms])
     rarities = {term.key: index.postings.rarities[term.key] for term in terms}
     scores: dict[int, float] = {}
-    for number, covered in _find_covered(terms, owners, chosen).items():
+    for number, covered in _get_covered(terms, owners, chosen).items():
         impacts = [row[number] for row in rows]
         coverage = (covered + sum(compress(weights, impacts))) / total if total else 0.0
         said = sum([rarities.get(key, 0.0) for key in index.name_words[number]])
@@ -347,7 +347,7 @@ def _look_closely(
     return scores
 
 
-def _find_covered(terms: Sequence[Term], owners: _Owners, chosen: frozenset[int]) -> dict[int, float]:
+def _get_covered(terms: Sequence[Term], owners: _Owners, chosen: frozenset[int]) -> dict[int, float]:
     """For each of the chosen skills, the weight of the rare terms it has."""
     covered = dict.fromkeys(chosen, 0.0)
     for key, weight, _, _, light, common in terms:
@@ -398,7 +398,7 @@ def read_request(text: str, index: IndexTables) -> Request:
     segments = list(split_segments(text))
     times = Counter(chain.from_iterable(segments))
     readings = _read_words(times, index, segments)
-    emphasize = find_emphasis(text)
+    emphasize = get_emphasis(text)
     factors = {word: emphasize(word) for word in readings}
     return Request(terms=_build_terms(readings, times, factors), pairs=_build_pairs(segments, readings, index))
 
@@ -415,13 +415,13 @@ def _read_words(words: Iterable[str], index: IndexTables, segments: list[list[st
             unknown.append(word)
         readings[word] = terms or ()
     if unknown:
-        compounds = _find_compounds(segments, frozenset(unknown))
-        for word in [word for word in unknown if word not in compounds][:MOST_REPAIRS]:
+        compounds = _list_compounds(segments, frozenset(unknown))
+        for word in [word for word in unknown if word not in compounds][:MAX_REPAIRS]:
             readings[word] = _repair(word, index)
     return readings
 
 
-def _find_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[str]:
+def _list_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[str]:
     """Unknown identifiers that `split_words` gave with their parts before them, as `vstack` after v and stack.
 
     Their parts are looked up on their own: an identifier that no skill knows is a name, not a misspelt word.
@@ -431,7 +431,7 @@ def _find_compounds(segments: list[list[str]], unknown: frozenset[str]) -> set[s
         for segment in segments
         for at, word in enumerate(segment)
         if word in unknown
-        and any("".join(segment[at - parts : at]) == word for parts in range(2, min(at, MOST_PARTS) + 1))
+        and any("".join(segment[at - parts : at]) == word for parts in range(2, min(at, MAX_PARTS) + 1))
     }
 
 
@@ -445,7 +445,7 @@ def _look_up(word: str, index: IndexTables) -> tuple[Term, ...] | None:
 
 
 def _repair(word: str, index: IndexTables) -> tuple[Term, ...]:
-    meanings = [(index.forms[meaning.word], meaning) for meaning in find_meanings(word, index)]
+    meanings = [(index.forms[meaning.word], meaning) for meaning in list_meanings(word, index)]
     return tuple(
         _build_term(word, key, index, certainty=weight * weight_of(meant), meant=meant)
         for key, (meant, weight) in meanings
@@ -492,7 +492,7 @@ def _build_pairs(
     keys = {word: terms[0].key for word, terms in readings.items() if terms}
     counts: dict[int, int] = {}
     for segment in segments:
-        for pair in index.find_pairs([keys.get(word, -1) for word in segment]):
+        for pair in index.list_pairs([keys.get(word, -1) for word in segment]):
             counts[pair] = counts.get(pair, 0) + 1
     rarities = index.pairs.rarities
     return {pair: PAIR_IMPACT * rarities[pair] * _repeated(count) for pair, count in counts.items()}
@@ -502,9 +502,9 @@ def _repeated(times: int) -> float:
     return times * (REPEAT_SATURATION + 1) / (times + REPEAT_SATURATION)
 
 
-def find_strength(best: float, catalog_size: int) -> float:
+def get_strength(best: float, catalog_size: int) -> float:
     """How many words that no other skill has the best match is worth; independent of the size of the catalog."""
-    return best / find_rarity(0, catalog_size) ** RARITY_POWER
+    return best / get_rarity(0, catalog_size) ** RARITY_POWER
 
 
 def calibrate(total: float, best: float, strength: float) -> float:

@@ -18,9 +18,9 @@ from pathlib import Path
 from metier.definitions.files.whole_file import remove_old_files, replace_file
 
 FORMAT = 1
-MOST_VECTORS = 50_000
+MAX_VECTORS = 50_000
 MAX_FILE_BYTES = 128 * 1024 * 1024
-MOST_FILES = 4
+MAX_FILES = 4
 """The one that was not used for longest goes first."""
 _KEY_BYTES = 16
 _NORM = struct.Struct("<f")
@@ -87,12 +87,12 @@ class VectorFile:
         merged = {**self.load(), **vectors}
         kept = [(key, vector) for key, vector in merged.items() if len(vector) == size]
         step = _KEY_BYTES + _NORM.size + size
-        kept = kept[-min(MOST_VECTORS, MAX_FILE_BYTES // step) :]
+        kept = kept[-min(MAX_VECTORS, MAX_FILE_BYTES // step) :]
         body = b"".join([key + _NORM.pack(vector.norm) + vector.numbers.tobytes() for key, vector in kept])
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._path, _header(size, body) + b"\n" + body)
-            remove_old_files(self._path, "embeddings-*.vectors", most=MOST_FILES)
+            remove_old_files(self._path, "embeddings-*.vectors", most=MAX_FILES)
 
 
 def _unpack(record: bytes) -> Vector:

@@ -27,7 +27,7 @@ from metier.runtime.requests import RunRequest
 from metier.telemetry.sanitize import sanitize, sanitize_line
 from metier.tools.base import Media
 from metier.tools.files.file_text import decode
-from metier.tools.media import find_media_type, prepare_media
+from metier.tools.media import get_media_type, prepare_media
 from metier.tools.protected import SECRETS_REASON, protected, protected_name
 
 READ = "Read"
@@ -81,14 +81,14 @@ def attach_files(place: Host, words: TaskWords, *, images: Sequence[Path] = (), 
     for path in files:
         _sort(_read(path), str(path), texts=texts, media=media)
     reader = _MentionReader(place, words)
-    for name in find_mentions(words.text):
+    for name in list_mentions(words.text):
         data = reader.read(name)
         if data is None:
             missing += [name] if "/" in name or "." in name[1:] else []
         else:
             _sort(data, name, texts=texts, media=media)
-    found = [(path, _read(path)) for path in find_pasted(words.text)] if words.is_typed else []
-    media += [_prepare(data, path.name) for path, data in found if find_media_type(data)]
+    found = [(path, _read(path)) for path in list_pasted(words.text)] if words.is_typed else []
+    media += [_prepare(data, path.name) for path, data in found if get_media_type(data)]
     return _build(texts, media, missing=missing)
 
 
@@ -115,14 +115,14 @@ def _build(texts: Sequence[str], media: Sequence[Media], *, missing: Sequence[st
     return Attached(texts=tuple(texts), media=tuple(media), missing=tuple(missing))
 
 
-def find_mentions(text: str) -> list[str]:
+def list_mentions(text: str) -> list[str]:
     """The paths behind `@`, each once, without what a sentence puts behind them."""
     written = [match[1] for match in _MENTION.finditer(text)]
     found = [each.strip('"') if each.startswith('"') else each.rstrip(_CLOSING) for each in written]
     return list(dict.fromkeys(name for name in found if name))
 
 
-def find_pasted(text: str) -> list[Path]:
+def list_pasted(text: str) -> list[Path]:
     """Paths of pictures that are there, as a terminal pastes them."""
     return list(dict.fromkeys(_list_pasted(text)))
 
@@ -189,7 +189,7 @@ def _check_length(data: bytes, name: str) -> bytes:
 def _sort(data: bytes, name: str, *, texts: list[str], media: list[Media]) -> None:
     """A text by its letters, everything else by its first bytes."""
     found = decode(data)
-    if found is not None and not find_media_type(data):
+    if found is not None and not get_media_type(data):
         texts.append(_fence(found.text, name))
     else:
         media.append(_prepare(data, name))

@@ -11,14 +11,14 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from metier.context.control import CONTROL_NAMES
-from metier.context.operating import Subjects, find_family
+from metier.context.operating import Subjects, get_family
 from metier.context.tokens import TokenCounter
 from metier.definitions.files.quarantine import settle_abandoned
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import Deny, ProjectFile
 from metier.definitions.skills.scripts import is_capability
-from metier.engine.decide import Policy, find_read_denial
+from metier.engine.decide import Policy, get_read_denial
 from metier.engine.delegation.partners import Partners
 from metier.engine.nearby_instructions import describe_files
 from metier.engine.services import Instructions, Services
@@ -30,31 +30,31 @@ from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.options import OFFLINE, ModelOptions
-from metier.providers.registry import choose_provider, find_base_url, holds_to_schema
+from metier.providers.registry import choose_provider, get_base_url, holds_to_schema
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
-from metier.runtime.delegation.authority import bind, choose_partners, find_tool_bounds
+from metier.runtime.delegation.authority import bind, choose_partners, get_tool_bounds
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
 from metier.runtime.model_providers import open_models
 from metier.runtime.notify.command import list_notify_files
-from metier.runtime.records.pins import find_instructions, find_outside, find_trusted, use_pinned, use_pinned_policy
-from metier.runtime.workspace.instructions import NearbyFiles, find_changed_project, load_instructions, load_project
-from metier.runtime.workspace.list_checks import find_notices
+from metier.runtime.records.pins import find_instructions, get_outside, list_trusted, use_pinned, use_pinned_policy
+from metier.runtime.workspace.instructions import NearbyFiles, list_changed_project, load_instructions, load_project
+from metier.runtime.workspace.list_checks import list_notices
 from metier.runtime.workspace.policy import (
     BUILT_IN_TOOLS,
     SCRIPT_TOOLS,
     NewDenials,
     Speakers,
     build_policy,
-    find_denied,
+    list_denied,
     list_outside_scripts,
 )
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.skill_catalog import find_blocked, open_shelf
-from metier.runtime.workspace.tasks import choose_tools, find_changed_task
-from metier.runtime.workspace.trust import find_withheld
+from metier.runtime.workspace.skill_catalog import list_blocked, open_shelf
+from metier.runtime.workspace.tasks import choose_tools, list_changed_task
+from metier.runtime.workspace.trust import get_withheld
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.access import AccessFile
@@ -64,7 +64,7 @@ from metier.tools.files.manifest import WorkspaceSnapshots
 from metier.tools.files.scope import Scope
 from metier.tools.hooks.hook_process import HookRunner
 from metier.tools.process.run import clear_scratch
-from metier.tools.process.sandbox.confinement import ARTIFACTS, QUARANTINE, Confinement, find_masked
+from metier.tools.process.sandbox.confinement import ARTIFACTS, QUARANTINE, Confinement, list_masked
 from metier.tools.scripts.active_scripts import ScriptCatalog, ScriptLimits
 from metier.tools.scripts.runner import ScriptRunner, default_environments
 from metier.tools.scripts.script_tools import build_script_tools
@@ -87,7 +87,7 @@ async def build_services(
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
-        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *find_blocked(place, packages)))
+        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *list_blocked(place, packages)))
         models = open_models(place, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
         own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
@@ -95,7 +95,7 @@ async def build_services(
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known, tools = _check_names(run, access, list_names(offered)), await _choose_tools(run, offered, store)
         rules = await _build_rules(run, packages, tools, host=policy.text, known=known, store=store)
-        told = await _find_instructions(run, tools, store=store, deny=(deny := partial(find_read_denial, rules)))
+        told = await _get_instructions(run, tools, store=store, deny=(deny := partial(get_read_denial, rules)))
         yield Services(
             store=store,
             provider=models.provider,
@@ -122,14 +122,14 @@ async def build_services(
             worktrees=PlaceWorktrees(place),
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
-            changed=(*changed, *policy.changed, *find_changed_files(run, deny)),
+            changed=(*changed, *policy.changed, *list_changed_files(run, deny)),
             partners=told.partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
             snapshots=_open_snapshots(place, run),
             hooks=_open_hooks(place, run, confinement),
             nearby=NearbyFiles(workspace=place.root, clean=cleaner.text, is_own=place.trust.is_trusted, deny=deny),
-            notices=(*servers.notices, *find_notices(packages, tools), *told.notices),
+            notices=(*servers.notices, *list_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
             owner=place.owner,
             observe=observe,
@@ -166,9 +166,9 @@ def _list_callable(
     return list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
 
 
-def find_changed_files(run: PreparedRun, deny: Deny) -> tuple[str, ...]:
+def list_changed_files(run: PreparedRun, deny: Deny) -> tuple[str, ...]:
     """Pins of the agent, the task and the project instructions whose files are no longer what the run began with."""
-    return (*run.agent.changed, *find_changed_task(run), *find_changed_project(run.agent.place, run.pins, deny=deny))
+    return (*run.agent.changed, *list_changed_task(run), *list_changed_project(run.agent.place, run.pins, deny=deny))
 
 
 class _Told(NamedTuple):
@@ -177,7 +177,7 @@ class _Told(NamedTuple):
     notices: tuple[ProjectInstructionsLoaded, ...] = ()
 
 
-async def _find_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, deny: Deny) -> _Told:
+async def _get_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, deny: Deny) -> _Told:
     """What the run is pinned to; where it begins now, what its files say, and which files these are."""
     partners = await choose_partners(run, store)
     if (pinned := await find_instructions(run.pins, store)) is not None:
@@ -230,12 +230,12 @@ def compose_instructions(
     subjects = Subjects(
         tools=tools.names(), has_skills=bool(agent.packages), has_partners=bool(partners.agents or partners.tasks)
     )
-    family = find_family(provider, agent.model.name)
+    family = get_family(provider, agent.model.name)
     return load_instructions(agent, run.said, subjects=subjects, family=family, project=project)
 
 
 async def _choose_tools(run: PreparedRun, offered: Sequence[Tool], store: Store) -> Toolbox:
-    bounds = await find_tool_bounds(run, store)
+    bounds = await get_tool_bounds(run, store)
     return Toolbox(tool for tool in choose_tools(run.agent, offered, run.steps) if bounds.has(tool))
 
 
@@ -250,10 +250,10 @@ async def _build_rules(
 ) -> Policy:
     agent, place = run.agent, run.agent.place
     speakers = replace(
-        _find_speakers(run, host),
+        _get_speakers(run, host),
         known=None if run.pins else known,
-        withheld=await find_trusted(run.pins, store) if run.pins else find_withheld(place, host),
-        outside=await find_outside(run.pins, store) if run.pins else list_outside_scripts(packages, place.workspace),
+        withheld=await list_trusted(run.pins, store) if run.pins else get_withheld(place, host),
+        outside=await get_outside(run.pins, store) if run.pins else list_outside_scripts(packages, place.workspace),
     )
     rules = build_policy(
         packages,
@@ -266,7 +266,7 @@ async def _build_rules(
     return narrow(place, await bind(rules, run, store, tools=tools))
 
 
-def _find_speakers(run: PreparedRun, host: bytes) -> Speakers:
+def _get_speakers(run: PreparedRun, host: bytes) -> Speakers:
     step = run.steps[-1] if run.steps else None
     return Speakers(host=host, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
 
@@ -274,17 +274,17 @@ def _find_speakers(run: PreparedRun, host: bytes) -> Speakers:
 def _list_own(
     packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement, host: bytes
 ) -> tuple[Tool, ...]:
-    masked = _find_masked(run, host, confinement)
+    masked = _list_masked(run, host, confinement)
     return list_tools(packages, place, confinement=confinement, web=run.agent.web, masked=masked)
 
 
-def _find_masked(run: PreparedRun, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
+def _list_masked(run: PreparedRun, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
     """Files of the programs that the rules deny, where the sandbox can keep them from being run."""
     if confinement.level == "none":
         return ()
     place = run.agent.place
-    denied = find_denied(place.root, _find_speakers(run, host))
-    return find_masked(denied, place.environ.get("PATH", "")) if denied else ()
+    denied = list_denied(place.root, _get_speakers(run, host))
+    return list_masked(denied, place.environ.get("PATH", "")) if denied else ()
 
 
 async def _confine(place: Host, run: PreparedRun) -> Confinement:
@@ -407,7 +407,7 @@ def _remember_abilities(place: Host) -> Abilities:
     if place.provider is not None:
         return KnownLacks()
     choice = choose_provider(place.settings.model)
-    return RememberedLacks(place.cache, choice.name, find_base_url(choice, place.environ))
+    return RememberedLacks(place.cache, choice.name, get_base_url(choice, place.environ))
 
 
 def get_model_options(place: Host, provider: Provider) -> ModelOptions:

@@ -20,7 +20,7 @@ from metier.engine.delegation.partners import fill_inputs, read_inputs
 from metier.engine.entries.limits import Limits
 from metier.engine.entries.run import RunFailed, RunStarted
 from metier.engine.entries.task import ChildRequest, ChildRequested, PlannedStep, TaskPlanned
-from metier.engine.execution.child_execution import find_open_delegations, record_children_end
+from metier.engine.execution.child_execution import list_open_delegations, record_children_end
 from metier.engine.execution.past_results import build_results
 from metier.engine.journal import RunLog, read_entries
 from metier.engine.options import RuntimeOptions
@@ -29,7 +29,7 @@ from metier.engine.state.fold import apply
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import Child, RunState
 from metier.engine.stopper import Stopper
-from metier.engine.trace_spans import find_context
+from metier.engine.trace_spans import get_context
 from metier.errors import ConfigError, MetierError, UsageError, unwrapped
 from metier.events.record import EventRecord
 from metier.runtime.checks.validation import check_task
@@ -38,7 +38,7 @@ from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.requests import RunRequest, build_ordered
 from metier.runtime.status import read_run
-from metier.runtime.workspace.agents import AgentInForce, check_model, find_agent_file
+from metier.runtime.workspace.agents import AgentInForce, check_model, get_agent_file
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
@@ -66,7 +66,7 @@ def request_task(
     if has_errors(problems := check_task(place, task.id, agent=agent)):
         raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
     if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
-        find_agent_file(place.workspace, default)
+        get_agent_file(place.workspace, default)
     inputs, wrong = fill_inputs(read_inputs(task), dict(given))
     if wrong:
         known = ", ".join(item.name for item in task.inputs) or "none"
@@ -174,7 +174,7 @@ async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, 
 
     A run that waits for a user does not stop the others: they are driven to their end.
     """
-    requests = [request for _, request in find_open_delegations(log.state)]
+    requests = [request for _, request in list_open_delegations(log.state)]
     if not requests or stopper.is_set or log.state.pause is None or log.state.pause.pause != "delegation":
         return False
     # A reader of the index finds out meanwhile that the run waits, and for which runs.
@@ -273,7 +273,7 @@ async def _request_child(delegated: ChildRequested, above: RunState, store: Stor
             **await hand_down(started, delegated.order, store),
             **await _collect_results(children, store),
         },
-        trace_parent=find_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
+        trace_parent=get_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
         parent_worktree=started.worktree,
         settings_digest=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )

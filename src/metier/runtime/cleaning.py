@@ -7,13 +7,13 @@ from pathlib import Path
 from metier.definitions.files.contained_path import is_absent
 from metier.providers.remote_options import read_agents
 from metier.runtime.host import Host
-from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import Redactor, build_redactor
-from metier.telemetry.sinks import MOST_CLEANERS, Cleaner, build_cleaner
+from metier.telemetry.sinks import MAX_CLEANERS, Cleaner, build_cleaner
 from metier.tools.mcp.servers import (
     McpConfig,
     add_servers,
-    find_server_secrets,
+    list_server_secrets,
     load_mcp_config,
     load_shared_config,
 )
@@ -38,7 +38,7 @@ def load_servers(workspace: Path, file: str) -> McpConfig:
     return add_servers(own, shared)
 
 
-def find_place_secrets(place: Host) -> tuple[str, ...]:
+def list_place_secrets(place: Host) -> tuple[str, ...]:
     """Raises `ConfigError` where the servers cannot be read."""
     servers = load_place_config(place).servers
     agents = read_agents(place.settings.model.providers.a2a.agents).values()
@@ -50,20 +50,20 @@ def find_place_secrets(place: Host) -> tuple[str, ...]:
         settings.routing.embeddings.api_key_env,
     )
     tokens += [value for name in named if (value := place.environ.get(name, ""))]
-    return (*find_secret_values(place.environ), *find_server_secrets(servers, place.environ), *tokens)
+    return (*list_secret_values(place.environ), *list_server_secrets(servers, place.environ), *tokens)
 
 
 def build_place_redactor(place: Host) -> Redactor:
     """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
     options = place.settings.logging
-    return _build_redactor(find_place_secrets(place), tuple(options.redact_names), options.redact_secrets)
+    return _build_redactor(list_place_secrets(place), tuple(options.redact_names), options.redact_secrets)
 
 
 def build_place_cleaner(place: Host) -> Cleaner:
     return build_cleaner(place.settings.logging, build_place_redactor(place))
 
 
-@lru_cache(maxsize=MOST_CLEANERS)
+@lru_cache(maxsize=MAX_CLEANERS)
 def _build_redactor(values: tuple[str, ...], names: tuple[str, ...], generic_names: bool) -> Redactor:  # noqa: FBT001
     """One for all runs of a process that keep the same secrets."""
     return build_redactor(values=values, names=names, generic_names=generic_names)

@@ -8,9 +8,9 @@ from metier.errors import ConfigError, SandboxUnavailable
 from metier.programs.import_paths import list_ignored_imports
 from metier.runtime.host import Host
 from metier.tools.files.snapshots import find_repository
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.process.sandbox.levels import Rung, find_rung
+from metier.tools.process.sandbox.levels import Rung, get_rung
 from metier.tools.process.sandbox.options import SandboxOptions
 from metier.tools.process.sandbox.protected_paths import ProtectedState
 
@@ -25,7 +25,7 @@ async def open_confinement(place: Host) -> Confinement:
                 "Profile 'strict' needs a sandbox, and sandbox.use is 'off'", hint="Set sandbox.use to 'auto'"
             )
         return limit_only(place.settings.sandbox)
-    rung = await anyio.to_thread.run_sync(find_place_rung, place)
+    rung = await anyio.to_thread.run_sync(get_place_rung, place)
     if not rung.works:
         if requires_sandbox(place):
             raise SandboxUnavailable(f"{_name_demand(place)} needs a sandbox: {rung.told}", hint=_say(rung.hint))
@@ -53,7 +53,7 @@ def requires_sandbox(place: Host) -> bool:
     return place.settings.runtime.profile == "strict" or place.settings.sandbox.use == "required"
 
 
-def find_place_rung(place: Host) -> Rung:
+def get_place_rung(place: Host) -> Rung:
     """The best that works here; none in a workspace that a sandbox would have to show and to hide at once.
 
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
@@ -63,7 +63,7 @@ def find_place_rung(place: Host) -> Rung:
     if place.home.resolve().is_relative_to(workspace):
         told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
         return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
-    rung = find_rung(_find_bubblewrap(place))
+    rung = get_rung(_get_bubblewrap(place))
     if rung.level == "kernel" and not requires_sandbox(place):
         told = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
         hint = "install the system package bubblewrap, or set sandbox.use to 'required' to have it all the same"
@@ -78,11 +78,11 @@ def build_confinement(place: Host, rung: Rung) -> Confinement:
     skills = place.workspace / place.settings.skills.dir
     return Confinement(
         level=rung.level,
-        bubblewrap=_find_bubblewrap(place),
+        bubblewrap=_get_bubblewrap(place),
         workspace=workspace,
         records=place.runs.resolve(),
         own=(skills.resolve(), *((workspace / place.settings.skills.dir,) if place.worktree else ())),
-        readable=(*(place.locate(text) for text in options.readable), *_find_repository(place)),
+        readable=(*(place.locate(text) for text in options.readable), *_list_repository(place)),
         writable=place.opened,
         network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
         resources=limits.resources,
@@ -116,8 +116,8 @@ def limit_only(options: SandboxOptions) -> Confinement:
     return Confinement(resources=resources, processes=options.processes or 0)
 
 
-def _find_bubblewrap(place: Host) -> str:
-    return find_bubblewrap(place.environ, place.root, place.opened)
+def _get_bubblewrap(place: Host) -> str:
+    return get_bubblewrap(place.environ, place.root, place.opened)
 
 
 def list_writable(place: Host) -> tuple[Path, ...]:
@@ -125,7 +125,7 @@ def list_writable(place: Host) -> tuple[Path, ...]:
     return (place.root.resolve(), *place.opened)
 
 
-def _find_repository(place: Host) -> tuple[Path, ...]:
+def _list_repository(place: Host) -> tuple[Path, ...]:
     """What git needs in a worktree: the repository that it belongs to, to read."""
     found = find_repository(place.root) if place.worktree is not None else None
     return (found[1],) if found is not None else ()

@@ -20,19 +20,19 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
-from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.catalog_cache import get_cache_folder
 from metier.errors import ConfigError, UsageError
 from metier.extras import hint_extra
 from metier.programs.launcher import PROBE, run_program, use_own_program
-from metier.programs.search import build_trusted_environment, find_trusted_program
+from metier.programs.search import build_trusted_environment, get_trusted_program
 from metier.providers.abilities import list_unsupported
 from metier.routing.similar_opening import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
-from metier.runtime.confinement import build_confinement, find_place_rung, requires_sandbox, wants_sandbox
+from metier.runtime.confinement import build_confinement, get_place_rung, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
-from metier.runtime.records.run_folders import find_folder, iterate_folders, read_deletions
+from metier.runtime.records.run_folders import get_folder, iterate_folders, read_deletions
 from metier.settings.model import Settings
-from metier.skills.trust.workspace_trust import find_trust
+from metier.skills.trust.workspace_trust import get_trust
 from metier.store.backend import DATABASE, examine_server
 from metier.store.local_secret import VARIABLE, read_given_secrets
 from metier.store.sqlite.health import (
@@ -44,11 +44,11 @@ from metier.store.sqlite.health import (
 )
 from metier.telemetry.jsonl import FILE_NAME
 from metier.tools.mcp.servers import AcceptedServers, choose_servers
-from metier.tools.process.sandbox.bubblewrap import find_bubblewrap
+from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.levels import Rung, try_rung
 from metier.tools.process.sandbox.options import SandboxOptions
-from metier.tools.scripts.environments import find_uv
+from metier.tools.scripts.environments import list_uv
 from metier.version import __version__
 
 type State = Literal["ok", "off", "problem"]
@@ -58,7 +58,7 @@ MAX_COMPARED = 20_000
 """How many of the newest are compared, of folders as of runs."""
 _MAX_NAMED = 3
 _MEGABYTE = 1024 * 1024
-MOST_APART_SECONDS = 2.0
+MAX_APART_SECONDS = 2.0
 """By how much the clock of this machine may differ from the one of the server before that is a problem."""
 PROBE_SECONDS = 5
 _LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
@@ -97,7 +97,7 @@ def examine_lost(runs: Path, folders: Sequence[str], known: Iterable[str]) -> It
 def examine_bare(runs: Path, database: Path) -> Iterator[Finding]:
     """Runs of a database of this machine without a folder."""
     known = list_newest_runs(database, most=MAX_COMPARED)
-    bare = sorted(run_id for run_id in known if not find_folder(runs, run_id, shard="off").exists())
+    bare = sorted(run_id for run_id in known if not get_folder(runs, run_id, shard="off").exists())
     if bare:
         hint = f"Rebuild its event log with `agent runs rebuild {bare[-1]}`; you are asked about steps that it started"
         detail = f"{_name_runs(bare)}: a run in the store, but no folder"
@@ -105,7 +105,7 @@ def examine_bare(runs: Path, database: Path) -> Iterator[Finding]:
 
 
 def _has_told(runs: Path, name: str) -> bool:
-    return (find_folder(runs, name, shard="off") / FILE_NAME).exists()
+    return (get_folder(runs, name, shard="off") / FILE_NAME).exists()
 
 
 def _name_runs(run_ids: Sequence[str]) -> str:
@@ -163,7 +163,7 @@ def _examine_resume_key(environ: Mapping[str, str]) -> Finding:
 def examine_difference(seconds: float, *, doubt: float) -> Finding:
     how = "ahead of" if seconds >= 0 else "behind"
     detail = f"the server is {abs(seconds):.2f} s {how} this machine (± {doubt:.2f} s)"
-    if abs(seconds) <= MOST_APART_SECONDS + doubt:
+    if abs(seconds) <= MAX_APART_SECONDS + doubt:
         return Finding(area="store", name="clock", state="ok", detail=detail)
     hint = (
         "Keep both clocks in step with a time service: the server times leases, this machine times approvals,"
@@ -202,7 +202,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     python = f"{platform.python_version()} ({sys.executable})"
     yield Finding(area="runtime", name="python", state="ok", detail=python)
     yield from examine_providers(settings, environ)
-    yield from examine_features(find_cache_folder(environ, home=home))
+    yield from examine_features(get_cache_folder(environ, home=home))
     yield from examine_programs(environ, cwd)
     yield examine_shell(settings)
     yield from examine_sandbox(settings, environ, cwd)
@@ -260,7 +260,7 @@ def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]
     }
     yield _examine_uv()
     for program, use in uses.items():
-        if found := find_trusted_program(program, environ, writable=(cwd,)):
+        if found := get_trusted_program(program, environ, writable=(cwd,)):
             yield Finding(area="programs", name=program, state="ok", detail=_first_line([found, "--version"]))
         else:
             package = {"rg": "ripgrep", "bwrap": "bubblewrap"}.get(program, program)
@@ -269,7 +269,7 @@ def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]
 
 
 def _examine_uv() -> Finding:
-    command = find_uv()
+    command = list_uv()
     if command:
         return Finding(area="programs", name="uv", state="ok", detail=_first_line([*command, "--version"]))
     hint = f"It prepares the packages of scripts. {hint_extra('scripts')}"
@@ -290,9 +290,9 @@ def examine_shell(settings: Settings) -> Finding:
 
 def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
     """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
-    trust = find_trust(cwd, home=Path.home(), environ=environ)
+    trust = get_trust(cwd, home=Path.home(), environ=environ)
     place = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
-    program = find_bubblewrap(environ, cwd)
+    program = get_bubblewrap(environ, cwd)
     for level, name in _LEVELS.items():
         rung = try_rung(level, program)
         detail = "; ".join((f"level {level!r}, {rung.told}", *rung.gaps))
@@ -308,7 +308,7 @@ def _examine_use(place: Host) -> Finding:
         state: State = "problem" if requires_sandbox(place) else "off"
         hint = "Set sandbox.use to 'auto'" if requires_sandbox(place) else ""
         return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen})", hint=hint)
-    rung = find_place_rung(place)
+    rung = get_place_rung(place)
     if rung.works:
         network = "on" if build_confinement(place, rung).network else "off"
         detail = f"level {rung.level!r}, network {network} ({chosen})"

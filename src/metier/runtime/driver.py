@@ -61,7 +61,7 @@ from metier.runtime.questions.resumption import (
     build_model_change,
     check_model_change,
     check_raise,
-    find_retried,
+    list_retried,
 )
 from metier.runtime.reader import RunReader
 from metier.runtime.records.pins import pin
@@ -74,9 +74,9 @@ from metier.runtime.status import (
     can_change_model,
     can_reopen,
     compute_status,
-    find_chain,
     find_limit,
-    find_waiting,
+    get_waiting,
+    list_chain,
 )
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
@@ -242,7 +242,7 @@ class RunDriver:
         """Ask the user to raise the limit that stopped the run, and continue, until they decline."""
         stopper = options.stopper
         while options.ask_for_limit is not None and not (stopper is not None and stopper.signal):
-            failed = (await find_chain(self.store, state))[-1]
+            failed = (await list_chain(self.store, state))[-1]
             raised = await options.ask_for_limit(failed) if find_limit(failed) is not None else None
             if raised is None:
                 break
@@ -288,9 +288,9 @@ class RunDriver:
         Raises `UsageError`.
         """
         is_written = False
-        chain = await find_chain(self.store, state)
+        chain = await list_chain(self.store, state)
         if not can_reopen(chain[-1]):
-            chain = await find_retried(self.store, state) or [state]
+            chain = await list_retried(self.store, state) or [state]
         check_model_change(chain[-1], answer.model)
         if chain[-1].phase in FINAL and not can_reopen(chain[-1]):
             return False
@@ -419,17 +419,17 @@ class RunDriver:
     async def _open_services(self, run: PreparedRun, options: DriveOptions) -> AsyncGenerator[Services]:
         async with build_services(run.agent.place, self.store, run=run, observe=options.observe) as services:
 
-            def find_denial(action: ActionStep) -> str:
+            def get_denial(action: ActionStep) -> str:
                 if denial := services.find_new_denial(action):
                     return denial
                 reads = is_reading(action, services.policy.effect(action), root=str(services.workspace))
                 return "" if reads else options.deny_changes()
 
-            yield replace(services, find_new_denial=find_denial)
+            yield replace(services, find_new_denial=get_denial)
 
     async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
         """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""
-        waiting = await find_waiting(self.store, log.state)
+        waiting = await get_waiting(self.store, log.state)
         if waiting.run_id != log.state.run_id and answer.is_any:
             stopper = Stopper()
             stopper.hand_back("the run above")

@@ -63,7 +63,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
     if request.attachments:
         _check_sight(agent, services)
     runtime = agent.place.settings.runtime
-    model = _find_model(run, services)
+    model = _get_model(run, services)
     run_id = services.run_folder.name
     order, trace = request.order, TraceParent.parse(request.trace_parent)
     return RunStarted(
@@ -93,7 +93,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
     )
 
 
-def _find_model(run: PreparedRun, services: Services) -> ModelName:
+def _get_model(run: PreparedRun, services: Services) -> ModelName:
     """The provider and model that answer; those of a task are its agent's, because it asks no model itself."""
     agent, order, provider = run.agent, run.order, services.provider.name
     if run.is_planned and order is not None and order.agent and agent.place.provider is None:

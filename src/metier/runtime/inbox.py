@@ -17,7 +17,7 @@ from metier.store.failures import StoreDamaged
 
 LOOK_BACK = timedelta(days=7)
 """How long a run that reached a limit is shown as waiting: it has ended, and may never continue."""
-MOST_RUNS = 200
+MAX_RUNS = 200
 """Of each kind."""
 
 _WAITING: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout", "escalated")
@@ -35,7 +35,7 @@ class Inbox(Struct, frozen=True, kw_only=True):
 
 async def read_inbox(runtime: Runtime) -> Inbox:
     """What waits now. An approval that ran out of time is closed on the way."""
-    approvals = await runtime.approvals.find_all(status="open")
+    approvals = await runtime.approvals.list_all(status="open")
     asking = frozenset(question.row.run_id for question in approvals)
     found = [run async for run in _list_waiting(runtime, asking)]
     return Inbox(approvals=tuple(approvals), runs=tuple(sorted(found, key=lambda run: -run.row.number)))
@@ -43,9 +43,9 @@ async def read_inbox(runtime: Runtime) -> Inbox:
 
 async def count_waiting(runtime: Runtime) -> int:
     """How many, without reading a journal: runs that reached a limit are left out."""
-    rows = await runtime.store.list_approvals(status="open", limit=MOST_RUNS)
-    asking = await runtime.store.list_runs(status="input_required", limit=MOST_RUNS)
-    paused = await runtime.store.list_runs(status="paused", limit=MOST_RUNS)
+    rows = await runtime.store.list_approvals(status="open", limit=MAX_RUNS)
+    asking = await runtime.store.list_runs(status="input_required", limit=MAX_RUNS)
+    paused = await runtime.store.list_runs(status="paused", limit=MAX_RUNS)
     return len(rows) + len(asking) + len({row.run_id for row in paused} - {row.run_id for row in rows})
 
 
@@ -59,7 +59,7 @@ async def find_waiting_run(runtime: Runtime, row: RunRow) -> RunStatus | None:
 async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[RunStatus]:
     since = runtime.place.clock.now() - LOOK_BACK
     for status in _WAITING:
-        for row in await runtime.store.list_runs(status=status, limit=MOST_RUNS):
+        for row in await runtime.store.list_runs(status=status, limit=MAX_RUNS):
             found = None if row.run_id in asking else await _look(runtime, row, since=since)
             if found is not None:
                 yield found

@@ -15,16 +15,16 @@ from metier.errors import ConfigError, ToolFailed, UsageError, unwrapped
 from metier.events.run import McpServerReported
 from metier.programs.code import ProgramCode
 from metier.runtime.cleaning import build_place_cleaner, load_place_config
-from metier.runtime.confinement import find_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
+from metier.runtime.confinement import get_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.pins import TOOLS, find_tools
 from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.base import Tool, ToolInfo
-from metier.tools.mcp.offered_tools import Listing, believe, find_server
+from metier.tools.mcp.offered_tools import Listing, believe, get_server
 from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection, Target, check_sdk
-from metier.tools.mcp.server_tools import KnownTool, McpTool, ServerPlace, build_target, find_server_code
+from metier.tools.mcp.server_tools import KnownTool, McpTool, ServerPlace, build_target, get_server_code
 from metier.tools.mcp.servers import (
     AcceptedServers,
     ServerDefinition,
@@ -64,7 +64,7 @@ def open_acceptances(place: Host) -> AcceptedServers:
 
 def list_known_tools(place: Host) -> tuple[Tool, ...]:
     """The tools of accepted servers, for commands that show rules; nothing is started."""
-    tools = tuple(KnownTool(info) for _, infos in _find_accepted(place, _choose(place)) for info in infos)
+    tools = tuple(KnownTool(info) for _, infos in _list_accepted(place, _choose(place)) for info in infos)
     return add_search(tools, place.settings.web_search, access=None)
 
 
@@ -78,7 +78,7 @@ async def open_servers(
     where the SDK is.
     """
     chosen = _choose(place)
-    known = dict(_find_accepted(place, chosen))
+    known = dict(_list_accepted(place, chosen))
     if place.servers is not None:
         await place.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
@@ -117,7 +117,7 @@ def _with_search(place: Host, run: PreparedRun, tools: tuple[Tool, ...]) -> tupl
     options = place.settings.web_search
     added = add_search(tools, options, access=run.agent.web)
     server, _, _ = options.mcp_tool.partition("/")
-    is_waiting = server in {each.name for each in _choose(place)} - {find_server(tool.info) for tool in tools}
+    is_waiting = server in {each.name for each in _choose(place)} - {get_server(tool.info) for tool in tools}
     if options.backend == "mcp" and len(added) == len(tools) and not is_waiting:
         raise ConfigError(
             f"web_search.mcp_tool {options.mcp_tool!r} is no tool of an MCP server of this workspace",
@@ -168,7 +168,7 @@ async def try_servers(
     """
     check_sdk()
     confinement = await open_confinement(place)
-    codes = {server.name: find_code(place, server).digest() for server in servers}
+    codes = {server.name: get_code(place, server).digest() for server in servers}
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
@@ -230,13 +230,13 @@ def _find_frame(place: Host, server: ServerDefinition, confinement: Confinement)
     if not is_outside(place, server.name):
         return confinement
     is_free = confinement.level == "none" or place.settings.mcp.outside_sandbox != "auto"
-    return None if is_free or not find_code(place, server).is_open else confinement
+    return None if is_free or not get_code(place, server).is_open else confinement
 
 
-def find_code(place: Host, server: ServerDefinition) -> ProgramCode:
+def get_code(place: Host, server: ServerDefinition) -> ProgramCode:
     """The files of the workspace that it is started from. Raises `ConfigError` where a variable is missing."""
     expanded = expand_server(server, place.environ)
-    return find_server_code(expanded, place.environ, writable=list_writable(place))
+    return get_server_code(expanded, place.environ, writable=list_writable(place))
 
 
 def list_server_files(place: Host) -> tuple[Path, ...]:
@@ -246,21 +246,21 @@ def list_server_files(place: Host) -> tuple[Path, ...]:
         root
         for server in _choose(place)
         if server.command and is_outside(place, server.name) and accepted.find(server) is not None
-        for root in find_code(place, server).roots
+        for root in get_code(place, server).roots
         if root.exists()
     )
 
 
-def find_enclosure(place: Host, server: ServerDefinition) -> Enclosure:
+def get_enclosure(place: Host, server: ServerDefinition) -> Enclosure:
     """Where a run in this place would have the server; levels are tried for real."""
     if server.url:
         return "http"
     is_free = is_outside(place, server.name)
-    if is_free and (place.settings.mcp.outside_sandbox != "auto" or not find_code(place, server).is_open):
+    if is_free and (place.settings.mcp.outside_sandbox != "auto" or not get_code(place, server).is_open):
         return "outside"
     if not wants_sandbox(place):
         return "none" if requires_sandbox(place) else "outside"
-    rung = find_place_rung(place)
+    rung = get_place_rung(place)
     if rung.works:
         return rung.level
     return "none" if requires_sandbox(place) else "outside"
@@ -270,7 +270,7 @@ def _choose(place: Host) -> tuple[ServerDefinition, ...]:
     return choose_servers(load_place_config(place), place.settings.mcp.servers)
 
 
-def _find_accepted(place: Host, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
+def _list_accepted(place: Host, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
     accepted = open_acceptances(place)
     for server in servers:
         acceptance = accepted.find(server)
@@ -283,8 +283,8 @@ def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tup
     """The pinned tools, by server; a server whose definition is no longer accepted is not started."""
     grouped: dict[str, list[ToolInfo]] = {}
     for info in infos:
-        if find_server(info) in accepted:
-            grouped.setdefault(find_server(info), []).append(info)
+        if get_server(info) in accepted:
+            grouped.setdefault(get_server(info), []).append(info)
     return {name: tuple(found) for name, found in grouped.items()}
 
 

@@ -56,10 +56,10 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     agent: str = ""
 
 
-async def find_candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
+async def list_candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
     """Keys that are set first, then servers of this machine that answer, then the others, the offline backbone last."""
     vendors = [_describe_vendor(name, environ) for name in BUILT_IN]
-    servers = await _find_servers(environ)
+    servers = await _list_servers(environ)
     ready = [each for each in vendors if each.readiness == "key"]
     others = [each for each in vendors if each.readiness == "no_key"]
     offline = Candidate(
@@ -163,7 +163,7 @@ def _as_provider(name: str) -> ProviderName:
             raise AssertionError(f"{name!r} is no provider with a key")
 
 
-async def _find_servers(environ: Mapping[str, str]) -> list[Candidate]:
+async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
     """Every usual port is asked at the same time; what answers with a list of models is a server."""
     addresses = {label: f"http://127.0.0.1:{port}/v1" for label, port in LOCAL_SERVERS.items()}
     if own := environ.get("OLLAMA_HOST", "").strip():

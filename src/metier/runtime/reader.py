@@ -14,7 +14,7 @@ from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import Approvals
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.records.run_log import describe_lost_run, find_lost_run
-from metier.runtime.status import RunStatus, find_all_waiting, find_waiting, get_status
+from metier.runtime.status import RunStatus, get_status, get_waiting, list_all_waiting
 from metier.store.base import RunRow, Store
 from metier.store.failures import RunUnknown
 
@@ -62,7 +62,7 @@ class RunReader:
         if await self.store.find_run(lost.name) is None:
             raise describe_lost_run(lost)
 
-    async def find_started(self, run_id: str) -> RunRow:
+    async def get_started(self, run_id: str) -> RunRow:
         """The run that a user started: this one, or the one that ordered it. Raises `RunUnknown`."""
         return await self._climb(await self.find(run_id))
 
@@ -75,10 +75,10 @@ class RunReader:
         """The status of a run with its descendants. Raises `RunUnknown`."""
         return await get_status(self.store, await self.read(run_id))
 
-    async def find_waiting(self, state: RunState) -> RunState:
+    async def get_waiting(self, state: RunState) -> RunState:
         """Who is really waited for: the run itself, or the lowest of those it handed work to."""
-        return await find_waiting(self.store, state)
+        return await get_waiting(self.store, state)
 
-    async def find_all_waiting(self, state: RunState) -> list[RunState]:
+    async def list_all_waiting(self, state: RunState) -> list[RunState]:
         """All of them, where several runs that work for it wait at the same time."""
-        return await find_all_waiting(self.store, state)
+        return await list_all_waiting(self.store, state)

@@ -27,9 +27,9 @@ async def open_place_store(place: Host) -> Store:
     if not options.backend.startswith(PLUGIN):
         return await open_store(options, runs=place.runs, environ=place.environ, clock=place.clock)
     # Plugins are loaded only where one of them brings the store.
-    from metier.runtime.workspace.plugins import find_plugins, get_brought
+    from metier.runtime.workspace.plugins import get_brought, get_plugins
 
-    registries = place.plugins or find_plugins(place).registries
+    registries = place.plugins or get_plugins(place).registries
     opening = get_brought(options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable)
     return await opening(place.environ.get(options.database_url_env, ""))
 

@@ -21,21 +21,21 @@ from metier.skills.layout import check_paths
 from metier.skills.source import McpSource
 from metier.tools.mcp.server_connection import ServerConnection
 
-MOST_FILES = 512
-MOST_BYTES = 16 * 1024 * 1024
-_MOST_PAGES = 100
+MAX_FILES = 512
+MAX_BYTES = 16 * 1024 * 1024
+_MAX_PAGES = 100
 
 
 class ServedFile(BaseModel):
     uri: str = Field(max_length=2_000)
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
-    size: int = Field(ge=0, le=MOST_BYTES)
+    size: int = Field(ge=0, le=MAX_BYTES)
 
 
 class SkillEntry(BaseModel):
     uri: str = Field(max_length=2_000)
     frontmatter: dict[str, JsonValue]
-    resources: list[ServedFile] = Field(min_length=1, max_length=MOST_FILES)
+    resources: list[ServedFile] = Field(min_length=1, max_length=MAX_FILES)
     """A skill that is generated again for each reader has no list, and cannot be pinned."""
 
     @property
@@ -64,7 +64,7 @@ async def _find_entry(server: ServerConnection, source: McpSource) -> SkillEntry
         return _read_entry((await server.ask("skills/get", {"uri": source.skill})).get("skill"))
     found: list[JsonValue] = []
     cursor: JsonValue = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await server.ask("skills/list", {} if cursor is None else {"cursor": cursor})
         skills = page.get("skills")
         found += [each for each in (skills if isinstance(skills, list) else ()) if _is_called(each, source.skill)]
@@ -110,8 +110,8 @@ def _check_manifest(entry: SkillEntry) -> dict[str, ServedFile]:
             raise SkillRejected(f"The manifest lists {path!r} twice")
         paths[path] = file
     check_paths(paths)
-    if FILE_NAME not in paths or sum(file.size for file in entry.resources) > MOST_BYTES:
-        raise SkillRejected(f"The manifest lacks {FILE_NAME}, or lists more than {MOST_BYTES} bytes")
+    if FILE_NAME not in paths or sum(file.size for file in entry.resources) > MAX_BYTES:
+        raise SkillRejected(f"The manifest lacks {FILE_NAME}, or lists more than {MAX_BYTES} bytes")
     return paths
 
 

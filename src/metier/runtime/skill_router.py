@@ -43,7 +43,7 @@ class RunRouter(Struct, frozen=True):
                 state = await _go_on(work, request, runtime)
                 if state.phase in FINAL:
                     return await read_response(state, runtime.store)
-                return build_waiting(work, await _find_wish(state, runtime))
+                return build_waiting(work, await _get_wish(state, runtime))
 
 
 def create_run_router(
@@ -74,9 +74,9 @@ def _build_request(work: CalledRun, request: DelegationRequest, runtime: Runtime
     return replace(build_ordered(order), context_id=request.parent_context_id)
 
 
-async def _find_wish(state: RunState, runtime: Runtime) -> InputRequest:
+async def _get_wish(state: RunState, runtime: Runtime) -> InputRequest:
     """What the run, or one below it, waits for: the question of its skill, or a sentence for the user."""
-    waiting = await runtime.find_waiting(state)
+    waiting = await runtime.get_waiting(state)
     stored = await find_stored(waiting, runtime.store)
     if stored is not None and stored.input_request is not None:
         return stored.input_request

@@ -11,15 +11,15 @@ from metier.definitions.names import canonical_name
 from metier.errors import SkillRejected, UsageError
 from metier.runtime.host import Host
 from metier.runtime.served_skills import fetch_served
-from metier.runtime.workspace.skill_catalog import find_all_skills
+from metier.runtime.workspace.skill_catalog import get_all_skills
 from metier.skills.activation import USER_FOLDERS
 from metier.skills.install.operations import Answer, Installer, Outcome, Proposal
 from metier.skills.install.placement import read_registry
 from metier.skills.install.registry import RegistryEntry, SkillHome
 from metier.views.diff import build_diff
 
-_MOST_FILES = 60
-_MOST_BYTES = 200_000
+_MAX_FILES = 60
+_MAX_BYTES = 200_000
 
 
 class SkillUpdate(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class SkillUpdate(Struct, frozen=True, kw_only=True):
 
 def find_installed(place: Host, name: str) -> RegistryEntry | None:
     """How the skill was installed; None for one of the workspace and for a bundled one."""
-    entry = read_registry(_find_home(place)).find(name)
+    entry = read_registry(_get_home(place)).find(name)
     return entry if entry is not None and entry.is_installed else None
 
 
@@ -74,16 +74,16 @@ async def take_update(place: Host, name: str, *, tree: str, is_trusted: bool) ->
 
 
 def _build_installer(place: Host) -> Installer:
-    bundled = [package for package in find_all_skills(place).packages if package.source == "bundled"]
+    bundled = [package for package in get_all_skills(place).packages if package.source == "bundled"]
     return Installer(
-        home=_find_home(place),
+        home=_get_home(place),
         clock=place.clock,
         taken=frozenset(canonical_name(package.definition.name) for package in bundled),
         fetch_served=partial(fetch_served, place),
     )
 
 
-def _find_home(place: Host) -> SkillHome:
+def _get_home(place: Host) -> SkillHome:
     return SkillHome(place.home / USER_FOLDERS[0])
 
 
@@ -92,7 +92,7 @@ def _compare_files(proposal: Proposal) -> dict[str, str]:
     diff, previous = proposal.diff, proposal.previous
     if diff is None or previous is None:
         return {}
-    names = sorted((*diff.files_added, *diff.files_changed, *diff.files_removed))[:_MOST_FILES]
+    names = sorted((*diff.files_added, *diff.files_changed, *diff.files_removed))[:_MAX_FILES]
     old, new = Path(previous.installed_path), proposal.definition.folder
     return {name: _compare_file(name, old, new) for name in names}
 
@@ -107,8 +107,8 @@ def _compare_file(name: str, old: Path, new: Path) -> str:
 def _read(file: Path, *, within: Path) -> str | None:
     """Empty where there is no such file, None where it is not text that can be shown."""
     try:
-        data = read_contained(file, within=within, limit=_MOST_BYTES)
-        return None if len(data) > _MOST_BYTES else data.decode()
+        data = read_contained(file, within=within, limit=_MAX_BYTES)
+        return None if len(data) > _MAX_BYTES else data.decode()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError):

@@ -13,7 +13,7 @@ from metier.decisions import TaskState, describe_failure, read_failure
 from metier.engine.decide import get_run_limits
 from metier.engine.entries.limits import Limit
 from metier.engine.entries.run import RunFailed
-from metier.engine.execution.child_execution import find_open_delegations
+from metier.engine.execution.child_execution import list_open_delegations
 from metier.engine.journal import read_entries
 from metier.engine.projection import list_task_steps
 from metier.engine.state.fold import fold
@@ -218,7 +218,7 @@ async def get_status(store: Store, state: RunState, *, row: RunRow | None = None
     row = row or await store.find_run(state.run_id)
     if row is None:
         raise RunUnknown(f"There is no run {state.run_id!r}", hint="`agent runs list` shows the runs of this workspace")
-    every = await find_all_waiting(store, state)
+    every = await list_all_waiting(store, state)
     waiting = _choose_waiting(every)
     children = [await store.find_run(child.run_id) for child in state.children if child.status == "pending"]
     return compute_status(
@@ -235,23 +235,23 @@ async def read_run(store: Store, run_id: str) -> RunState:
     return fold(run_id, await read_entries(store, run_id))
 
 
-async def find_all_waiting(store: Store, state: RunState) -> list[RunState]:
+async def list_all_waiting(store: Store, state: RunState) -> list[RunState]:
     """Return the runs that are waited for, in the order they were requested: leaves of the tree of delegations."""
     found: list[RunState] = []
     is_due = False
-    for _, request in find_open_delegations(state):
+    for _, request in list_open_delegations(state):
         child = await read_run(store, request.child_run_id)
         if child.started is None:
             is_due = True
         elif child.phase not in FINAL:
-            found += await find_all_waiting(store, child)
+            found += await list_all_waiting(store, child)
     # If some children have not started, or all have ended, the run itself is the one to continue.
     return [*found, state] if is_due or not found else found
 
 
-async def find_waiting(store: Store, state: RunState) -> RunState:
+async def get_waiting(store: Store, state: RunState) -> RunState:
     """Return the first run that waits for a user, else the first that is waited for."""
-    return _choose_waiting(await find_all_waiting(store, state))
+    return _choose_waiting(await list_all_waiting(store, state))
 
 
 def _choose_waiting(waiting: list[RunState]) -> RunState:
@@ -262,10 +262,10 @@ async def find_failed(store: Store, state: RunState) -> RunState | None:
     """Return the lowest descendant that failed and stopped its parents; None if this run didn't fail."""
     if state.failure is None and not _is_stopped(state):
         return None
-    return (await find_chain(store, state))[-1]
+    return (await list_chain(store, state))[-1]
 
 
-async def find_chain(store: Store, state: RunState) -> list[RunState]:
+async def list_chain(store: Store, state: RunState) -> list[RunState]:
     """Return the run and the descendants that failed one because of the other, the lowest last."""
     chain = [state]
     while (step := find_failed_step(chain[-1])) is not None and step.delegated is not None:

@@ -52,8 +52,8 @@ class RunTracer:
         if closed := self._fold.take(entry):
             self._exporter.export([clean_span(span, self._cleaner) for span in closed])
 
-    def find_context(self, key: str) -> str:
-        return self._fold.find_context(key)
+    def get_context(self, key: str) -> str:
+        return self._fold.get_context(key)
 
     def _clean(self, span: Span) -> Span:
         return clean_span(span, self._cleaner)

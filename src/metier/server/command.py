@@ -20,10 +20,10 @@ from metier.server.recipe import Recipe
 from metier.server.security.hosts import is_loopback
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import GRANTS_BY_ROLE, Grant, Role, User, build_entry, make_token
-from metier.settings.discovery import find_workspace
+from metier.settings.discovery import get_workspace
 from metier.settings.running_server import (
     TOKEN_VARIABLE,
-    find_private_folder,
+    get_private_folder,
     remove_served,
     remove_token,
     write_served,
@@ -65,7 +65,7 @@ def serve(
     flags = {"server.host": host, "server.port": port}
     given = {key: str(value) for key, value in flags.items() if value is not None}
     home = Path.home()
-    folder = find_workspace(Path.cwd(), home=home)
+    folder = get_workspace(Path.cwd(), home=home)
     config = config.absolute() if config is not None and folder != Path.cwd() else config
     opened = open_host(folder, environ=os.environ, home=home, flags=given, config=config)
     for problem in opened.warnings:
@@ -73,11 +73,11 @@ def serve(
     options = opened.host.settings.server
     _check_open(options)
     _check_extra()
-    key = _find_key()
+    key = _get_key()
     listening = _listen(options)
     bound: int = listening.getsockname()[1]
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or make_token()
-    private = find_private_folder(home, host=options.host, port=bound)
+    private = get_private_folder(home, host=options.host, port=bound)
     token_file = write_token(private, token)
     recipe = Recipe(
         folder=folder, home=home, environ=dict(os.environ), token=token, key=key, private=private,
@@ -157,7 +157,7 @@ def _listen(options: ServerOptions) -> socket.socket:
     return listening
 
 
-def _find_key() -> bytes:
+def _get_key() -> bytes:
     """Servers behind one name share the key of sessions. Raises `UsageError` for one that is too short."""
     given = os.environ.get(SECRET_VARIABLE, "").strip()
     if given and len(given) < _SHORTEST_SECRET:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.questions.resumption import RaisedLimits
-from metier.runtime.queue.detached import find_owner, wake
+from metier.runtime.queue.detached import get_owner, wake
 from metier.server.problems import HttpProblem
 from metier.server.security.users import Grant, User
 from metier.server.state import ServerState
@@ -56,7 +56,7 @@ async def decide(state: ServerState, question: ApprovalQuestion, reply: Reply, *
 
 async def go_on(state: ServerState, run_id: str) -> None:
     """Have the run continue that a user started, this one or one above it, whichever process drove it before."""
-    owner = await find_owner(state.runtime, run_id)
+    owner = await get_owner(state.runtime, run_id)
     with suppress(LeaseHeld):  # its driver is about to let go of it, and takes the decision in or leaves it to a sweep
         await wake(state.runtime, owner.run_id, queue=owner.queue or state.queue)
     state.nudge()

@@ -28,7 +28,7 @@ _BUCKET = "request"
 _PREFIX = "http-"
 _OWN = re.compile(r"http-[0-9a-f]{64}")
 """What `_describe` makes; a conversation may have a name that begins alike."""
-_MOST_KEYS = 100_000
+_MAX_KEYS = 100_000
 
 Key = Annotated[
     str,
@@ -108,7 +108,7 @@ async def forget_old_keys(state: ServerState) -> None:
     """Remove what is kept of requests that were made more than a day ago."""
     contexts = state.runtime.store.contexts
     limit = state.host.clock.now() - timedelta(seconds=KEPT_SECONDS)
-    for context in await contexts.list_contexts(limit=_MOST_KEYS):
+    for context in await contexts.list_contexts(limit=_MAX_KEYS):
         if _OWN.fullmatch(context.context_id) and context.updated_at < limit:
             await contexts.delete_context(context.context_id)
 

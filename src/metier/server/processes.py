@@ -23,7 +23,7 @@ from metier.server.recipe import Recipe
 GRACE_SECONDS = 10
 """How long requests that are under way may take when the server stops."""
 _LOOK_SECONDS = 0.2
-_MOST_RESTARTS = 20
+_MAX_RESTARTS = 20
 """Of processes that died, before the server gives up."""
 
 logger = logging.getLogger("metier.server")
@@ -145,7 +145,7 @@ class _Family:
             for index, child in enumerate(self.children):
                 if child.process.is_alive():
                     continue
-                if restarts >= _MOST_RESTARTS:
+                if restarts >= _MAX_RESTARTS:
                     logger.error("processes of the server die again and again")
                     return 1
                 restarts += 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.opened_host import OpenedHost, open_host
 
 
@@ -23,7 +23,7 @@ class Recipe:
     """The one that it listens at."""
     config: Path | None = None
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
-    owner: str = field(default_factory=lambda: find_user() or "operator")
+    owner: str = field(default_factory=lambda: get_user() or "operator")
     """Under which name the holder of the server's own token goes."""
 
     def open(self) -> OpenedHost:

@@ -24,7 +24,7 @@ _MARKS = (FILE_NAME, *WORKSPACE_FOLDERS)
 """What makes a folder a workspace: settings, or definitions."""
 
 
-def find_workspace(cwd: Path, *, home: Path) -> Path:
+def get_workspace(cwd: Path, *, home: Path) -> Path:
     """The nearest folder from `cwd` upward that is a workspace; `cwd` if there is none.
 
     It does not look above the top of a repository, into the home folder, whose `.agent` holds the user's own skills, or
@@ -89,7 +89,7 @@ def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> Setti
 
 def user_folder(environ: Mapping[str, str], home: Path) -> Path:
     """`$XDG_CONFIG_HOME/agent`, or `~/.config/agent` where that is unset or relative."""
-    # Not platformdirs; see `find_cache_folder`.
+    # Not platformdirs; see `get_cache_folder`.
     configured = Path(environ.get("XDG_CONFIG_HOME", ""))
     return (configured if configured.is_absolute() else home / ".config") / "agent"
 

@@ -38,7 +38,7 @@ def _change(text: str, path: list[str], rendered: str) -> str:
             return _insert(text, node, _render(node, rest, rendered))
         name, value = found
         if len(rest) == 1:
-            return f"{text[: name.end_mark.index]}: {rendered}{text[_find_end(value) :]}"
+            return f"{text[: name.end_mark.index]}: {rendered}{text[_get_end(value) :]}"
         rest.pop(0)
         if not isinstance(value, yaml.MappingNode):
             # A section with nothing in it yet.
@@ -52,11 +52,11 @@ def _find(node: yaml.MappingNode, name: str) -> tuple[yaml.Node, yaml.Node] | No
     return next((pair for pair in node.value if pair[0].value == name), None)
 
 
-def _find_end(node: yaml.Node) -> int:
+def _get_end(node: yaml.Node) -> int:
     """Where the value ends; a block collection would otherwise reach to the next key, over comments."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = cast("yaml.Node | tuple[yaml.Node, yaml.Node]", node.value[-1])
-        return _find_end(last[1] if isinstance(last, tuple) else last)
+        return _get_end(last[1] if isinstance(last, tuple) else last)
     return node.end_mark.index
 
 
@@ -73,7 +73,7 @@ def _insert(text: str, node: yaml.MappingNode, new: str) -> str:
         # Behind the opening brace, where no comma can be missing.
         start = node.start_mark.index + 1
         return f"{text[:start]}{new}{', ' if node.value else ''}{text[start:]}"
-    end = text.find("\n", _find_end(node))
+    end = text.find("\n", _get_end(node))
     return f"{_end_line(text)}{new}" if end < 0 else f"{text[: end + 1]}{new}{text[end + 1 :]}"
 
 

@@ -79,7 +79,7 @@ def _read_json_list(text: str) -> tuple[str, ...] | None:
     return texts if len(texts) == len(items) else None
 
 
-def find_unknown_variables(environ: Mapping[str, str], *, used: Collection[str]) -> Iterator[Problem]:
+def list_unknown_variables(environ: Mapping[str, str], *, used: Collection[str]) -> Iterator[Problem]:
     """A warning for each variable that begins like a setting, is none, and is not `used` for something else."""
     known = {name for key in all_leaves() for name in variables_of(key)}
     for name in sorted(environ):

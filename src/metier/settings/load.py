@@ -15,14 +15,14 @@ from metier.providers.options import ModelOptions
 from metier.settings.check import build_settings, check_alone, check_together
 from metier.settings.clone_settings import FREE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.discovery import SettingsFile, find_file, find_own_file
-from metier.settings.environment import find_unknown_variables, read_environment, split_text
+from metier.settings.environment import list_unknown_variables, read_environment, split_text
 from metier.settings.fields import PATH_KEYS, all_leaves, find_nearest_key
 from metier.settings.file import FileLayer, read_file
 from metier.settings.model import Settings
 from metier.settings.state_folder import KEY as RUNS_KEY
 from metier.settings.state_folder import find_default_runs
 from metier.settings.values import Given, Layer, Origin
-from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, find_trust
+from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, get_trust
 
 HOOKS_KEY = "hooks"
 _NAME, _PROVIDER = "model.name", "model.provider"
@@ -53,7 +53,7 @@ def load_settings(
     found.
     """
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
-    trust = find_trust(cwd, home=home, environ=environ)
+    trust = get_trust(cwd, home=home, environ=environ)
     own = find_own_file(environ=environ, cwd=cwd, home=home)
     from_file = _read_counting(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
     from_environment = read_environment(environ)
@@ -73,7 +73,7 @@ def load_settings(
         *_describe_folder(trust),
         *from_file.withheld,
         *from_environment.warnings,
-        *find_unknown_variables(environ, used=_named_variables(merged)),
+        *list_unknown_variables(environ, used=_named_variables(merged)),
     ]
     if has_errors(problems):
         raise _refusal(problems)

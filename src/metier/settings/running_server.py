@@ -20,7 +20,7 @@ TOKEN_VARIABLE = "AGENT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
 _FILE = "served.json"
 
 
-def find_private_folder(home: Path, *, host: str, port: int) -> Path:
+def get_private_folder(home: Path, *, host: str, port: int) -> Path:
     return home / SERVERS / f"{re.sub(r'[^A-Za-z0-9.-]', '_', host)}-{port}"
 
 
@@ -51,7 +51,7 @@ def remove_token(file: Path, token: str) -> None:
         return
 
 
-def find_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
+def get_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
     """The token for the server at this address. Raises `UsageError` where there is none."""
     if given := environ.get(TOKEN_VARIABLE, "").strip():
         return given
@@ -59,7 +59,7 @@ def find_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     names = dict.fromkeys((parts.hostname or "", "127.0.0.1" if parts.hostname == "localhost" else ""))
     for name in names:
-        file = find_private_folder(home, host=name, port=port) / "token"
+        file = get_private_folder(home, host=name, port=port) / "token"
         if name and file.is_file():
             return file.read_text(encoding="ascii").strip()
     raise UsageError(

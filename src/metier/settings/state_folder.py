@@ -13,6 +13,6 @@ def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> P
     """
     if cwd not in (home, Path(cwd.anchor)) or (cwd / "runs" / "state.db").exists():
         return None
-    # Not platformdirs; see `find_cache_folder`.
+    # Not platformdirs; see `get_cache_folder`.
     configured = Path(environ.get("XDG_DATA_HOME", ""))
     return (configured if configured.is_absolute() else home / ".local" / "share") / "agent" / "runs"

@@ -28,7 +28,7 @@ _IN_QUERY = re.compile(
 _NOT_A_SECRET = re.compile(r"\s*([-+]?[\d._]+|true|false|yes|no|on|off|null|~)?\s*", re.IGNORECASE)
 
 _PASSWORD = "url-password"  # noqa: S105 - how the redactor calls such a finding
-_LONGEST_SHOWN = 80
+_MAX_SHOWN_LENGTH = 80
 
 _MEANT_OTHERWISE = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 
@@ -56,7 +56,7 @@ def mask(value: str) -> str:
 
 def quote(value: str) -> str:
     """The value for a message: masked, short, control characters escaped, in quotes."""
-    return repr(cut_end(mask(value), _LONGEST_SHOWN))
+    return repr(cut_end(mask(value), _MAX_SHOWN_LENGTH))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from metier.definitions.files.contained_path import is_absent
 from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
-from metier.definitions.skills.naming import find_called, find_shared_names, hint_skill, is_called
+from metier.definitions.skills.naming import find_called, hint_skill, is_called, list_shared_names
 from metier.definitions.skills.skill import SkillReading, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind, is_own_folder
@@ -171,7 +171,7 @@ def find_package(packages: Iterable[SkillPackage], name: str) -> SkillPackage | 
     return by_definition[id(found)] if found is not None else None
 
 
-def find_packages(roots: SkillRoots) -> FoundSkills:
+def get_packages(roots: SkillRoots) -> FoundSkills:
     """Load every skill in the roots. Never stops at a broken one."""
     registry, damage = find_registry(roots.home)
     if damage is not None:
@@ -205,7 +205,7 @@ def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
     """Skills of one source that share a name are called by their IDs, so that each of them can be used."""
     places = {_place(package) for package in packages}
     shared = {
-        place: find_shared_names(package.definition for package in packages if _place(package) == place)
+        place: list_shared_names(package.definition for package in packages if _place(package) == place)
         for place in places
     }
     return tuple(

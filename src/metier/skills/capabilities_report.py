@@ -46,7 +46,7 @@ class CodeHints(Struct, frozen=True, kw_only=True):
     dependencies: frozenset[str] = frozenset()
 
 
-def find_hints(text: str, *, suffix: str) -> CodeHints:
+def get_hints(text: str, *, suffix: str) -> CodeHints:
     """Hints in one code file; `suffix` is that of its name, e.g. `.py`."""
     hosts = frozenset(match["host"].lower() for match in _URL.finditer(text))
     if suffix == ".py":
@@ -58,7 +58,7 @@ def find_hints(text: str, *, suffix: str) -> CodeHints:
     return CodeHints(network=network, hosts=hosts, environment=frozenset(names))
 
 
-def find_hosts(text: str) -> frozenset[str]:
+def list_hosts(text: str) -> frozenset[str]:
     """As a resolver sees them: letters that only look like Latin ones are told apart."""
     return frozenset(_show_plainly(match["host"].lower()) for match in _URL.finditer(text))
 
@@ -125,7 +125,7 @@ class HiddenCharacter(Struct, frozen=True, kw_only=True):
     name: str
 
 
-def find_hidden(text: str, *, limit: int = 20) -> tuple[HiddenCharacter, ...]:
+def list_hidden(text: str, *, limit: int = 20) -> tuple[HiddenCharacter, ...]:
     """The first hidden characters, in order. A byte order mark at the start and the joiners inside words and emoji of
     scripts that need them are not hidden."""
     found: list[HiddenCharacter] = []
@@ -271,14 +271,14 @@ def _scan(folder: Path, name: str) -> _Scan:
     text = content.decode("utf-8", "replace")
     suffix = PurePosixPath(name).suffix.lower()
     if suffix in _CODE or head.startswith(b"#!"):
-        return _Scan(name, head, text, find_hints(text, suffix=suffix))
-    return _Scan(name, head, text, CodeHints(hosts=find_hosts(text)))
+        return _Scan(name, head, text, get_hints(text, suffix=suffix))
+    return _Scan(name, head, text, CodeHints(hosts=list_hosts(text)))
 
 
 def _hidden_lines(scan: _Scan) -> list[str]:
     if scan.text is None:
         return []
-    return [f"{scan.name}:{found.line}: {found.code_point} {found.name}" for found in find_hidden(scan.text)]
+    return [f"{scan.name}:{found.line}: {found.code_point} {found.name}" for found in list_hidden(scan.text)]
 
 
 def _toolset_file(toolset: str) -> str:

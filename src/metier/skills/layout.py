@@ -59,7 +59,7 @@ def check_path(path: str) -> None:
     if len(path.encode("utf-8", "surrogateescape")) > _MAX_PATH_BYTES:
         raise SkillRejected(f"The path {path[:60]!r}… is longer than {_MAX_PATH_BYTES} bytes")
     for part in path.split("/"):
-        reason = _find_fault(part)
+        reason = _get_fault(part)
         if reason:
             raise SkillRejected(f"File name {path!r} is refused: {reason}", hint="Ask the author to rename the file")
 
@@ -74,7 +74,7 @@ def _check_spelling(path: str, spelling: dict[str, str]) -> None:
         )
 
 
-def _find_fault(part: str) -> str:
+def _get_fault(part: str) -> str:
     if part in ("", ".", ".."):
         return "it leaves its folder"
     faults = (

@@ -85,7 +85,7 @@ def describe_lacks(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
     ]
 
 
-def find_needs(skill: SkillDefinition) -> tuple[str, ...]:
+def list_needs(skill: SkillDefinition) -> tuple[str, ...]:
     """The other skills that a skill names: those that it may call, and those that its code depends on."""
     named = [*(skill.skills or ()), *list_dependencies(skill)]
     return tuple(dict.fromkeys(name for name in named if name not in ("inherit", skill.name)))

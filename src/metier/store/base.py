@@ -326,7 +326,7 @@ def checksum_of(run_id: str, entry: StoredEntry) -> int:
     return zlib.crc32(entry.data, zlib.crc32(f"{run_id}/{entry.seq}/{entry.kind}".encode()))
 
 
-def find_digests(data: bytes) -> set[str]:
+def list_digests(data: bytes) -> set[str]:
     """Every run of exactly 64 hexadecimal digits: what may be the digest of a blob."""
     if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):  # most entries name none, and this is cheap
         return set()

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 type OutboxState = Literal["open", "sent", "failed", "dropped"]
 """`failed`: given up after many attempts; `dropped`: what it tells of did not happen."""
 
-MOST_KEPT = 500
+MAX_KEPT = 500
 """Of one queue, messages that are through."""
 
 

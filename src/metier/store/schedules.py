@@ -13,7 +13,7 @@ from msgspec import Struct
 type FiringOutcome = Literal["due", "started", "skipped", "missed", "failed"]
 """`due`: decided and still to be started, by any process; `started`: its run exists."""
 
-MOST_FIRINGS = 500
+MAX_FIRINGS = 500
 """Of one schedule, what is kept of its history beside what is still open."""
 
 

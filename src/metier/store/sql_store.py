@@ -17,7 +17,7 @@ from metier.store.base import (
     StoredEntry,
     check_order,
     check_terms,
-    find_digests,
+    list_digests,
 )
 from metier.store.machine import Machine
 from metier.store.queries import approvals, journal, leases, run_index
@@ -203,7 +203,7 @@ class SqlStore:
         async def change(db: Session) -> None:
             await leases.check_fence(db, lease)
             await approvals.insert_approval(db, row)
-            await journal.name_blobs(db, row.run_id, sorted(find_digests(row.payload)))
+            await journal.name_blobs(db, row.run_id, sorted(list_digests(row.payload)))
 
         await self._database.write(change, durable=True, repeatable=True)
 
@@ -245,7 +245,7 @@ class SqlStore:
 async def _insert_run(db: Session, row: RunRow, entries: Sequence[StoredEntry]) -> None:
     await run_index.insert_run(db, row)
     lease = await leases.insert_free(db, row.run_id)
-    await journal.name_blobs(db, row.run_id, sorted(find_digests(row.reason.encode("utf-8", "replace"))))
+    await journal.name_blobs(db, row.run_id, sorted(list_digests(row.reason.encode("utf-8", "replace"))))
     # An imported run brings its whole journal, and a statement takes at most 32,766 values.
     for batch in batched(entries, _PAGE):
         await journal.append(db, lease, batch)

@@ -53,7 +53,7 @@ logger = logging.getLogger("metier.store")
 
 _LOOK_SECONDS = 0.02
 _FIRST_PAUSE_SECONDS = 0.002
-_LONGEST_PAUSE_SECONDS = 0.25
+_MAX_PAUSE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class StateStore:
                     raise
             # At random, so that those who met do not meet again.
             time.sleep(random.uniform(0, pause))  # noqa: S311 (nothing to guess)
-            pause = min(_LONGEST_PAUSE_SECONDS, pause * 2)
+            pause = min(_MAX_PAUSE_SECONDS, pause * 2)
 
     def commit(self, change: ContextChange) -> ContextState:
         """Write state, events, facts and the result of a message together, all of it or nothing."""

@@ -15,7 +15,7 @@ from metier.telemetry.excerpt import cut_end
 
 SUMMARY_EVENT_THRESHOLD = 50
 """A summary is made when so many events are not in it; half of what is kept, so that none goes unsummarised."""
-_LONGEST_LINE = 240
+_MAX_LINE_LENGTH = 240
 _WORD = re.compile(r"\w{3,}")
 
 type Summarizer = Callable[[str, Sequence[ContextEvent]], str]
@@ -36,7 +36,7 @@ def _render(event: ContextEvent) -> str:
         if said
         else f"turn {event.turn_number} {event.event_type}"
     )
-    return cut_end(line, _LONGEST_LINE)
+    return cut_end(line, _MAX_LINE_LENGTH)
 
 
 def _texts(value: JsonValue) -> list[str]:
@@ -53,7 +53,7 @@ def _texts(value: JsonValue) -> list[str]:
 
 def _keep_best(lines: list[str], most_characters: int) -> list[str]:
     """As many lines as fit, in their order."""
-    words = [_find_words(line) for line in lines]
+    words = [_list_words(line) for line in lines]
     counts = Counter(word for found in words for word in found)
 
     def weight(number: int) -> tuple[float, int]:
@@ -67,7 +67,7 @@ def _keep_best(lines: list[str], most_characters: int) -> list[str]:
     return [line for number, line in enumerate(lines) if number in kept]
 
 
-def _find_words(line: str) -> set[str]:
+def _list_words(line: str) -> set[str]:
     """Without numbers and ids: they differ in events that otherwise resemble each other, and say nothing about them."""
     return {word for word in _WORD.findall(line.lower()) if not any(map(str.isdigit, word))}
 

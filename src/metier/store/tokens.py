@@ -22,7 +22,7 @@ _PARTS = re.compile(
     r"(?P<context>.+):(?P<version>0|[1-9]\d{0,17}):(?P<turn>0|[1-9]\d{0,17}):(?P<expiry>[1-9]\d{0,17})",
     re.ASCII | re.DOTALL,
 )
-_LONGEST_TOKEN = 2048
+_MAX_TOKEN_LENGTH = 2048
 """Longer ones are looked at only so far."""
 
 
@@ -62,7 +62,7 @@ def check_token(
     token: str, wanted: Wanted, *, keys: ResumeKeys, now: datetime, message_id: str = ""
 ) -> Redemption | None:
     """None for every token that is not good, after the same work whatever is wrong with it."""
-    body, _, signature = token[:_LONGEST_TOKEN].rpartition(":")
+    body, _, signature = token[:_MAX_TOKEN_LENGTH].rpartition(":")
     is_signed = False
     for secret in keys.secrets:
         is_signed |= _equal(signature, _sign(body, wanted.bound_to, secret))

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from metier.decisions import ActionStep
 from metier.events.payload import Payload
 
-_LONGEST_TEXT = 1_000
+_MAX_TEXT_LENGTH = 1_000
 """Characters of a string up to which it stays whole."""
 _LARGEST_VALUE = 3_000
 """Characters of a list or an object as JSON, after its long strings were summarised, up to which it stays whole."""
@@ -47,7 +47,7 @@ def _summarize(value: JsonValue) -> JsonValue:
     """Inside first, so that the names of the arguments can be read beside a long one."""
     match value:
         case str():
-            return value if len(value) <= _LONGEST_TEXT else _describe(value)
+            return value if len(value) <= _MAX_TEXT_LENGTH else _describe(value)
         case list():
             short: JsonValue = [_summarize(item) for item in value]
         case dict():

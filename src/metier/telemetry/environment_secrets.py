@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from metier.telemetry.names import is_secret_name
 
 
-def find_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The values of variables whose names say that they are secret: `*_API_KEY`, `*_TOKEN`, `*_PASSWORD`, ….
 
     A value that is a path is the place of a secret, not a secret.

@@ -32,7 +32,7 @@ _MIN_PEM = 16
 _REST = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def find_long_words(text: bytes) -> bytes:
+def get_long_words(text: bytes) -> bytes:
     """The words that are long enough for a key, with blanks between them; empty for most prose."""
     if _RUN not in text.translate(_SHAPE):
         return b""
@@ -48,9 +48,9 @@ class FormatFinder:
     def find(self, text: str, *, words: bytes) -> Iterator[Span]:
         """Keys in the text. `words` are its long words."""
         for key_format in self._candidates(text, words):
-            yield from find_keys(key_format, text)
+            yield from list_keys(key_format, text)
         if "-----BEGIN" in text:
-            yield from _find_private_keys(text)
+            yield from _list_private_keys(text)
 
     def _candidates(self, text: str, words: bytes) -> list[KeyFormat]:
         formats = [each for each in self._formats.in_context for literal in each.literals if literal in text]
@@ -65,7 +65,7 @@ class FormatFinder:
         return formats
 
 
-def find_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
+def list_keys(key_format: KeyFormat, text: str) -> Iterator[Span]:
     """Every key of one format, whatever else is in the text."""
     group = "v" if "v" in key_format.regex.groupindex else 0
     for match in _matches(key_format, text):
@@ -95,7 +95,7 @@ def _matches(key_format: KeyFormat, text: str) -> Iterator[re.Match[str]]:
             at = text.find(literal, match.end() if match else at + len(literal))
 
 
-def _find_private_keys(text: str) -> Iterator[Span]:
+def _list_private_keys(text: str) -> Iterator[Span]:
     at = 0
     while begin := PEM_BEGIN.search(text, at):
         stop = text.find("-----", begin.end())

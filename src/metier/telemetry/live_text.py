@@ -47,18 +47,18 @@ class LiveText:
 
     def feed(self, chunk: str) -> str:
         self._raw += chunk
-        cut = find_whole(self._raw)
+        cut = get_whole(self._raw)
         clean, self._raw = sanitize(self._raw[:cut]), self._raw[cut:]
         return self._take(clean)
 
     def pause(self) -> str:
         """Nothing came for a moment: a word that so far is a word of prose is shown."""
         held = self._window[self._shown :]
-        word = self._window[_find_word(self._window) :]
+        word = self._window[_get_word(self._window) :]
         if not _is_prose(word) or len(held) > len(word) or self._redactor.may_begin_value(self._window):
             return ""
         spans = self._redactor.spans(self._window)
-        if self._find_open(spans, word=False) < len(self._window):
+        if self._get_open(spans, word=False) < len(self._window):
             return ""
         return self._emit(len(self._window), spans)
 
@@ -78,19 +78,19 @@ class LiveText:
         if self._dropping is not None or not self.is_holding:
             return ""
         spans = self._redactor.spans(self._window)
-        cut = self._find_open(spans)
+        cut = self._get_open(spans)
         if len(self._window) - self._shown <= LIMIT or cut > self._shown:
             return self._emit(cut, spans)
         return self._force(spans)
 
-    def _find_open(self, spans: list[Span], *, word: bool = True) -> int:
+    def _get_open(self, spans: list[Span], *, word: bool = True) -> int:
         """Where the first thing begins that later text may change; never before what was shown."""
         window = self._window
-        found = [self._redactor.find_open(window), _find_address(window)]
+        found = [self._redactor.get_open(window), _get_address(window)]
         if word:
-            found.append(_find_word(window))
+            found.append(_get_word(window))
         found += [match.start() for match in self._list_recent_words()]
-        cut = max(min(*found, self._find_key()), self._shown)
+        cut = max(min(*found, self._get_key()), self._shown)
         for span in reversed(spans):
             if span.start < cut < span.end or span.end == len(window):
                 cut = min(cut, max(span.start, self._shown))
@@ -106,7 +106,7 @@ class LiveText:
             if match.end() > len(window) - _REACH and any(character.isdigit() for character in match[0])
         ]
 
-    def _find_key(self) -> int:
+    def _get_key(self) -> int:
         """The beginning of a private key whose end has not come."""
         begin = self._window.rfind("-----BEGIN ")
         header = PEM_BEGIN.match(self._window, begin) if begin >= 0 else None
@@ -151,30 +151,30 @@ class LiveText:
         return "".join(parts)
 
 
-def _find_word(text: str) -> int:
+def _get_word(text: str) -> int:
     """Where the word begins that the text ends in; its end where it ends in a blank, or in other letters than ASCII."""
     return len(text.rstrip(_PRINTABLE))
 
 
-def _find_address(text: str) -> int:
+def _get_address(text: str) -> int:
     """The same for an address, which may have any letters in it."""
     start = max(text.rfind(blank) for blank in " \n\t") + 1
     return start if "://" in text[start:] else len(text)
 
 
-def find_whole(text: str) -> int:
+def get_whole(text: str) -> int:
     """How much of a text can be sanitised before the rest of it is known."""
-    end = _find_sequence(text)
+    end = _get_sequence(text)
     if end and text[end - 1].isascii() and text[end - 1].isprintable() and text[end - 1] not in "0123456789#*":
         return end
     # Between two ordinary characters: what joins emoji and letters needs what stands before it.
     at = end - 1
     while at > 0 and (SUSPECT.match(text[at]) or SUSPECT.match(text[at - 1])):
         at -= 1
-    return _find_sequence(text[: max(at, 0)])
+    return _get_sequence(text[: max(at, 0)])
 
 
-def _find_sequence(text: str) -> int:
+def _get_sequence(text: str) -> int:
     """Where a terminal sequence begins that is not complete; the end of the text where there is none."""
     for match in _UNFINISHED.finditer(text):
         if not _FINISHED.match(match[0]):

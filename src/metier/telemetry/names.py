@@ -136,7 +136,7 @@ def lower_ascii(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
-def find_name_places(lowered: str) -> list[NamePlace]:
+def list_name_places(lowered: str) -> list[NamePlace]:
     """List the words of `lower_ascii(text)` that may be secret names and may have a value behind them, in order."""
     places = [NamePlace(*match.span()) for match in _NAME_PLACE.finditer(lowered)]
     places += [NamePlace(*match.span(), spaced=match["bearer"] is None) for match in _SPACED_PLACE.finditer(lowered)]
@@ -176,7 +176,7 @@ class NameRules:
         configured = [place for literal in self._literals for place in _places_of(lowered, literal)]
         return sorted([*generic, *configured]) if configured else generic
 
-    def find_open(self, text: str, lowered: str, places: list[NamePlace]) -> int:
+    def get_open(self, text: str, lowered: str, places: list[NamePlace]) -> int:
         """Where the first value begins that is not complete; the end of the text where every value is."""
         for place in self._all_places(lowered, places):
             is_secret = lowered.startswith("bearer", place.inside) or self._read_name(text, place) is not None

@@ -97,21 +97,21 @@ class _Word(NamedTuple):
     degree: Degree
 
 
-def find_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
+def list_random_words(text: str, lowered: str, words: bytes) -> Iterator[Span]:
     """Words that are random and that their context gives away.
 
-    `lowered` has the same places as `text`; `words` are its long words, as `find_long_words` gives them.
+    `lowered` has the same places as `text`; `words` are its long words, as `get_long_words` gives them.
     """
     for core in dict.fromkeys(_CORE.findall(words)):
         if core.isalpha() or core.isdigit():
             continue
         if _HEX_BYTES.fullmatch(core) and not _may_tell_of_hex(lowered, words, core):
             continue
-        for word in _find_words(text, core.decode()):
+        for word in _list_words(text, core.decode()):
             if _is_given_away(lowered, word):
                 yield Span(word.start, word.end, word.start, "random")
     for uuid in dict.fromkeys(_UUID_BYTES.findall(words)):
-        yield from _find_uuid(text, lowered, uuid.decode())
+        yield from _list_uuid(text, lowered, uuid.decode())
 
 
 def judge_randomness(word: str) -> Degree | None:
@@ -140,7 +140,7 @@ def _may_tell_of_hex(lowered: str, words: bytes, core: bytes) -> bool:
     return b"_" + core in words or any(word in lowered for word in _TELLING_OF_IDS)
 
 
-def _find_words(text: str, core: str) -> Iterator[_Word]:
+def _list_words(text: str, core: str) -> Iterator[_Word]:
     """Every random word around this core."""
     judged: dict[str, Degree | None] = {}
     at = text.find(core)
@@ -183,7 +183,7 @@ def _is_given_away(lowered: str, word: _Word) -> bool:
     return len(word.text) >= _ALONE[word.degree] and _is_sentence(before, behind)
 
 
-def _find_uuid(text: str, lowered: str, uuid: str) -> Iterator[Span]:
+def _list_uuid(text: str, lowered: str, uuid: str) -> Iterator[Span]:
     at = text.find(uuid)
     while at >= 0:
         if _is_uuid_given_away(lowered, at, at + len(uuid)):

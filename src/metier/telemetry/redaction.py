@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from metier.telemetry.exact import ESCAPES, MIN_LENGTH, build_needles
-from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, find_long_words
-from metier.telemetry.names import NameRules, find_name_places, lower_ascii
+from metier.telemetry.formats import PEM_BEGIN, PEM_BODY, FormatFinder, Span, get_long_words
+from metier.telemetry.names import NameRules, list_name_places, lower_ascii
 from metier.telemetry.patterns import LONG_WORD
-from metier.telemetry.random_words import find_random_words
+from metier.telemetry.random_words import list_random_words
 from metier.telemetry.values import MARK, is_code_or_placeholder, is_ordinary_word
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
@@ -98,14 +98,14 @@ class Redactor:
         """Where secrets are, in order, without overlaps."""
         if len(text) < MIN_LENGTH:
             return []
-        words = find_long_words(text.encode("utf-8", "surrogatepass"))
+        words = get_long_words(text.encode("utf-8", "surrogatepass"))
         lowered = lower_ascii(text)
         found = [*self._formats.find(text, words=words)]
         if words and self._random_words:
-            found += find_random_words(text, lowered, words)
+            found += list_random_words(text, lowered, words)
         if self._needles and self._may_hold_known(text, words):
             found += self._find_known(text)
-        named = self._names.find(text, lowered, find_name_places(lowered))
+        named = self._names.find(text, lowered, list_name_places(lowered))
         found += [Span(secret.start, secret.end, secret.context, secret.kind) for secret in named]
         return _merge(found) if found else found
 
@@ -113,15 +113,15 @@ class Redactor:
         """Is this the name of a secret?"""
         return self._names.covers(name)
 
-    def find_open(self, text: str) -> int:
+    def get_open(self, text: str) -> int:
         """Where the first value begins that later text may turn into a secret; the end of the text where none does."""
         lowered = lower_ascii(text)
-        named = self._names.find_open(text, lowered, find_name_places(lowered))
-        return min(named, _find_begun(text, self._spread))
+        named = self._names.get_open(text, lowered, list_name_places(lowered))
+        return min(named, _get_begun(text, self._spread))
 
     def may_begin_value(self, text: str) -> bool:
         """True where the end of the text is the beginning of a known value."""
-        return _find_begun(text, self._needles) < len(text)
+        return _get_begun(text, self._needles) < len(text)
 
     def hide(self, value: Json) -> Json:
         """The value behind a secret name: nothing of it shows unless it is an ordinary word."""
@@ -295,7 +295,7 @@ def is_open_key(text: str, begin: int) -> bool:
     return end == len(text) and text.find("-----END", header) < 0
 
 
-def _find_begun(text: str, needles: tuple[str, ...]) -> int:
+def _get_begun(text: str, needles: tuple[str, ...]) -> int:
     """Where the end of the text is the beginning of a needle."""
     found = len(text)
     for needle in needles:

@@ -18,11 +18,11 @@ from metier.telemetry.bodies import summarize_bodies
 from metier.telemetry.options import LoggingOptions
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
-from metier.telemetry.spans import find_span
+from metier.telemetry.spans import get_span
 
 _SHORT = 512
-_MOST_KNOWN = 2048
-MOST_CLEANERS = 4
+_MAX_KNOWN = 2048
+MAX_CLEANERS = 4
 """Kept at the same time, each for one set of secrets."""
 _SILENT: tuple[object, ...] = (int, float, bool, int | None, float | None, bool | None, dict[str, int])
 
@@ -93,7 +93,7 @@ class Cleaner:
             return text
         cleaned = self._redactor.redact(self._safe(text))
         if cleaned is text and len(text) <= _SHORT:
-            if len(self._harmless) >= _MOST_KNOWN:
+            if len(self._harmless) >= _MAX_KNOWN:
                 self._harmless.clear()
                 self._ordinary.clear()
             self._harmless.add(text)
@@ -130,7 +130,7 @@ class Cleaner:
         kind = type(value)
         names = self._speaking.get(kind)
         if names is None:
-            names = self._speaking[kind] = _find_speaking(kind)
+            names = self._speaking[kind] = _list_speaking(kind)
         fields = cast("dict[str, object]", value.__dict__)  # of an instance, not of the class
         changed: dict[str, object] = {}
         for name in names:
@@ -171,7 +171,7 @@ class Cleaner:
                 return value
 
 
-def _find_speaking(kind: type[Value]) -> tuple[str, ...]:
+def _list_speaking(kind: type[Value]) -> tuple[str, ...]:
     """The fields that may hold text from outside. Not those that map names to numbers: `token: 123456` is a count."""
     return tuple(name for name, field in kind.model_fields.items() if not _is_silent(field))
 
@@ -210,7 +210,7 @@ class EventWriter:
 
     def emit(self, payload: Payload, *, entry: int = 0, turn: int = 0, skill: str = "") -> EventRecord:
         """Record one event, in the span of what it tells of. `turn` is the run's, where the payload names none."""
-        span = find_span(payload, self._scope.run_id)
+        span = get_span(payload, self._scope.run_id)
         own: object = payload.__dict__.get("turn")
         record = EventRecord(
             run_id=self._scope.run_id,
@@ -240,7 +240,7 @@ def build_cleaner(options: LoggingOptions, redactor: Redactor) -> Cleaner:
     return _build_cleaner(redactor, options.sanitize_control_chars, options.debug_llm_bodies)
 
 
-@lru_cache(maxsize=MOST_CLEANERS)
+@lru_cache(maxsize=MAX_CLEANERS)
 def _build_cleaner(redactor: Redactor, sanitizes: bool, keeps_bodies: bool) -> Cleaner:  # noqa: FBT001
     """One for all runs of a process: what it found harmless in one it knows in the next."""
     return Cleaner(redactor, sanitize_control_chars=sanitizes, keeps_bodies=keeps_bodies)

@@ -23,7 +23,7 @@ class Span(NamedTuple):
     """Empty for the span of the run itself."""
 
 
-def find_span(payload: Payload, run_id: str) -> Span:
+def get_span(payload: Payload, run_id: str) -> Span:
     own, parent = _name(payload)
     return Span(_build_id(run_id, own), _build_id(run_id, parent) if parent else "")
 

@@ -37,7 +37,7 @@ from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrum
 from metier.testing.crash_scenario import Build, Scenario
 
 OUTCOME = "outcome.json"
-MOST_ROUNDS = 60
+MAX_ROUNDS = 60
 """More answers than this and a run is going in circles."""
 
 
@@ -129,15 +129,15 @@ async def live(build: Build, order: Order) -> Outcome:
     watch = DriveOptions(sinks=[sink])
     asked: list[str] = []
     try:
-        problems = await find_early_events(runtime)
+        problems = await list_early_events(runtime)
         state = await _go_on(runtime, scenario, watch)
-        while state.phase not in ("DONE", "ERROR") and len(asked) < MOST_ROUNDS:
-            waiting = await runtime.find_waiting(state)
+        while state.phase not in ("DONE", "ERROR") and len(asked) < MAX_ROUNDS:
+            waiting = await runtime.get_waiting(state)
             asked.append(waiting.pause.pause if waiting.pause else "nothing")
             state = await runtime.resume(state.run_id, await _answer(runtime, scenario, waiting), watch)
         rows = await runtime.store.list_runs()
         for row in rows:
-            problems += await find_log_problems(runtime, row.run_id)
+            problems += await list_log_problems(runtime, row.run_id)
         outcome = _build_outcome(state, asked, problems).model_copy(update={"runs": len(rows)})
         return outcome.model_copy(update={"resume_seconds": (sink.first_at or began) - began})
     except MetierError as error:
@@ -172,7 +172,7 @@ async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answ
     return Answer()
 
 
-async def find_early_events(runtime: Runtime) -> list[str]:
+async def list_early_events(runtime: Runtime) -> list[str]:
     """Events that tell of an entry that the journal does not have: no event may tell what did not happen."""
     problems: list[str] = []
     for row in await runtime.store.list_runs():
@@ -184,7 +184,7 @@ async def find_early_events(runtime: Runtime) -> list[str]:
     return problems
 
 
-async def find_log_problems(runtime: Runtime, run_id: str) -> list[str]:
+async def list_log_problems(runtime: Runtime, run_id: str) -> list[str]:
     """What the event log does not tell of the journal, or tells twice."""
     state = RunState(run_id)
     expected: list[tuple[int, str]] = []

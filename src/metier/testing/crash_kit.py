@@ -152,7 +152,7 @@ class CrashKit:
         last = self.live(Order(folder=str(case)))
         violations = [] if last["code"] == 0 else [f"the resuming process ended with {last['code']}"]
         outcome = read_outcome(case)
-        violations += [*self.find_violations(case, outcome, baseline), *_check_logs(logs, case)]
+        violations += [*self.list_violations(case, outcome, baseline), *_check_logs(logs, case)]
         return CrashOutcome(
             point=point,
             violations=tuple(violations),
@@ -194,7 +194,7 @@ class CrashKit:
             last = self.live(Order(folder=str(case)))
         violations = [] if last["code"] == 0 else [f"the resuming process ended with {last['code']}"]
         outcome = read_outcome(case)
-        violations += self.find_violations(case, outcome, baseline)
+        violations += self.list_violations(case, outcome, baseline)
         violations += [problem for before in logs for problem in _check_logs(before, case)]
         together = CrashOutcome(
             point=ordered[-1],
@@ -206,7 +206,7 @@ class CrashKit:
         alone = ordered if violations else ordered[reached:]
         return together, *(self.check(point, baseline) for point in alone)
 
-    def find_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:
+    def list_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:
         """What is not as after the undisturbed run."""
         problems = [*_compare(outcome, baseline), *_check_effects(self._effects(case), baseline)]
         if self._artifacts(case) != baseline.artifacts:
@@ -302,14 +302,14 @@ def _check_logs(before: dict[Path, bytes], case: Path) -> list[str]:
 def _check_orphans(case: Path) -> list[str]:
     """Nothing that was started for this case is left."""
     until = time.monotonic() + ORPHAN_SECONDS
-    while left := _find_processes(str(case).encode()):
+    while left := _list_processes(str(case).encode()):
         if time.monotonic() > until:
             return [f"{len(left)} processes are left"]
         time.sleep(0.01)
     return []
 
 
-def _find_processes(mark: bytes) -> list[int]:
+def _list_processes(mark: bytes) -> list[int]:
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

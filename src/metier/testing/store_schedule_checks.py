@@ -5,7 +5,7 @@ from datetime import timedelta
 import anyio
 from msgspec.structs import replace
 
-from metier.store.schedules import MOST_FIRINGS, Firing, ScheduleMark, ScheduleRow
+from metier.store.schedules import MAX_FIRINGS, Firing, ScheduleMark, ScheduleRow
 from metier.testing.store_case import NOON, Case, Check
 
 _ROW = ScheduleRow(queue="agent", name="nightly", definition='{"name": "nightly"}', created_at=NOON)
@@ -86,14 +86,14 @@ async def check_a_firing_is_settled_once(case: Case) -> None:
 
 async def check_the_history_of_a_schedule_is_bounded_and_what_is_open_stays(case: Case) -> None:
     mark = await case.first.schedules.open_mark(_MARK)
-    firings = [_build_firing(1, is_open=True), *(_build_firing(minute) for minute in range(2, MOST_FIRINGS + 50))]
+    firings = [_build_firing(1, is_open=True), *(_build_firing(minute) for minute in range(2, MAX_FIRINGS + 50))]
     assert await case.first.schedules.decide_due(mark, decided_to=firings[-1].due_at, firings=firings)
 
-    kept = await case.second.schedules.list_firings("agent", limit=10 * MOST_FIRINGS)
+    kept = await case.second.schedules.list_firings("agent", limit=10 * MAX_FIRINGS)
 
     assert kept[0] == firings[-1]
     assert kept[-1] == firings[0]
-    assert len(kept) <= MOST_FIRINGS + 2
+    assert len(kept) <= MAX_FIRINGS + 2
 
 
 SCHEDULE_CHECKS: tuple[Check, ...] = (

@@ -100,7 +100,7 @@ def read_access(data: bytes, *, file: Path) -> AccessReading:
     except RecursionError:
         return AccessReading(file, problems=(_problem(file, "The file is nested too deeply"),))
     problems = [_problem(file, f"Key {name!r} stands twice", line=_line_of(data, name, nth=2)) for name in twice]
-    tools = _find_tools(root, data, file=file, problems=problems)
+    tools = _get_tools(root, data, file=file, problems=problems)
     enabled = {name: _read_enabled(value) for name, value in tools.items()}
     problems += [
         _problem(file, f'Tool {name!r} must be true, false, or {{"enabled": …}}', line=_line_of(data, name))
@@ -126,7 +126,7 @@ def _unknown(name: str, known: Collection[str], reading: AccessReading) -> Probl
     )
 
 
-def _find_tools(root: JsonValue, data: bytes, *, file: Path, problems: list[Problem]) -> dict[str, JsonValue]:
+def _get_tools(root: JsonValue, data: bytes, *, file: Path, problems: list[Problem]) -> dict[str, JsonValue]:
     if not isinstance(root, dict):
         problems.append(_problem(file, "The file must hold an object"))
         return {}

@@ -7,7 +7,7 @@ from metier.errors import ConfigError, ToolFailed
 from metier.tools.base import Tool
 from metier.tools.files.edit import Edit
 from metier.tools.files.glob import Glob
-from metier.tools.files.grep import Grep, find_ripgrep
+from metier.tools.files.grep import Grep, get_ripgrep
 from metier.tools.files.read import Read
 from metier.tools.files.scope import Scope
 from metier.tools.files.write import Write
@@ -30,7 +30,7 @@ def build_builtin_tools(
         Edit(scope),
         Glob(scope, skip=skip),
         # Found when a search is large enough for it: looking through PATH costs more than the start of a run.
-        Grep(scope, ripgrep=partial(find_ripgrep, environ, scope.workspace), skip=skip),
+        Grep(scope, ripgrep=partial(get_ripgrep, environ, scope.workspace), skip=skip),
         WebFetch(web),
     )
 

@@ -116,7 +116,7 @@ def _build_tool(
 ) -> FunctionTool[..., object]:
     called = name or function.__name__
     try:
-        context_name = _find_context(function)
+        context_name = _get_context(function)
         signature = read_signature(function, skip=(context_name,))
         schema = signature.schema
     except (ToolFailed, PydanticUserError, NameError, TypeError) as error:
@@ -140,7 +140,7 @@ def _build_tool(
     return FunctionTool(function=function, info=info, signature=signature, context_name=context_name)
 
 
-def _find_context(function: Callable[..., object]) -> str:
+def _get_context(function: Callable[..., object]) -> str:
     hints = get_type_hints(function)
     return next((name for name, hint in hints.items() if hint is ToolContext and name != "return"), "")
 

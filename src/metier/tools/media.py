@@ -44,7 +44,7 @@ class Size(NamedTuple):
     height: int
 
 
-def find_media_type(data: bytes) -> str:
+def get_media_type(data: bytes) -> str:
     """By the first bytes; empty for what is neither a picture nor a PDF document."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _WEBP
@@ -56,7 +56,7 @@ def prepare_media(data: bytes, *, name: str) -> Media:
 
     Takes processor time for a large picture: call it in a thread.
     """
-    kind = find_media_type(data)
+    kind = get_media_type(data)
     if kind == PDF:
         if len(data) > MAX_PDF_BYTES:
             raise _refuse(name, f"has {len(data)} bytes, and at most {MAX_PDF_BYTES} are sent")

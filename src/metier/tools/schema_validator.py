@@ -144,7 +144,7 @@ class BoundedValidator:
         self._schema = schema
         self._validator: Any = None
 
-    def find_best_error(self, value: JsonValue, *, steps: int) -> Validation:
+    def get_best_error(self, value: JsonValue, *, steps: int) -> Validation:
         """Return the error that explains the most, if there is one."""
 
         def find() -> Validation:
@@ -364,7 +364,7 @@ def _unevaluated_items(validator: Any, wanted: Any, instance: Any, schema: Any) 
     if not isinstance(instance, list):
         return
     items = cast("list[JsonValue]", instance)
-    evaluated = _find_evaluated(validator, items, schema)
+    evaluated = _list_evaluated(validator, items, schema)
     for index, item in enumerate(items):
         if index not in evaluated and next(validator.descend(item, wanted), None) is not None:
             yield ValidationError(f"Unevaluated items are not allowed ({item!r} was unexpected)")
@@ -374,29 +374,29 @@ def _unevaluated_properties(validator: Any, wanted: Any, instance: Any, schema: 
     if not isinstance(instance, dict):
         return
     given = cast("Schema", instance)
-    evaluated = _find_evaluated(validator, given, schema)
+    evaluated = _list_evaluated(validator, given, schema)
     for name, value in given.items():
         if name not in evaluated and next(validator.descend(value, wanted), None) is not None:
             yield ValidationError(f"Unevaluated properties are not allowed ({name!r} was unexpected)")
 
 
-def _find_evaluated(validator: Any, instance: Any, schema: Any) -> set[str | int]:
+def _list_evaluated(validator: Any, instance: Any, schema: Any) -> set[str | int]:
     """The names or indexes that other keywords of a schema, and of those it applies in place, have looked at."""
     if not isinstance(schema, dict):
         return set()
     rules = cast("dict[str, Any]", schema)
     _meter.get().charge(1 + len(instance) + _count(rules))
     if isinstance(instance, list):
-        found = _find_own_items(validator, cast("list[JsonValue]", instance), rules)
+        found = _list_own_items(validator, cast("list[JsonValue]", instance), rules)
     else:
-        found = _find_own_properties(validator, cast("Schema", instance), rules)
+        found = _list_own_properties(validator, cast("Schema", instance), rules)
     for keyword in ("$ref", "$dynamicRef"):
         if keyword in rules:
             resolved = validator._resolver.lookup(rules[keyword])  # noqa: SLF001 - as keywords of the library do
             target = validator.evolve(schema=resolved.contents, _resolver=resolved.resolver)
-            found |= _find_evaluated(target, instance, resolved.contents)
+            found |= _list_evaluated(target, instance, resolved.contents)
     for subschema in _list_applied(validator, instance, rules):
-        found |= _find_evaluated(validator, instance, subschema)
+        found |= _list_evaluated(validator, instance, subschema)
     return found
 
 
@@ -414,7 +414,7 @@ def _list_applied(validator: Any, instance: Any, schema: dict[str, Any]) -> Iter
             yield subschema
 
 
-def _find_own_properties(validator: Any, instance: Schema, schema: dict[str, Any]) -> set[str | int]:
+def _list_own_properties(validator: Any, instance: Schema, schema: dict[str, Any]) -> set[str | int]:
     patterns = schema.get("patternProperties", {})
     found: set[str | int] = {name for name in instance if name in schema.get("properties", {})}
     found |= {name for name in instance if name not in found and _matches_any(name, patterns)}
@@ -426,7 +426,7 @@ def _find_own_properties(validator: Any, instance: Schema, schema: dict[str, Any
     return found
 
 
-def _find_own_items(validator: Any, instance: list[JsonValue], schema: dict[str, Any]) -> set[str | int]:
+def _list_own_items(validator: Any, instance: list[JsonValue], schema: dict[str, Any]) -> set[str | int]:
     if "items" in schema:
         return set(range(len(instance)))
     found: set[str | int] = set(range(min(len(schema.get("prefixItems", ())), len(instance))))

@@ -22,7 +22,7 @@ MAX_STEPS = 200_000
 MAX_THREAD_STEPS = 1_000_000
 """Of one check in a thread."""
 _SHOWN_CHARACTERS = 300
-_MOST_ERRORS = 8
+_MAX_ERRORS = 8
 _MAX_PLAIN_CHARACTERS = 64_000
 _MAX_PLAIN_WORDS = 100
 """Of an `enum` that is checked here: one word after the other is cheap only for a few."""
@@ -42,7 +42,7 @@ _TYPE_WORDS = frozenset(_TYPES)
 
 
 @lru_cache(maxsize=512)
-def _find_problem(text: str) -> str:
+def _get_problem(text: str) -> str:
     """What is wrong with a schema, by its text: most runs of a process have the same tools."""
     schema: JsonValue = json.loads(text)
     if len(text) <= _MAX_PLAIN_CHARACTERS and _is_surely_valid(schema):
@@ -152,7 +152,7 @@ class SchemaCheck:
     def __init__(self, name: str, schema: dict[str, JsonValue]) -> None:
         """Raises `UsageError` when the schema itself is not valid; `name` says whose it is."""
         try:
-            problem = _find_problem(json.dumps(schema))
+            problem = _get_problem(json.dumps(schema))
         except RecursionError as error:
             raise UsageError(f"Tool {name!r} has an invalid schema: it is nested too deeply") from error
         if problem:
@@ -163,16 +163,16 @@ class SchemaCheck:
 
     def list_errors(self, value: JsonValue, *, steps: int = MAX_STEPS) -> list[str]:
         """Everything that is wrong and where, by its place, the first ones."""
-        if not (best := self.find_error(value, steps=steps)) or self._validator is None:
+        if not (best := self.get_error(value, steps=steps)) or self._validator is None:
             return [best] if best else []
-        told = _render(self._validator.list_errors(value, most=_MOST_ERRORS, steps=steps))
+        told = _render(self._validator.list_errors(value, most=_MAX_ERRORS, steps=steps))
         return told if len(told) > 1 else [best]
 
     def describe_errors(self, value: JsonValue) -> str:
         """All of them in one line, for a model that is to send it again; empty when nothing is wrong."""
         return "; ".join(self.list_errors(value))
 
-    def find_error(self, value: JsonValue, *, steps: int = MAX_STEPS) -> str:
+    def get_error(self, value: JsonValue, *, steps: int = MAX_STEPS) -> str:
         """What is wrong and where; empty when nothing is. Stops after `steps`, which is an error too."""
         if _surely_holds(self._schema, value):
             return ""
@@ -180,13 +180,13 @@ class SchemaCheck:
             from metier.tools.schema_validator import BoundedValidator
 
             self._validator = BoundedValidator(self._schema)
-        return "".join(_render(self._validator.find_best_error(value, steps=steps)))
+        return "".join(_render(self._validator.get_best_error(value, steps=steps)))
 
-    async def find_error_in_thread(self, value: JsonValue) -> str:
+    async def get_error_in_thread(self, value: JsonValue) -> str:
         """The same off the event loop, for values of any size."""
         if _surely_holds(self._schema, value):
             return ""
-        return await run_sync(partial(self.find_error, value, steps=MAX_THREAD_STEPS))
+        return await run_sync(partial(self.get_error, value, steps=MAX_THREAD_STEPS))
 
     async def list_errors_in_thread(self, value: JsonValue) -> list[str]:
         """The same off the event loop, for values of any size."""

@@ -82,12 +82,12 @@ class Toolbox:
         if tool is None:
             return _failure(self._describe_unknown(name), code="unknown_tool")
         shown = shown_as or tool.info.name
-        if wrong := self.find_wrong_input(name, arguments):
+        if wrong := self.get_wrong_input(name, arguments):
             return _failure(f"Invalid input for {shown!r}: {wrong}", code="invalid_input")
         result = await _execute(tool, arguments, context, shown_as=shown)
         if not result.ok or not result.is_final:
             return result
-        if wrong := await self._output_checks[tool.info.name].find_error_in_thread(result.output):
+        if wrong := await self._output_checks[tool.info.name].get_error_in_thread(result.output):
             return _failure(f"Tool {shown!r} gave an invalid result: {wrong}", code="invalid_output")
         return result
 
@@ -107,7 +107,7 @@ class Toolbox:
         """Where the paths of a call really lead, by argument; nothing where its tool cannot tell."""
         tool = self.find(name)
         locating = self._locating.get(tool.info.name) if tool is not None else None
-        if locating is None or self.find_wrong_input(name, arguments):
+        if locating is None or self.get_wrong_input(name, arguments):
             return {}
         try:
             return await locating.locate(arguments)
@@ -119,13 +119,13 @@ class Toolbox:
         tool = self.find(name)
         if tool is None:
             return Obstacle("unknown_tool", self._describe_unknown(name))
-        if wrong := self.find_wrong_input(name, dict(arguments)):
+        if wrong := self.get_wrong_input(name, dict(arguments)):
             return Obstacle("invalid_input", f"Invalid input for {tool.info.name!r}: {wrong}")
         refusing = self._refusing.get(tool.info.name)
         refusal = refusing.refuse(arguments) if refusing is not None else ""
         return Obstacle("permission_denied", refusal) if refusal else None
 
-    def find_wrong_input(self, name: str, arguments: JsonValue) -> str:
+    def get_wrong_input(self, name: str, arguments: JsonValue) -> str:
         """What is wrong with the arguments of a call; empty when nothing is."""
         tool = self.find(name)
         return "" if tool is None else self._input_checks[tool.info.name].describe_errors(arguments)

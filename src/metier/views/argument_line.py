@@ -34,7 +34,7 @@ _FIRST: dict[str, tuple[str, ...]] = {
 _HIDDEN = frozenset({"content", "old", "new", "old_string", "new_string", "justification", "description"})
 """Long or told elsewhere: the diff shows them."""
 _MOST = 400
-_MOST_VALUE = 60
+_MAX_VALUE = 60
 
 
 def build_line(tool: str, arguments: JsonValue) -> str:
@@ -45,7 +45,7 @@ def build_line(tool: str, arguments: JsonValue) -> str:
     first = [name for name in _FIRST.get(tool, ()) if given.get(name) not in (None, "")]
     parts = [one_line(_show(given[name]), _MOST) for name in first]
     parts += [
-        f"{name}={one_line(_show(value), _MOST_VALUE)}"
+        f"{name}={one_line(_show(value), _MAX_VALUE)}"
         for name, value in given.items()
         if name not in first and name not in _HIDDEN and value not in (None, "", [], {})
     ]

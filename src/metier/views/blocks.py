@@ -57,7 +57,7 @@ class BlockSplitter:
         at = max(self.rest.rfind("\n", 0, MAX_BLOCK), self.rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
         if _ITEM.match(self.rest):
             # Before an item: the rest is a list again, whose first number continues the count.
-            at = _find_last_item(self.rest[:MAX_BLOCK]) or at
+            at = _get_last_item(self.rest[:MAX_BLOCK]) or at
         block, self.rest = self.rest[:at], self.rest[at:]
         return block.strip("\n")
 
@@ -119,7 +119,7 @@ def find_block_end(text: str) -> int | None:
     return None
 
 
-def _find_last_item(text: str) -> int:
+def _get_last_item(text: str) -> int:
     """The start of the last line that starts an item at the margin; 0 if only the first line does."""
     start = 0
     for at, character in enumerate(text):

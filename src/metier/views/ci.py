@@ -16,7 +16,7 @@ from metier.views.run_view import NoteView, RunView, StepView, TextView
 # Compiled at the first use: a class of that many characters takes 5 ms.
 _NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _MARKS = {"succeeded": "ok", "running": "…", "waiting": "waits"}
-_MOST_STEPS = 200
+_MAX_STEPS = 200
 
 
 class GroupMarks(NamedTuple):
@@ -34,7 +34,7 @@ GITLAB = GroupMarks(
 PLAIN = GroupMarks("--- {title}", "")
 
 
-def find_marks(environ: Mapping[str, str]) -> GroupMarks:
+def get_marks(environ: Mapping[str, str]) -> GroupMarks:
     if environ.get("GITHUB_ACTIONS") == "true":
         return GITHUB
     return GITLAB if environ.get("GITLAB_CI") == "true" else PLAIN
@@ -140,7 +140,7 @@ def render_summary(view: RunView, *, result: str, advice: Iterable[str] = ()) ->
         lines += ["", f"<details><summary>{len(steps)} steps</summary>", "", "| step | tool | state |", "|---|---|---|"]
         lines += [
             f"| {step.step_id} | {_cell(step.tool)} {_code(step.line)} | {step.state} |"
-            for _, step in steps[:_MOST_STEPS]
+            for _, step in steps[:_MAX_STEPS]
         ]
         lines += ["", "</details>"]
     lines += ["", *(f"- {line}" for line in advice)] if advice else []

@@ -55,12 +55,12 @@ def _list_parts(view: RunView, run_id: str, *, with_cached: bool = True) -> list
         cached = f" ({format_tokens(usage.cached_tokens)} cached)" if usage.cached_tokens and with_cached else ""
         parts += [f"{format_tokens(usage.input_tokens)} in{cached}", f"{format_tokens(usage.output_tokens)} out"]
         parts.append(format_cost(usage.known_cost_usd))
-    if seconds := find_seconds(view):
+    if seconds := get_seconds(view):
         parts.append(format_seconds(seconds))
     return [*parts, f"run {run_id}"]
 
 
-def find_seconds(view: RunView) -> float:
+def get_seconds(view: RunView) -> float:
     """How long the run took, or has taken up to its last event."""
     if view.duration_ms:
         return view.duration_ms / 1000

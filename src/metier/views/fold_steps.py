@@ -23,7 +23,7 @@ _CONTROL = frozenset({"use_skill", "call_skill", "read_skill_files", "skill_sear
 _CHILDREN = frozenset({"delegate", "run_task"})
 
 
-def find_kind(action: str, tool: str) -> StepKind:
+def get_kind(action: str, tool: str) -> StepKind:
     """What kind of step an action is, by its type and its tool."""
     if action == "ask_user" or tool == "ask_user":
         return "question"
@@ -45,7 +45,7 @@ def _start(view: RunView, payload: StepStarted, record: EventRecord) -> RunView:
         tool=payload.tool or payload.action,
         line=build_line(payload.tool or payload.action, payload.arguments),
         arguments=get_own_arguments(payload.arguments),
-        kind=find_kind(payload.action, payload.tool),
+        kind=get_kind(payload.action, payload.tool),
         started_at=record.timestamp,
         rule=payload.rule,
         verdict=payload.verdict,
@@ -72,7 +72,7 @@ def _refuse(view: RunView, payload: CallRefused, record: EventRecord) -> RunView
         line=build_line(payload.tool or payload.action, payload.arguments),
         arguments=get_own_arguments(payload.arguments),
         state=payload.status,
-        kind=find_kind(payload.action, payload.tool),
+        kind=get_kind(payload.action, payload.tool),
         started_at=record.timestamp,
         error=sanitize(payload.reason),
         rule=payload.rule,
@@ -89,7 +89,7 @@ def _execute(view: RunView, payload: SkillStepExecuted, record: EventRecord) -> 
         skill=payload.skill_name or view.skill,
         tool=payload.tool or payload.action,
         line=sanitize(payload.script),
-        kind=find_kind(payload.action, payload.tool),
+        kind=get_kind(payload.action, payload.tool),
         started_at=record.timestamp,
     )
     output = sanitize(payload.excerpt or payload.stdout_summary or payload.stderr_summary)
@@ -132,7 +132,7 @@ def _ask(view: RunView, payload: ApprovalRequested, record: EventRecord) -> RunV
         line=build_line(payload.tool, payload.arguments),
         arguments=get_own_arguments(payload.arguments),
         state="waiting",
-        kind=find_kind("", payload.tool),
+        kind=get_kind("", payload.tool),
         started_at=record.timestamp,
         rule=payload.rule,
         approval_id=payload.approval_id,

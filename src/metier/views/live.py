@@ -207,7 +207,7 @@ class LiveRun:
                 self._print_heading(run)
 
     def _print_heading(self, run: RunView) -> None:
-        depth = self._find_depth(run.run_id)
+        depth = self._get_depth(run.run_id)
         said = f"↳ {run.agent or 'agent'}: {run.task}"
         note = NoteView(turn=0, level="heading", text=" ".join(said.split()))
         width = self._painter.width - 2 * (depth - 1)
@@ -226,7 +226,7 @@ class LiveRun:
         run = self.view.find_child(run_id)
         if run is None:
             return
-        depth = self._find_depth(run_id)
+        depth = self._get_depth(run_id)
         first = self._printed.get(run_id, 0)
         for number in range(first, len(run.items)):
             item = _without_answer(run.items[number], run)
@@ -289,10 +289,10 @@ class LiveRun:
         now, width = self._clock(), self._painter.width - 1
         lines: list[Text] = []
         for run in self.view.walk():
-            depth = self._find_depth(run.run_id)
+            depth = self._get_depth(run.run_id)
             lines += [
                 indent(render_step(step, width=width - 2 * depth, now=now, frame=self._frame), depth)
-                for step in run.steps[-_MOST_RUNNING:]
+                for step in run.steps[-_MAX_RUNNING:]
                 if step.state == "running" and step.kind != "control"
             ]
             if (waits := render_waiting(run, width=width - 2 * depth, now=now, frame=self._frame)) is not None:
@@ -300,25 +300,25 @@ class LiveRun:
         if lines:
             lines[-1].append(f" · {self._interrupt_key} interrupts", "dim")
         tail = self._list_tail(width) if self.shows_text else []
-        return [*tail, *lines[-_MOST_RUNNING:]]
+        return [*tail, *lines[-_MAX_RUNNING:]]
 
     def _list_tail(self, width: int) -> list[Text]:
         """The block that is arriving, as far as the screen has room for it."""
         rest = self._text.rest
         if not rest.strip():
             return []
-        room = max(2, self._painter.height - _MOST_RUNNING - 4)
+        room = max(2, self._painter.height - _MAX_RUNNING - 4)
         lines = self._painter.lay_out(self._painter.markdown(rest.strip("\n")), width=width)[-room:]
         return [Text(), *lines] if self._has_printed else lines
 
-    def _find_depth(self, run_id: str) -> int:
+    def _get_depth(self, run_id: str) -> int:
         depth, run = 0, self.view.find_child(run_id)
         while run is not None and run.run_id != self.view.run_id:
             depth, run = depth + 1, self.view.find_child(run.parent_run_id)
         return depth
 
 
-_MOST_RUNNING = 6
+_MAX_RUNNING = 6
 """Lines of the region for what is under way."""
 
 

@@ -18,7 +18,7 @@ IDLE_WIDTH = 2.5
 _LEAST_IDLE_SECONDS = 1.5
 _LEAST_WIDTH = 0.4
 """Percent; a bar is always to be seen."""
-_MOST_GAPS = 12
+_MAX_GAPS = 12
 
 type RowKind = Literal["call", "step", "text", "note", "child"]
 
@@ -98,7 +98,7 @@ class _Scale:
         idle = [_Span(before.end, after.start) for before, after in pairwise(covered)]
         least = max(_LEAST_IDLE_SECONDS, 0.05 * self.busy)
         longest = sorted((span for span in idle if span.end - span.start > least), key=lambda s: s.start - s.end)
-        self._idle = sorted(longest[:_MOST_GAPS], key=lambda span: span.start)
+        self._idle = sorted(longest[:_MAX_GAPS], key=lambda span: span.start)
         squeezed = sum(span.end - span.start for span in self._idle)
         room = 100.0 - IDLE_WIDTH * len(self._idle)
         self._per_second = room / (total - squeezed) if total > squeezed else 0.0

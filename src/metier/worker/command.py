@@ -13,7 +13,7 @@ from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.pool import Job
-from metier.settings.discovery import find_workspace
+from metier.settings.discovery import get_workspace
 from metier.telemetry.sanitize import sanitize_line
 from metier.worker.store_worker import run_store_worker, run_until_idle
 
@@ -67,7 +67,7 @@ def worker(
 
 
 def _open_place(config: Path | None, flags: dict[str, str]) -> Host:
-    folder = find_workspace(Path.cwd(), home=Path.home())
+    folder = get_workspace(Path.cwd(), home=Path.home())
     config = config.absolute() if config is not None and folder != Path.cwd() else config
     opened = open_host(folder, environ=os.environ, home=Path.home(), flags=flags, config=config)
     for problem in opened.warnings:

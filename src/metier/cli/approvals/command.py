@@ -15,7 +15,7 @@ from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import UsageError
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.runs import open_runtime
@@ -99,7 +99,7 @@ def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Conf
     async def decide() -> tuple[ApprovalQuestion, RunRow | None, str]:
         async with open_runtime(place) as runtime:
             decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
-            top = await runtime.find_started(decided.row.run_id)
+            top = await runtime.get_started(decided.row.run_id)
             return decided, await wake_decided_run(runtime, decided.row.run_id), top.run_id
 
     decided, owner, started = anyio.run(decide)
@@ -129,7 +129,7 @@ def _parse_edited(text: str) -> dict[str, JsonValue]:
 
 
 def _who(by: str | None) -> str:
-    return by or find_user() or "unknown user"
+    return by or get_user() or "unknown user"
 
 
 def _describe_decision(question: ApprovalQuestion, attempts: list[ApprovalAttempt]) -> list[str]:

@@ -20,7 +20,7 @@ from metier.cli.shared.output import count, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place, open_run_place
 from metier.errors import UsageError, unwrapped
 from metier.providers.model_names import qualify_model_name
-from metier.runtime.chat.chats import MOST_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
+from metier.runtime.chat.chats import MAX_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers
 from metier.runtime.records.index_rows import find_listed_cost, render_cost
@@ -117,7 +117,7 @@ def list_conversations(
 
 async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValue]:
     """Describe a conversation. Its cost includes the runs that summarized it."""
-    runs = await runtime.store.list_runs(context_id=state.context_id, limit=MOST_RUNS)
+    runs = await runtime.store.list_runs(context_id=state.context_id, limit=MAX_RUNS)
     turns = [row for row in runs if is_turn(row)]
     costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
     return {

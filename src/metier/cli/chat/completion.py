@@ -12,7 +12,7 @@ from metier.cli.chat.slash_commands import list_commands
 from metier.errors import MetierError
 from metier.runtime.chat.chats import Chat
 
-MOST_FILES = 200
+MAX_FILES = 200
 _SKIPPED = frozenset({".git", "node_modules", "__pycache__", ".venv", "runs"})
 _DESCRIPTION = 60
 
@@ -29,7 +29,7 @@ class ChatCompleter(Completer):
         if self._is_answering():
             return
         before = document.text_before_cursor
-        word = find_word(before)
+        word = get_word(before)
         for text, note in self._find(before, word):
             if text.casefold().startswith(word.casefold()):
                 yield Completion(text, start_position=-len(word), display_meta=note)
@@ -52,7 +52,7 @@ class ChatCompleter(Completer):
         return [(package.definition.name, package.definition.description[:_DESCRIPTION]) for package in packages]
 
 
-def find_word(before: str) -> str:
+def get_word(before: str) -> str:
     """What is being typed: the text from the last blank on."""
     return before.rsplit(maxsplit=1)[-1] if before.split() and not before[-1].isspace() else ""
 
@@ -60,7 +60,7 @@ def find_word(before: str) -> str:
 def completes_by_itself(document: Document) -> bool:
     """While a command or a path is typed, what it may become is shown without Tab."""
     before = document.text_before_cursor
-    return find_word(before).startswith("@") or (before.startswith("/") and not before[1:2].isspace())
+    return get_word(before).startswith("@") or (before.startswith("/") and not before[1:2].isspace())
 
 
 def list_paths(workspace: Path, word: str) -> Iterator[tuple[str, str]]:
@@ -82,5 +82,5 @@ def list_paths(workspace: Path, word: str) -> Iterator[tuple[str, str]]:
         path = f"{folder}/{entry.name}" if folder else entry.name
         yield (f"@{path}/" if entry.is_dir(follow_symlinks=False) else f"@{path}"), ""
         shown += 1
-        if shown == MOST_FILES:
+        if shown == MAX_FILES:
             return

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from metier.approval.profile import is_profile_reason
 from metier.definitions.names import Profile
 from metier.errors import UsageError
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 
 type Mode = Literal["ask", "accept edits", "plan", "auto"]
@@ -40,7 +40,7 @@ class PermissionModes:
 
     async def __call__(self, question: ApprovalQuestion) -> Reply | None:
         if self.mode == "plan":
-            return Reply(decision="denied", by=find_user(), reason=_DENIED)
+            return Reply(decision="denied", by=get_user(), reason=_DENIED)
         # The profile asks about a file that runs by itself like about any other; the answer is always the user's.
         is_default = (
             question.asked is not None
@@ -48,7 +48,7 @@ class PermissionModes:
             and not (question.tool in EDITS and question.writes_running_file)
         )
         if is_default and (self.mode == "auto" or (self.mode == "accept edits" and question.tool in EDITS)):
-            return Reply(decision="approved", by=find_user(), reason=f"Permission mode: {self.mode}")
+            return Reply(decision="approved", by=get_user(), reason=f"Permission mode: {self.mode}")
         return await self._ask(question)
 
     def deny_changes(self) -> str:

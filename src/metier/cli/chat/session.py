@@ -26,10 +26,10 @@ from metier.cli.shared.signals import STEP_SECONDS, passing_signals
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import MetierError, unwrapped
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.chat.chats import Chat, is_always, keep_always
 from metier.runtime.chat.commands import MARK
-from metier.runtime.cleaning import build_place_redactor, find_place_secrets
+from metier.runtime.cleaning import build_place_redactor, list_place_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -87,9 +87,9 @@ class Session:
         self._is_planned = False
         """Whether the last turn ended with an answer."""
         place = chat.runtime.place
-        self._output = build_output_redactor(find_place_secrets(place))
+        self._output = build_output_redactor(list_place_secrets(place))
         lasting = "in this conversation"
-        prompter = Prompter(self._read_word, find_user(), screen.painter, screen.edit, lasting, self._read_key)
+        prompter = Prompter(self._read_word, get_user(), screen.painter, screen.edit, lasting, self._read_key)
         always = AlwaysAsker(chat, prompter)
         self._modes = PermissionModes(always)
         self._turns = TurnView(chat, screen.painter, build_place_redactor(place), quiet=options.quiet)
@@ -319,12 +319,12 @@ class Session:
                 warn_line(status.pause_reason)
                 word = (await self._screen.read_line(f"{'/'.join(DOUBTS)}> ")).strip()
                 doubt: Doubt | None = next((known for known in DOUBTS if word == known), None)
-                return Answer(doubt=doubt, by=find_user()) if doubt else None
+                return Answer(doubt=doubt, by=get_user()) if doubt else None
             question = status.question
             warn_line(question.text if question is not None else status.pause_reason)
             names = question.names if question is not None else (DEFAULT_FIELD,)
             values = {name: await self._screen.read_line(f"{name}> ") for name in names}
-            return Answer(values={**values}, by=find_user())
+            return Answer(values={**values}, by=get_user())
         except (EOFError, KeyboardInterrupt):
             warn_line("Not answered; type /continue to be asked again")
             return None

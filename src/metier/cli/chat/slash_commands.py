@@ -18,7 +18,7 @@ from metier.definitions.nearest import hint_nearest
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.build import list_all_tools
 from metier.runtime.chat.chats import Chat, list_always, list_chats
 from metier.runtime.chat.commands import check_trusted, list_own_commands
@@ -158,7 +158,7 @@ async def show_cost(context: ChatContext, by: str) -> None:
 
 
 async def show_context(context: ChatContext, _: str) -> None:
-    used = await context.turns.find_context()
+    used = await context.turns.get_context()
     if not used.limit:
         warn_line("No model calls in this conversation yet")
         return
@@ -283,7 +283,7 @@ async def resume(context: ChatContext, wanted: str) -> None:
 
 async def undo(context: ChatContext, what: str) -> None:
     """Undo the last turn's messages, files or both. Asks at a terminal; otherwise only the messages."""
-    run_id = await context.chat.find_last_turn()
+    run_id = await context.chat.get_last_turn()
     plan = await plan_undo(context.chat.runtime, run_id) if run_id else None
     has_files = plan is not None and bool(plan.waiting)
     chosen = what or (
@@ -321,7 +321,7 @@ async def _restore_files(context: ChatContext, plan: UndoPlan) -> None:
                 warn_line(f"    {printable(line)}")
         word = await context.read(f"Restore {count(len(plan.conflicts), 'file')} that changed since? [y]es  [n]o: ")
         overwrite = word.strip().lower() in ("y", "yes")
-    done = await undo_files(context.chat.runtime, plan, by=find_user(), overwrite=overwrite)
+    done = await undo_files(context.chat.runtime, plan, by=get_user(), overwrite=overwrite)
     warn_line(f"{done.undo_id}: {count(len(done.restored), 'file')} restored to the state before the turn")
     for line in done.left_alone:
         warn_line(f"skipped:    {printable(line)}")

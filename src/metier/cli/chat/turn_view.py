@@ -145,7 +145,7 @@ class TurnView:
         """Another conversation is held now."""
         self._live = None
 
-    async def find_context(self) -> ContextUse:
+    async def get_context(self) -> ContextUse:
         """What filled the window last, in this sitting or in the one before."""
         if self.view.context.limit:
             return self.view.context

@@ -16,7 +16,7 @@ from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.errors import UsageError
-from metier.evals.bench import find_commit
+from metier.evals.bench import get_commit
 from metier.evals.comparison import compare
 from metier.evals.history import keep_result
 from metier.evals.recorded_evals import ITSELF, replay_target
@@ -136,14 +136,14 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
     for result in results:
         _keep(place, result)
     write_results(results, options)
-    return find_exit_code(results, problems, threshold=options.threshold)
+    return get_exit_code(results, problems, threshold=options.threshold)
 
 
 def _list_all(place: Host, options: EvalOptions) -> list[Target]:
     return [target for target in list_targets(place) if (target.triggers if options.triggers else target.cases)]
 
 
-def find_exit_code(results: Sequence[EvalResult], problems: Sequence[Problem], *, threshold: float) -> int:
+def get_exit_code(results: Sequence[EvalResult], problems: Sequence[Problem], *, threshold: float) -> int:
     """An assertion that cannot be used is a check that is not made: that is no success."""
     if any(result.budget_used_up for result in results):
         return BUDGET
@@ -186,7 +186,7 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
         target=target.name,
         mode=options.mode,
         started_at=plan.started_at if plan else now.isoformat(timespec="milliseconds"),
-        commit=find_commit(target.package.folder if target.package else target.place.workspace),
+        commit=get_commit(target.package.folder if target.package else target.place.workspace),
     )
     if options.triggers and options.mode == "replay":
         return _route(target, options, result)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from metier.cli.shared.context import home_folder
 from metier.errors import MetierError, UsageError
 from metier.events.record import EventRecord
-from metier.settings.running_server import find_token
+from metier.settings.running_server import get_token
 from metier.store.base import ENDED
 from metier.tls import choose_context
 
@@ -131,7 +131,7 @@ def open_server(url: str) -> Server:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url!r} is not a server URL", hint="For example, http://127.0.0.1:8321")
-    token = find_token(url, home=home_folder(), environ=os.environ)
+    token = get_token(url, home=home_folder(), environ=os.environ)
     # The environment's proxies are not for a server on this machine, and a token must not pass them unasked.
     client = httpx2.Client(
         headers={"authorization": f"Bearer {token}"},

@@ -26,7 +26,7 @@ from metier.cli.trust import renew_trust, speaks_for_person
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.documents import render_edit
 from metier.runtime.questions.answers import ChangedCode
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -223,7 +223,7 @@ class Prompter(Struct, frozen=True):
 
     def _name(self, question: ApprovalQuestion) -> str:
         """`Write  a.txt (1 of 3)`."""
-        call = one_line(name_call(build_card(question)), self._find_painter().width - 12)
+        call = one_line(name_call(build_card(question)), self._get_painter().width - 12)
         return f"{call} ({question.number} of {question.total})"
 
     async def _always(self, question: ApprovalQuestion, edited: dict[str, JsonValue] | None) -> Reply | None:
@@ -247,7 +247,7 @@ class Prompter(Struct, frozen=True):
         if arguments is None:
             warn_line("Nothing changed")
             return None
-        wrong = await question.find_wrong_arguments(arguments)
+        wrong = await question.get_wrong_arguments(arguments)
         if wrong or not isinstance(arguments, dict):
             warn_line(f"Invalid arguments: {wrong}")
             return None
@@ -266,7 +266,7 @@ class Prompter(Struct, frozen=True):
 
     def _explain(self, question: ApprovalQuestion, edited: dict[str, JsonValue] | None) -> None:
         card = build_card(question, arguments=edited)
-        painter = self._find_painter()
+        painter = self._get_painter()
         self._print(*render_card(card, width=painter.width, most=None), *render_background(card))
 
     def _render(
@@ -279,12 +279,12 @@ class Prompter(Struct, frozen=True):
         preview: str = "",
     ) -> Sequence[Text]:
         card = replace(build_card(question, arguments=arguments, preview=preview), number=number, total=total)
-        return render_card(card, width=self._find_painter().width)
+        return render_card(card, width=self._get_painter().width)
 
     def _print(self, *lines: Text) -> None:
-        self._find_painter().print(*lines)
+        self._get_painter().print(*lines)
 
-    def _find_painter(self) -> Painter:
+    def _get_painter(self) -> Painter:
         return self.painter or build_painter(sys.stderr)
 
 
@@ -315,7 +315,7 @@ def find_asker() -> Prompter | None:
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):
         return None
     press = None if sys.platform == "win32" else _press_key
-    return Prompter(_read_line, find_user(), build_painter(sys.stderr), edit_in_thread, press_key=press)
+    return Prompter(_read_line, get_user(), build_painter(sys.stderr), edit_in_thread, press_key=press)
 
 
 async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | None:

@@ -34,9 +34,9 @@ from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogError, unwrapped
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.providers.facts import load_facts
-from metier.runtime.cleaning import build_place_redactor, find_place_secrets
+from metier.runtime.cleaning import build_place_redactor, list_place_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import ACCEPT
@@ -56,7 +56,7 @@ from metier.runtime.workspace.plugins import using_plugins
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
-from metier.views.ci import CiLog, find_marks, list_cases, render_junit, render_summary
+from metier.views.ci import CiLog, get_marks, list_cases, render_junit, render_summary
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
@@ -88,11 +88,11 @@ def write_ci_files(view: RunView, folder: Path, *, result: str, advice: Sequence
 
 def suggest(state: RunState, *, run_id: str) -> list[str]:
     """`state` is the run that failed, `run_id` the one that a person started: the same, or one above it."""
-    advice = _find_advice(state, run_id)
+    advice = _get_advice(state, run_id)
     return [f"next:    {advice}"] if advice else []
 
 
-def _find_advice(state: RunState, run_id: str) -> str:
+def _get_advice(state: RunState, run_id: str) -> str:
     if state.failure is None:
         return ""
     if state.failure.reason == "not_found":
@@ -197,7 +197,7 @@ def drive_run(place: Host, work: Work, view: View) -> int:
     exit_code = status.exit_code(signal=stoppers.current.signal)
     if place.settings.notify.bell:
         ring()
-    redactor = build_output_redactor(find_place_secrets(place))
+    redactor = build_output_redactor(list_place_secrets(place))
     write_outcome(place, status, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
     if isinstance(shown, CiLog):
         folder = get_run_folder(place, status.run_id)
@@ -208,7 +208,7 @@ def drive_run(place: Host, work: Work, view: View) -> int:
 
 def _build_shown(place: Host, view: View) -> Shown | None:
     if view.is_ci:
-        return CiLog(io.StringIO() if view.quiet else sys.stderr, find_marks(os.environ))
+        return CiLog(io.StringIO() if view.quiet else sys.stderr, get_marks(os.environ))
     if view.quiet:
         return None
     if view.verbosity >= EVENTS:
@@ -232,7 +232,7 @@ class _Stoppers:
         raised: RaisedLimits | None = None
         with self.current.interruptible():
             raised = await ask_for_more(failed, prompter)
-        return LimitRaise(limits=raised, by=find_user(), stopper=self.current) if raised is not None else None
+        return LimitRaise(limits=raised, by=get_user(), stopper=self.current) if raised is not None else None
 
 
 async def _drive(place: Host, work: Work, view: View, stoppers: _Stoppers) -> RunStatus:

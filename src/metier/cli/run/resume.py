@@ -17,7 +17,7 @@ from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.host import Host
@@ -115,7 +115,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
         given = Answer(
             values=parse_inputs(self.inputs, fields) if self.inputs else None,
             doubt=self.doubt,
-            by=find_user(),
+            by=get_user(),
             raised=self.raised,
             model=self.model,
             reopens=True,

@@ -15,7 +15,7 @@ from metier.errors import BrokerUnavailable, UsageError, unwrapped
 from metier.runtime.host import Host
 from metier.runtime.queue.autostart import start_worker
 from metier.runtime.queue.broker_opening import find_broker
-from metier.runtime.queue.detached import can_go_on, find_owner, wake
+from metier.runtime.queue.detached import can_go_on, get_owner, wake
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import RunStatus, build_outcome, get_status
@@ -58,7 +58,7 @@ async def _begin(place: Host, work: Callable[[Runtime], Awaitable[RunState]]) ->
 
 async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
     """Take a decision into a run that belongs to workers, and return it; None for a run that a person drives."""
-    owner = await find_owner(runtime, run_id)
+    owner = await get_owner(runtime, run_id)
     if not owner.queue:
         return None
     with suppress(LeaseHeld):  # its worker is about to let go of it, and a sweep finds the decision

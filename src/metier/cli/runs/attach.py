@@ -15,10 +15,10 @@ from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.history.follower import Follower
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.detached import find_owner, wake
+from metier.runtime.queue.detached import get_owner, wake
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import FAILED, get_status
 from metier.telemetry.sinks import Sink
@@ -29,10 +29,10 @@ async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
     """Show every event until the run ends or waits; the exit code of a command that had driven it."""
     await follow_on(Follower(runtime, run_id), sink)
     sink.close()
-    return await find_code(runtime, await runtime.read(run_id))
+    return await get_code(runtime, await runtime.read(run_id))
 
 
-async def find_code(runtime: Runtime, state: RunState) -> int:
+async def get_code(runtime: Runtime, state: RunState) -> int:
     """The exit code of a command that had driven the run to where it is."""
     if state.status == "in_progress":
         sys.stderr.write(f"This run's process is gone; resume it with `agent resume {state.run_id}`\n")
@@ -74,7 +74,7 @@ def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, co
                 state = await runtime.read(run_id)
                 if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
                     sink.close()
-                    return await find_code(runtime, state)
+                    return await get_code(runtime, state)
 
     return anyio.run(follow)
 
@@ -82,7 +82,7 @@ def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, co
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:
     """Put what the run waits for to the user, and have a worker go on; False where nothing was answered."""
     status = await get_status(runtime.store, state)
-    owner = await find_owner(runtime, state.run_id)
+    owner = await get_owner(runtime, state.run_id)
     if not status.pause or not owner.queue:
         return False
     if status.pause == "approval":
@@ -109,4 +109,4 @@ async def _ask(question: UserQuestion, prompter: Prompter) -> Answer | None:
         given = [f"{name}={await prompter.read_line(f'{name}> ')}" for name in question.names]
     except (EOFError, KeyboardInterrupt):
         return None
-    return Answer(values=parse_inputs(given, question.fields), by=find_user())
+    return Answer(values=parse_inputs(given, question.fields), by=get_user())

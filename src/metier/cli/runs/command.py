@@ -25,12 +25,12 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
-from metier.ids import CHILD, find_user
+from metier.ids import CHILD, get_user
 from metier.runtime.cleaning import build_place_redactor
 from metier.runtime.history.run_views import read_history, read_run_view
 from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.notify.delivery import deliver_last
-from metier.runtime.records.index_rows import find_shown_status, render_cost, row_as_json
+from metier.runtime.records.index_rows import get_shown_status, render_cost, row_as_json
 from metier.runtime.records.record import build_record
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.runs import Runtime, open_runtime
@@ -154,7 +154,7 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
     """Asked again, because a driver may let go of the run before it hears of it; then it is ended here."""
     with anyio.move_on_after(CANCEL_SECONDS):
         while True:
-            state = await runtime.cancel(run_id, by=find_user())
+            state = await runtime.cancel(run_id, by=get_user())
             if state.phase in FINAL:
                 await deliver_last(runtime.place, runtime.store)
                 return state
@@ -197,7 +197,7 @@ def _describe_parent(row: RunRow) -> list[str]:
 
 def _write_run(status: RunStatus, record: dict[str, JsonValue], view: RunView, *, folder: Path) -> None:
     row, state = status.row, status.state
-    write_line(f"run:     {row.run_id}  {find_shown_status(row)}")
+    write_line(f"run:     {row.run_id}  {get_shown_status(row)}")
     write_line(f"task:    {row.task}")
     write_line(f"agent:   {row.agent or 'built in'}")
     if row.driver:
@@ -218,5 +218,5 @@ def _write_run(status: RunStatus, record: dict[str, JsonValue], view: RunView, *
     write_line(f"folder:  {folder}")
     for line in describe_waiting(status):
         write_line(line)
-    if find_shown_status(row) == "interrupted":
+    if get_shown_status(row) == "interrupted":
         write_line(f"next:    agent resume {row.run_id}")

@@ -11,10 +11,10 @@ from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import JsonList, count, warn_line, write_json, write_line
 from metier.cli.shared.place import open_place
 from metier.errors import UsageError
-from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, find_old_runs, rebuild_events
+from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, list_old_runs, rebuild_events
 from metier.runtime.runs import open_runtime
 
-MOST_DAYS = 100_000
+MAX_DAYS = 100_000
 """Before that there were no runs, and soon no dates."""
 PROGRESS = 5000
 """After so many runs a line on stderr says how far it is."""
@@ -30,7 +30,7 @@ def collect(
     keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep the newest N ended runs.")] = None,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", min=0, max=MOST_DAYS, help="Delete runs that ended more than N days ago."),
+        typer.Option("--older-than", min=0, max=MAX_DAYS, help="Delete runs that ended more than N days ago."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs without deleting them.")] = False,
     as_json: AsJson = False,
@@ -48,7 +48,7 @@ def collect(
             if not dry_run:
                 await delete_old_runs(runtime, wanted, tell=shown.tell)
                 return
-            async for page in find_old_runs(runtime, wanted):
+            async for page in list_old_runs(runtime, wanted):
                 shown.tell([row.run_id for row in page])
 
     anyio.run(work)

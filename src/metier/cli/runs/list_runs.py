@@ -12,12 +12,12 @@ from metier.cli.shared.place import open_place
 from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.ids import CHILD
-from metier.runtime.records.index_rows import find_row_cost, find_shown_status, render_cost, row_as_json
+from metier.runtime.records.index_rows import find_row_cost, get_shown_status, render_cost, row_as_json
 from metier.runtime.run_store import count_progress, open_runs
 from metier.store.base import RunRow
 from metier.telemetry.excerpt import one_line
 
-MOST_RUNS = 1_000_000_000
+MAX_RUNS = 1_000_000_000
 """More than any store has, and still a number that it understands."""
 _TASK_WIDTH = 60
 _PAGE = 500
@@ -36,7 +36,7 @@ def _group() -> None:  # keeps `list` a command of a group
 def list_runs(
     *,
     status: Annotated[str | None, typer.Option("--status", help="Filter by status.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="Maximum number of runs.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_RUNS, help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -69,7 +69,7 @@ def list_runs(
 def _write_row(row: RunRow) -> None:
     # What another run ordered stands above the run that ordered it, which is older.
     task = one_line(("↳ " if row.run_id.startswith(CHILD) else "") + row.task, _TASK_WIDTH)
-    write_line(f"{row.run_id:<30}  {find_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
+    write_line(f"{row.run_id:<30}  {get_shown_status(row):<14}  {_turns(row):>8}  {_listed(row):>12}  {task}")
 
 
 def _turns(row: RunRow) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from metier.errors import UsageError
-from metier.settings.discovery import find_file, find_workspace
+from metier.settings.discovery import find_file, get_workspace
 from metier.settings.fields import PATH_KEYS
 from metier.settings.load import LoadedSettings, load_settings
 
@@ -26,7 +26,7 @@ def current_file(config: Path | None) -> Path | None:
 
 def current_workspace() -> Path:
     """The workspace that the current directory belongs to: itself, or a folder above it."""
-    return find_workspace(current_directory(), home=home_folder())
+    return get_workspace(current_directory(), home=home_folder())
 
 
 def resolve_given(flags: Mapping[str, str], config: Path | None) -> tuple[Mapping[str, str], Path | None]:

@@ -9,17 +9,17 @@ import anyio
 
 from metier.errors import UsageError
 from metier.programs.launcher import EDITOR, Program, run_program, use_own_program
-from metier.programs.search import drop_writable_paths, find_trusted_program
+from metier.programs.search import drop_writable_paths, get_trusted_program
 
 _USUAL = ("sensible-editor", "nano", "vi", "notepad")
 
 
-def find_editor(workspace: Path) -> Program:
+def get_editor(workspace: Path) -> Program:
     """The editor; its program is never one of the workspace, which runs can write. Raises `UsageError`."""
     named = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
     program, *arguments = shlex.split(named) if named else ("",)
     for name in (program,) if program else _USUAL:
-        if found := find_trusted_program(name, os.environ, writable=[workspace]):
+        if found := get_trusted_program(name, os.environ, writable=[workspace]):
             environment = drop_writable_paths(os.environ, writable=[workspace])
             return use_own_program(EDITOR, found, *arguments, environment=environment)
     said = f"Editor {program!r} not found" if program else "No editor found"
@@ -31,7 +31,7 @@ def edit_text(text: str, *, suffix: str = ".txt") -> str | None:
 
     The file is in a folder that only this person can read, and is gone afterwards.
     """
-    editor = find_editor(Path.cwd())
+    editor = get_editor(Path.cwd())
     with tempfile.TemporaryDirectory(prefix="agent-edit-") as folder:
         file = Path(folder) / f"text{suffix}"
         file.write_text(text, encoding="utf-8")

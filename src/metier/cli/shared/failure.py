@@ -13,7 +13,7 @@ import typer
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError, MetierError
-from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import build_redactor
 from metier.telemetry.sanitize import sanitize, sanitize_line
 
@@ -30,7 +30,7 @@ class _BadCall(Protocol):
 def report(error: Exception, *, debug: bool) -> int:
     """Print the error, with `debug` also its traceback, and return the exit code."""
     lines, exit_code = describe(error)
-    redact = build_redactor(values=find_secret_values(os.environ)).redact
+    redact = build_redactor(values=list_secret_values(os.environ)).redact
     # Line ends are escaped last, because some secrets are recognized by their line.
     shown = [sanitize_line(redact(sanitize(line))) for line in lines]
     if debug:
@@ -91,7 +91,7 @@ def _describe_usage(error: _BadCall) -> list[str]:
     message = listed.rstrip(".").replace("Value error, ", "").replace("Choose from: ", "Choose from ")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "agent"
-    word, known = _find_wrong_word(error)
+    word, known = _get_wrong_word(error)
     if word:
         # Typer adds suggestions too, in a different format for each kind of error.
         message = re.split(r"\. Did you mean | \(Possible options", message)[0]
@@ -103,7 +103,7 @@ def _describe_usage(error: _BadCall) -> list[str]:
     return [f"error: {message}", f"hint: {nearest or f'Run `{path} --help` for usage'}"]
 
 
-def _find_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
+def _get_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
     """Return the invalid word and the valid ones: commands, options or values of an option."""
     context = getattr(error, "ctx", None)
     if context is None:

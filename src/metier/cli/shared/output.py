@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from metier.definitions.problems import Problem
-from metier.telemetry.environment_secrets import find_secret_values
+from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import Json, Redactor, build_redactor
 from metier.telemetry.sanitize import escape_json, sanitize
 
 
 def build_output_redactor(values: Iterable[str] = ()) -> Redactor:
     """For these values and those of the environment."""
-    return _build((*find_secret_values(os.environ), *values))
+    return _build((*list_secret_values(os.environ), *values))
 
 
 NOTHING: Mapping[str, str] = MappingProxyType({})

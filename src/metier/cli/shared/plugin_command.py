@@ -4,15 +4,15 @@ import typer
 
 from metier.cli.shared.output import warn_line
 from metier.cli.shared.place import open_place
-from metier.plugins.lifecycle import find_entry_points
-from metier.runtime.workspace.plugins import find_plugins
+from metier.plugins.lifecycle import list_entry_points
+from metier.runtime.workspace.plugins import get_plugins
 
 
 def find_app(name: str) -> typer.Typer | None:
     """Says which plugins are off when none that works has the command: it may be one of theirs."""
-    if not find_entry_points():
+    if not list_entry_points():
         return None
-    plugins = find_plugins(open_place(None))
+    plugins = get_plugins(open_place(None))
     for registry in plugins.registries:
         if name in registry.commands:
             return registry.commands[name].app

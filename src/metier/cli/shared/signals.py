@@ -16,7 +16,7 @@ from metier.engine.stopper import Stopper
 
 STEP_SECONDS = 0.5
 """Grace period of a running step after Ctrl-C at a terminal, or when the terminal closes."""
-MOST_SIGNALS = 2
+MAX_SIGNALS = 2
 """One more ends the process where it stands; the journal is whole at every moment."""
 
 
@@ -71,7 +71,7 @@ async def _receive(find_stopper: FindStopper, *, task_status: anyio.abc.TaskStat
 
 
 def _stop(stopper: Stopper, number: signal.Signals) -> None:
-    if stopper.signals >= MOST_SIGNALS:
+    if stopper.signals >= MAX_SIGNALS:
         os._exit(128 + number)
     # Only SIGTERM asks to finish in an orderly way. The other signals are keys, a supervisor that passes a key on, or a
     # terminal that closed, with no user left to read the end of a step.

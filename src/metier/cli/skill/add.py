@@ -18,20 +18,20 @@ from metier.cli.skill.decision import Decision, ask_at_terminal, say
 from metier.cli.skill.view import safe
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.nearest import find_nearest
-from metier.definitions.skills.sources import find_bundled_folder
+from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import MetierError, UsageError
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 from metier.runtime.opened_host import open_host
-from metier.skills.activation import SkillRoots, build_roots, find_packages
+from metier.skills.activation import SkillRoots, build_roots, get_packages
 from metier.skills.install.lock import FILE_NAME, LockedSkill, load_lock, parse_locked_source
 from metier.skills.install.offers import CollectionFound, Offer, find_collection, pick_offers
 from metier.skills.install.operations import Installer, Outcome, ServedSkill
 from metier.skills.install.registry import RegistryEntry
 from metier.skills.layout import MEGABYTE, InstallLimits
-from metier.skills.needs import ABSENT, Lack, SkillNeeds, find_needs
+from metier.skills.needs import ABSENT, Lack, SkillNeeds, list_needs
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
-from metier.skills.trust.workspace_trust import find_trust
+from metier.skills.trust.workspace_trust import get_trust
 from metier.telemetry.excerpt import one_line
 
 LIMITS = InstallLimits()
@@ -39,15 +39,15 @@ LIMITS = InstallLimits()
 
 def open_roots() -> SkillRoots:
     home, workspace = home_folder(), current_workspace()
-    trust = find_trust(workspace, home=home, environ=os.environ)
-    return build_roots(home=home, workspace=workspace, bundled=find_bundled_folder(), trust=trust)
+    trust = get_trust(workspace, home=home, environ=os.environ)
+    return build_roots(home=home, workspace=workspace, bundled=get_bundled_folder(), trust=trust)
 
 
 def open_installer(max_files: int = LIMITS.max_files, max_megabytes: int = LIMITS.max_bytes // MEGABYTE) -> Installer:
     roots = open_roots()
     size = max_megabytes * MEGABYTE
     limits = InstallLimits(max_files=max_files, max_bytes=size, max_file_bytes=min(size, LIMITS.max_file_bytes))
-    bundled = [package for package in find_packages(roots).packages if package.source == "bundled"]
+    bundled = [package for package in get_packages(roots).packages if package.source == "bundled"]
     taken = frozenset(canonical_name(package.definition.name) for package in bundled)
     return Installer(home=roots.home, limits=limits, taken=taken, fetch_served=_fetch_served)
 
@@ -80,7 +80,7 @@ def find_indexed(name: str, installer: Installer) -> Offer | None:
 
     Raises `UsageError` where it is a name and no index has it.
     """
-    if not _NAME.fullmatch(name) or Path(name).is_dir() or not _find_addresses():
+    if not _NAME.fullmatch(name) or Path(name).is_dir() or not _list_addresses():
         return None
     offers = list(_list_all(installer))
     found = next((offer for offer in offers if canonical_name(offer.name) == canonical_name(name)), None)
@@ -111,7 +111,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search skill indexes."""
-    if not _find_addresses():
+    if not _list_addresses():
         raise UsageError("No skill index configured", hint=_SETTING)
     found = search_indexes(" ".join(words), open_installer(), count=count)
     if as_json:
@@ -124,13 +124,13 @@ def search(
         warn_line("No matching skills in the indexes")
 
 
-def _find_addresses() -> Sequence[str]:
+def _list_addresses() -> Sequence[str]:
     return current_settings(None, {}).settings.skills.indexes
 
 
 def _list_all(installer: Installer) -> Iterator[Offer]:
     """Those of every index that can be read; an index or an entry that cannot be used is reported and skipped."""
-    for address in _find_addresses():
+    for address in _list_addresses():
         try:
             reading = anyio.run(installer.read_index, parse_source(address, allow_file=True))
         except MetierError as error:
@@ -238,16 +238,16 @@ class _Adding(Struct, frozen=True):
     def add_needed(self) -> None:
         """What the added skills name and is not here, from the same collection; and what these need in turn."""
         offered: set[str] = set()
-        while missing := self._find_missing(offered):
+        while missing := self._list_missing(offered):
             offered |= {canonical_name(lack.name) for lack, _ in missing}
             for lack, outcome in missing:
                 self._offer_needed(lack, outcome)
 
-    def _find_missing(self, offered: set[str]) -> list[tuple[Lack, Outcome]]:
+    def _list_missing(self, offered: set[str]) -> list[tuple[Lack, Outcome]]:
         # Whether a skill is enabled is a matter of each workspace; here those that are trusted count as enabled.
-        needs = SkillNeeds(lambda: find_packages(open_roots()), "all")
+        needs = SkillNeeds(lambda: get_packages(open_roots()), "all")
         added = [outcome for outcome in self.outcomes if outcome.status != "declined"]
-        named = [(name, outcome) for outcome in added for name in find_needs(outcome.proposal.definition)]
+        named = [(name, outcome) for outcome in added for name in list_needs(outcome.proposal.definition)]
         found = {canonical_name(name): (name, outcome) for name, outcome in named}
         lacks = [(needs.find_lack(name), outcome) for key, (name, outcome) in found.items() if key not in offered]
         return [(lack, outcome) for lack, outcome in lacks if lack is not None]

@@ -16,7 +16,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.catalog import CatalogSkill
 from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.skill import SkillDefinition, load_skill
-from metier.skills.activation import find_packages
+from metier.skills.activation import get_packages
 from metier.skills.needs import SkillNeeds, describe_lacks
 
 _FOREIGN = "user"
@@ -35,7 +35,7 @@ def contracts(skills_dir: SkillsDir = None, with_all: AllSkills = False, as_json
     """
     places = open_places(skills_dir)
     catalog = open_catalog(places) if with_all else open_active_catalog(places)
-    needs = SkillNeeds(lambda: find_packages(places.roots), places.selection)
+    needs = SkillNeeds(lambda: get_packages(places.roots), places.selection)
     found = [row for skill in catalog.skills if (row := _read(skill, needs)) is not None]
     if as_json:
         write_json([_as_json(skill, reading) for skill, reading in found])
@@ -82,10 +82,10 @@ def _read(found: CatalogSkill, needs: SkillNeeds) -> tuple[SkillDefinition, Cont
     if skill is None or not (has_contract(skill) or is_capability(skill)):
         return None
     reading = read_contract(skill, strict=found.source.kind != _FOREIGN)
-    return skill, ContractReading(reading.contract, (*reading.problems, *_find_missing(skill, needs)))
+    return skill, ContractReading(reading.contract, (*reading.problems, *_list_missing(skill, needs)))
 
 
-def _find_missing(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
+def _list_missing(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
     """What is missing is no fault of the contract."""
     return [replace(problem, severity="warning") for problem in describe_lacks(skill, needs)]
 

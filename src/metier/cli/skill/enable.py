@@ -16,7 +16,7 @@ from metier.definitions.nearest import hint_nearest
 from metier.errors import SkillNotFound, UsageError
 from metier.settings.environment import variables_of
 from metier.settings.load import load_settings
-from metier.skills.activation import OPT_IN, Selection, find_packages, parse_selection
+from metier.skills.activation import OPT_IN, Selection, get_packages, parse_selection
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 
@@ -56,7 +56,7 @@ def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> Non
     kept = _read_enabled()
     if isinstance(kept, str):
         # `all` without one of them is a list.
-        packages = [package for package in find_packages(places.roots).packages if package.source in OPT_IN]
+        packages = [package for package in get_packages(places.roots).packages if package.source in OPT_IN]
         enabled = [] if kept == "none" else [canonical_name(package.definition.name) for package in packages]
     else:
         enabled = [canonical_name(name) for name in kept]
@@ -89,20 +89,20 @@ def _tell(change: Change, *, as_json: bool) -> None:
 
 
 def _get_package(name: str, places: SkillPlaces) -> SkillPackage:
-    package = find_packages(places.roots).find(name)
+    package = get_packages(places.roots).find(name)
     if package is None:
         raise _not_found(name, places)
     return package
 
 
 def _refuse_unknown(name: str, places: SkillPlaces, enabled: Sequence[str]) -> None:
-    known = {canonical_name(package.definition.name) for package in find_packages(places.roots).packages}
+    known = {canonical_name(package.definition.name) for package in get_packages(places.roots).packages}
     if name not in known and name not in enabled:
         raise _not_found(name, places)
 
 
 def _not_found(name: str, places: SkillPlaces) -> SkillNotFound:
-    known = {canonical_name(package.definition.name) for package in find_packages(places.roots).packages}
+    known = {canonical_name(package.definition.name) for package in get_packages(places.roots).packages}
     hint = (
         hint_nearest(canonical_name(name), known)
         or "Run `agent skills` to list them, or `agent skills add` to install one"

@@ -97,7 +97,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show a skill's declarations, files and problems without running code."""
-    reading = _find_reading(name, skills_dir)
+    reading = _get_reading(name, skills_dir)
     skill = reading.skill
     if skill is None:
         raise SkillError(f"Skill {name!r} cannot be read", hint=first_reason(reading))
@@ -128,7 +128,7 @@ def _write_source(
             )
 
 
-def _find_reading(name: str, skills_dir: Path | None) -> SkillReading:
+def _get_reading(name: str, skills_dir: Path | None) -> SkillReading:
     folder = find_named_folder(name)
     if folder is not None:
         return load_skill(folder)

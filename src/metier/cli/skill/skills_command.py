@@ -26,7 +26,7 @@ from metier.definitions.skills.skill import (
     parse_once,
     render_available_skills,
 )
-from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, find_skill_file, misnamed, read_skill_file
+from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, get_skill_file, misnamed, read_skill_file
 from metier.definitions.skills.sources import is_own_folder
 from metier.definitions.skills.versions import find_version_problem
 from metier.errors import SkillError, UsageError
@@ -64,7 +64,7 @@ def _judge(path: Path, *, strict: bool) -> Iterator[Verdict]:
     if not path.is_dir():
         yield Verdict(str(path), _read(path, strict=strict))
         return
-    found = find_skill_file(path)
+    found = get_skill_file(path)
     is_skill = not isinstance(found, Problem)
     # Below a skill, what lies in its own parts is material, e.g. a template; in a collection every file counts.
     walk = Walk(path, FILE_NAME, everywhere=not is_skill)

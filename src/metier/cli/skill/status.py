@@ -29,7 +29,7 @@ from metier.skills.activation import (
     Selection,
     SkillRoots,
     find_package,
-    find_packages,
+    get_packages,
 )
 from metier.skills.capabilities_report import build_report
 from metier.skills.install.placement import find_registry
@@ -55,7 +55,7 @@ async def open_skill_confinement(places: SkillPlaces) -> Confinement:
 def get_package(roots: SkillRoots, name: str) -> SkillPackage:
     """The package of that name; an installed one before a bundled or workspace one."""
     check_skill_id(name)
-    found = find_packages(roots)
+    found = get_packages(roots)
     order = ("installed", "user", "bundled", "workspace", "directory")
     package = find_package(sorted(found.packages, key=lambda package: order.index(package.source)), name)
     if package is None:
@@ -66,7 +66,7 @@ def get_package(roots: SkillRoots, name: str) -> SkillPackage:
 def get_winner(roots: SkillRoots, name: str) -> SkillPackage:
     """The skill of that name that a run would use: precedence decides, as in `agent check`."""
     check_skill_id(name)
-    found = find_packages(roots)
+    found = get_packages(roots)
     package = found.find(name)
     if package is None:
         raise _not_found(found, name)
@@ -263,7 +263,7 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     definition = package.definition
     is_active = any(package is active for active in scene.listing.activation.packages)
     trusted = is_trusted(package)
-    note = _find_note(package, scene, is_active=is_active, trusted=trusted)
+    note = _get_note(package, scene, is_active=is_active, trusted=trusted)
     # A package that the selection names and the activation leaves out; one that another skill hides is not missed.
     is_left_out = not (is_active or trusted or _find_winner(package, scene)) and _is_named_package(
         package, scene.listing.places.selection
@@ -274,7 +274,7 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
         name=definition.name,
         id=definition.id if "/" in definition.id else definition.name,
         active=is_active,
-        reason="; ".join(_find_failures(package, scene, is_active=is_active)),
+        reason="; ".join(_list_failures(package, scene, is_active=is_active)),
         note=note,
         is_distrusted=is_left_out,
         scripts=len(discover_scripts(definition)),
@@ -288,14 +288,14 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     )
 
 
-def _find_failures(package: SkillPackage, scene: _Scene, *, is_active: bool) -> Iterator[str]:
+def _list_failures(package: SkillPackage, scene: _Scene, *, is_active: bool) -> Iterator[str]:
     yield from (problem.message for problem in report_missing_scripts(package.definition))
     for failure in scene.toolsets.failures if is_active else ():
         if failure.package is package:
             yield f"toolset {failure.toolset!r}: {failure.message}" if failure.toolset else failure.message
 
 
-def _find_note(package: SkillPackage, scene: _Scene, *, is_active: bool, trusted: bool) -> str:
+def _get_note(package: SkillPackage, scene: _Scene, *, is_active: bool, trusted: bool) -> str:
     if not is_active and (winner := _find_winner(package, scene)):
         return f"overridden by the skill from {winner.source}"
     return "" if trusted else render_trust(is_trusted=False, was_trusted=package.trusted_digest is not None)
@@ -422,7 +422,7 @@ def _as_package(row: Row) -> Row:
 
 def _explain(row: Row, status: SkillStatus | None, places: SkillPlaces) -> Row:
     is_whole = row["active"] and not (status is not None and status.active and status.reason)
-    why, command = ("", "") if is_whole else _find_reason(row, status, places)
+    why, command = ("", "") if is_whole else _get_reason(row, status, places)
     return {**row, "why": why, "to_use": command}
 
 
@@ -431,7 +431,7 @@ def _mark_unregistered(row: Row, damage: Problem) -> Row:
     return {**row, "active": False, "why": damage.message, "to_use": ""}
 
 
-def _find_reason(row: Row, status: SkillStatus | None, places: SkillPlaces) -> tuple[str, str]:
+def _get_reason(row: Row, status: SkillStatus | None, places: SkillPlaces) -> tuple[str, str]:
     name = str(row["name_canonical"])
     if status is not None and status.reason:
         return f"cannot be loaded: {status.reason}", f"agent skills show {name}"

@@ -33,7 +33,7 @@ from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.errors import SkillError, SkillNotTrusted, ToolFailed
 from metier.evals.format.cases import ScriptCase
 from metier.evals.format.eval_files import read_evals
-from metier.skills.activation import find_packages
+from metier.skills.activation import get_packages
 from metier.skills.capabilities_report import build_report
 from metier.skills.options import SkillsOptions
 from metier.skills.package import SkillPackage, list_files
@@ -405,7 +405,7 @@ def _find_package(name: str, places: SkillPlaces) -> SkillPackage:
     if folder is None:
         return get_winner(places.roots, name)
     # What is installed stays as trusted as it is, however it is named.
-    known = [package for package in find_packages(places.roots).packages if package.folder.resolve() == folder]
+    known = [package for package in get_packages(places.roots).packages if package.folder.resolve() == folder]
     if known:
         return known[0]
     reading = load_skill(folder)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_cache import find_cache_folder
+from metier.definitions.skills.catalog_cache import get_cache_folder
 from metier.definitions.skills.catalog_reading import load_catalog
-from metier.definitions.skills.skill_file import FILE_NAME, find_skill_file
-from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, find_bundled_folder
+from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
+from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, get_bundled_folder
 from metier.errors import UsageError
 from metier.settings.model import Settings
 from metier.skills.activation import (
@@ -22,7 +22,7 @@ from metier.skills.activation import (
     SkillRoots,
     activate,
     build_roots,
-    find_packages,
+    get_packages,
     parse_selection,
 )
 from metier.skills.install.placement import find_registry
@@ -50,8 +50,8 @@ def open_places(skills_dir: Path | None) -> SkillPlaces:
         roots=build_roots(
             home=home_folder(),
             workspace=current_workspace(),
-            bundled=find_bundled_folder(),
-            directories=(_find_directory(skills_dir, settings),),
+            bundled=get_bundled_folder(),
+            directories=(_get_directory(skills_dir, settings),),
             trust=replace(loaded.trust, is_directory_named=loaded.trust.is_directory_named or skills_dir is not None),
         ),
         selection=parse_selection(enabled if isinstance(enabled, str) else ",".join(enabled)),
@@ -73,7 +73,7 @@ class SkillListing(Struct, frozen=True, kw_only=True):
 
 def scan_skills(places: SkillPlaces) -> SkillListing:
     """Read every skill that could be used here, once."""
-    found = find_packages(places.roots)
+    found = get_packages(places.roots)
     registry, damage = find_registry(places.roots.home)
     return SkillListing(
         places=places,
@@ -93,7 +93,7 @@ def open_catalog(places: SkillPlaces) -> Catalog:
 
 def open_active_catalog(places: SkillPlaces) -> Catalog:
     """The skills that a run would have: those of the project, and of the packages the enabled ones."""
-    packages = find_packages(replace(places.roots, workspace=(), directories=()))
+    packages = get_packages(replace(places.roots, workspace=(), directories=()))
     return keep_active(open_catalog(places), activate(packages, places.selection), places)
 
 
@@ -121,14 +121,14 @@ def find_named_folder(name: str) -> Path | None:
     if os.sep not in name and name not in (".", "..") and path.name != FILE_NAME:
         return None
     is_surely = path.is_absolute() or name.startswith(".")
-    return folder if is_surely or not isinstance(find_skill_file(folder), Problem) else None
+    return folder if is_surely or not isinstance(get_skill_file(folder), Problem) else None
 
 
 def cache_folder() -> Path:
-    return find_cache_folder(os.environ, home=home_folder())
+    return get_cache_folder(os.environ, home=home_folder())
 
 
-def _find_directory(skills_dir: Path | None, settings: Settings) -> Path:
+def _get_directory(skills_dir: Path | None, settings: Settings) -> Path:
     """What the flag names must be there; what the settings name may be missing."""
     if skills_dir is None:
         return current_workspace() / settings.skills.dir

@@ -35,7 +35,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.task import TaskDefinition
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
-from metier.runtime.checks.validation import find_all_problems
+from metier.runtime.checks.validation import get_all_problems
 from metier.runtime.child_runs import request_task
 from metier.runtime.documents import task_as_json
 from metier.runtime.workspace.agents import choose_built_in
@@ -146,7 +146,7 @@ def validate(
     if task and not found:
         get_task(place, task)
     wanted = {each.id for each in found}
-    problems = {task_id: said for task_id, said in find_all_problems(place, "task").items() if task_id in wanted}
+    problems = {task_id: said for task_id, said in get_all_problems(place, "task").items() if task_id in wanted}
     if as_json:
         write_json(
             [

@@ -43,10 +43,10 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
         warn_line("No tasks; create one in '.agent/tasks/<id>/TASK.md'")
         return 0
     # Checking a task looks at all that it names: agents, skills, tools and rules.
-    from metier.runtime.checks.validation import find_all_problems
+    from metier.runtime.checks.validation import get_all_problems
 
     found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in tasks]
-    problems = find_all_problems(place, "task")
+    problems = get_all_problems(place, "task")
     broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
     if as_json:
         write_json(

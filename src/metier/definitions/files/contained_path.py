@@ -308,7 +308,7 @@ def is_contained(path: str, *, base: str) -> bool:
 
 
 def _open(root: int, file: Path, within: Path) -> Opened:
-    opener = _find_opener()
+    opener = _get_opener()
     base, path = f"{within}/", str(file)
     # Nearly always the one is written as the beginning of the other; a catalog asks this thousands of times.
     relative = path[len(base) :] if path.startswith(base) else os.path.relpath(path, within)
@@ -332,7 +332,7 @@ def _refuse(error: ToolFailed, file: Path, within: Path) -> OSError:
 
 
 @cache
-def _find_opener() -> Opener:
+def _get_opener() -> Opener:
     chosen = choose_opener()
     return read_by_kernel if chosen is open_by_kernel else chosen
 

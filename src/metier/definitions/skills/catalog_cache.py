@@ -31,7 +31,7 @@ def digest_content(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def find_cache_folder(environment: Mapping[str, str], *, home: Path) -> Path:
+def get_cache_folder(environment: Mapping[str, str], *, home: Path) -> Path:
     base = environment.get("XDG_CACHE_HOME", "")
     # Not platformdirs: it reads only the environment of this process, and on macOS it names `~/Library`.
     # The XDG rules say: a relative path there is to be ignored.

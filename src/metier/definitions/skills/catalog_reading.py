@@ -11,7 +11,7 @@ from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import CatalogCache, Payload, digest_content, stamp_of
 from metier.definitions.skills.kept_catalog import KeptCatalog, Seen
-from metier.definitions.skills.naming import find_shared_names
+from metier.definitions.skills.naming import list_shared_names
 from metier.definitions.skills.skill import SkillDefinition, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
 from metier.definitions.skills.sources import SkillSource
@@ -128,7 +128,7 @@ class _Collector:
 
     def build(self) -> Catalog:
         kinds = {skill.source.kind for skill in self._added}
-        shared = {kind: find_shared_names(s for s in self._added if s.source.kind == kind) for kind in kinds}
+        shared = {kind: list_shared_names(s for s in self._added if s.source.kind == kind) for kind in kinds}
         for skill in self._added:
             self._give_name(replace(skill, name=skill.id) if skill.canonical in shared[skill.source.kind] else skill)
         by_name = {name: self._by_name[name] for name in sorted(self._by_name)}

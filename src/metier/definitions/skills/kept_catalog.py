@@ -62,7 +62,7 @@ class KeptCatalog:
     def __init__(self, folder: Path, sources: Sequence[SkillSource]) -> None:
         self._files = KeptFiles(folder, "catalog", FORMAT, FILES_KEPT)
         self._sources = sources
-        self._key = _find_key(sources)
+        self._key = _get_key(sources)
 
     def load(self) -> Catalog | None:
         """The catalog, where nothing that it was read from has changed."""
@@ -106,7 +106,7 @@ class KeptCatalog:
         )
 
 
-def _find_key(sources: Sequence[SkillSource]) -> str:
+def _get_key(sources: Sequence[SkillSource]) -> str:
     """The places that are looked at, where they really are now, and which of them are not there."""
     places = [
         (

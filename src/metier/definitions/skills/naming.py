@@ -34,7 +34,7 @@ def find_called[T: NamedSkill](skills: Iterable[T], name: str) -> T | None:
     return found
 
 
-def find_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
+def list_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
     """The canonical names that skills with different IDs have: each of these is called by its ID."""
     ids: dict[str, set[str]] = defaultdict(set)
     for skill in skills:

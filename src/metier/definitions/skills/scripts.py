@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from metier.definitions.names import canonical_script_name
 from metier.definitions.problems import Problem
-from metier.definitions.skills.skill import SkillDefinition, find_field_line
+from metier.definitions.skills.skill import SkillDefinition, get_field_line
 from metier.definitions.text.headings import first_paragraph, parse_sections
 from metier.errors import InvalidName
 
@@ -79,7 +79,7 @@ def _read_reference(path: Path, root: Path) -> ReferenceFile:
     return ReferenceFile(path=name, title=" ".join(title.split())[:MAX_TITLE_CHARACTERS], bytes=size)
 
 
-def find_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
+def list_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
     """The listed scripts that are not there, as they are listed."""
     there = {script.name for script in discover_scripts(skill)} if skill.scripts else set[str]()
     return tuple(listed for listed in skill.scripts or () if f"{listed.lower().removesuffix('.py')}.py" not in there)
@@ -87,7 +87,7 @@ def find_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
 
 def report_missing_scripts(skill: SkillDefinition) -> tuple[Problem, ...]:
     """An error for each listed script that is not there: a run does not load such a skill."""
-    missing = find_missing_scripts(skill)
+    missing = list_missing_scripts(skill)
     if missing and not (skill.folder / FOLDER).is_dir():
         return (_describe_missing(skill, f"The folder {FOLDER!r} is missing", missing[0]),)
     return tuple(_describe_missing(skill, f"The listed script {name!r} is missing", name) for name in missing)
@@ -99,7 +99,7 @@ def _describe_missing(skill: SkillDefinition, message: str, script: str) -> Prob
         code="missing_script",
         message=message,
         file=str(skill.file),
-        line=find_field_line(skill, "scripts"),
+        line=get_field_line(skill, "scripts"),
         hint=f"Add '{FOLDER}/{script.removesuffix('.py')}.py', or remove it from 'scripts'",
         subject=skill.name,
     )

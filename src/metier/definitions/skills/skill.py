@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import Reference, read_references
-from metier.definitions.skills.skill_file import MAX_FILE_BYTES, find_skill_file, find_stored_link, read_skill_file
+from metier.definitions.skills.skill_file import MAX_FILE_BYTES, find_stored_link, get_skill_file, read_skill_file
 from metier.definitions.skills.skill_rules import (
     CONTRACT_FIELDS,
     OWN_FIELDS,
@@ -116,7 +116,7 @@ def load_skill(
     A skill of the workspace's `own` must have valid front matter with a description. No link leads out of `within`, or
     of the folder itself.
     """
-    found = find_skill_file(folder, strict=strict)
+    found = get_skill_file(folder, strict=strict)
     if isinstance(found, Problem):
         return SkillReading(None, (found,))
     data = read_skill_file(found.path, limit=MAX_FILE_BYTES, within=within or folder)
@@ -167,7 +167,7 @@ def parse_once(
     )
 
 
-def find_field_line(skill: SkillDefinition, key: str) -> int:
+def get_field_line(skill: SkillDefinition, key: str) -> int:
     """The line of a field in the front matter of a skill, at the top or below `metadata`."""
     root = read_front_matter(skill.data).mapping or _NO_ENTRIES
     entry, metadata = root.find(key), root.find("metadata")

@@ -20,7 +20,7 @@ class FoundFile(Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
 
-def find_skill_file(folder: Path, *, strict: bool = False) -> FoundFile | Problem:
+def get_skill_file(folder: Path, *, strict: bool = False) -> FoundFile | Problem:
     """`SKILL.md`, else the same word in another case, with a warning; in strict reading that is an error."""
     exact = folder / FILE_NAME
     if exact.is_file():

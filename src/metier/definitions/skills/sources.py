@@ -43,7 +43,7 @@ def is_own_folder(folder: Path, workspace: Path) -> bool:
     return folder.is_relative_to(workspace) and folder not in shared
 
 
-def find_bundled_folder() -> Path:
+def get_bundled_folder() -> Path:
     """Where the skills lie that come with Metier."""
     return Path(version.__file__).parent / "bundled"
 
@@ -61,7 +61,7 @@ def build_search_path(
     sources = (
         *asked,
         *(SkillSource("workspace", folder, workspace) for folder in own),
-        SkillSource("bundled", bundled or find_bundled_folder()),
+        SkillSource("bundled", bundled or get_bundled_folder()),
         *(SkillSource("user", folder) for folder in users),
     )
     return tuple(sorted(sources, key=lambda source: PRECEDENCE.index(source.kind)))

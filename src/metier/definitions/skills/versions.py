@@ -3,7 +3,7 @@
 from packaging.version import InvalidVersion, Version
 
 from metier.definitions.problems import Problem
-from metier.definitions.skills.skill import SkillDefinition, find_field_line
+from metier.definitions.skills.skill import SkillDefinition, get_field_line
 from metier.version import __version__
 
 
@@ -14,13 +14,13 @@ def find_version_problem(skill: SkillDefinition) -> Problem | None:
         ("max_agent_base_version", skill.max_agent_base_version),
     )
     for key, bound in bounds:
-        if bound and (fault := _find_fault(skill.name, bound, is_minimum=key.startswith("min"))):
-            line = find_field_line(skill, key)
+        if bound and (fault := _get_fault(skill.name, bound, is_minimum=key.startswith("min"))):
+            line = get_field_line(skill, key)
             return Problem(severity="error", code="needs_version", message=fault, file=str(skill.file), line=line)
     return None
 
 
-def _find_fault(name: str, bound: str, *, is_minimum: bool) -> str:
+def _get_fault(name: str, bound: str, *, is_minimum: bool) -> str:
     try:
         wanted, own = Version(bound), Version(__version__)
     except InvalidVersion:

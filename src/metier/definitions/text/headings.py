@@ -55,7 +55,7 @@ class _Heading(Struct, frozen=True):
 
 def parse_sections(body: str, *, first_line: int = 1) -> tuple[Section, ...]:
     """The sections of the top level, each with its own below it."""
-    return _TreeBuilder(_split_lines(body), list(_find_headings(body)), first_line).build()
+    return _TreeBuilder(_split_lines(body), list(_list_headings(body)), first_line).build()
 
 
 def walk_sections(sections: tuple[Section, ...]) -> Iterator[Section]:
@@ -95,7 +95,7 @@ def _split_lines(body: str) -> list[str]:
     return list(io.StringIO(body, newline=""))
 
 
-def _find_headings(body: str) -> Iterator[_Heading]:
+def _list_headings(body: str) -> Iterator[_Heading]:
     for before, token in itertools.pairwise(_BLOCKS.parse(body)):
         # Deeper ones are in a quote or a list.
         if before.type == "heading_open" and before.level == 0 and before.map is not None:

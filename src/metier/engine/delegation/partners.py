@@ -12,7 +12,7 @@ from metier.definitions.task import TaskDefinition
 from metier.messages import ToolSpec, Value
 from metier.tools.schemas import SchemaCheck
 
-MOST_DESCRIBED = 40
+MAX_DESCRIBED = 40
 """Of more than these only the names are told."""
 DESCRIPTION_CHARACTERS = 160
 
@@ -80,27 +80,27 @@ def fill_inputs(declared: tuple[InputSpec, ...], given: dict[str, JsonValue]) ->
             continue
         value = given.get(item.name, item.default)
         filled[item.name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if problem := _find_wrong_value(item, value):
+        if problem := _get_wrong_value(item, value):
             wrong.append(f"input {item.name!r}: {problem}")
     return filled, wrong
 
 
-def _find_wrong_value(item: InputSpec, value: JsonValue) -> str:
+def _get_wrong_value(item: InputSpec, value: JsonValue) -> str:
     """A text stands for what it spells where the schema wants something else than text."""
     if item.value_schema is None:
         return ""
     check = SchemaCheck(item.name, item.value_schema)
-    problem = check.find_error(value)
+    problem = check.get_error(value)
     if not problem or not isinstance(value, str):
         return problem
     try:
-        return check.find_error(json.loads(value))
+        return check.get_error(json.loads(value))
     except (ValueError, RecursionError):
         return problem
 
 
 def _describe(partner: Partner, index: int) -> str:
-    if index >= MOST_DESCRIBED:
+    if index >= MAX_DESCRIBED:
         return f"- {partner.id}"
     said = " ".join(partner.description.split())[:DESCRIPTION_CHARACTERS]
     inputs = ", ".join(item.name if item.default is None else f"{item.name}?" for item in partner.inputs)

@@ -11,7 +11,7 @@ from metier.approval.judge import name_call
 from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
-from metier.engine.execution.judged_paths import find_leads, find_question, render_leads
+from metier.engine.execution.judged_paths import get_leads, get_question, render_leads
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.engine.state.steps import Step
@@ -60,7 +60,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
     )
     await services.store.put_approval(log.lease, row)
     preview = await services.tools.preview(name, arguments, _context(step, log, services))
-    leads = await find_leads(step, services)
+    leads = await get_leads(step, services)
     shown = render_leads(leads) + (preview.text if preview else "")
     tool = services.tools.find(name)
     return ApprovalAsked(
@@ -81,7 +81,7 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
 async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:
     """Ask where a step is no longer what was approved, or leads to what the rules ask about; False when none does."""
     for step in (log.state.step(step_id) for step_id in action.step_ids):
-        reason = await find_question(step, log.state, services)
+        reason = await get_question(step, log.state, services)
         if step.phase == "approved" and await _is_stale(step, log, services):
             reason = "A file that it changes or runs was changed since"
         if reason:

@@ -79,7 +79,7 @@ async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
 
 
 async def await_child(log: RunLog) -> None:
-    open_steps = find_open_delegations(log.state)
+    open_steps = list_open_delegations(log.state)
     await log.record(wait_for(*(request.child_run_id for _, request in open_steps)), durable=True)
 
 
@@ -91,12 +91,12 @@ async def record_children_end(log: RunLog, services: Services, children: Sequenc
     """The results of the other runs become those of the steps, in one write with what they cost.
 
     They are written in the order in which they were asked for, whichever ended first: the journal of a run says the
-    same each time. `children` are those of `find_open_delegations`, in its order.
+    same each time. `children` are those of `list_open_delegations`, in its order.
     """
     disabled = tuple(sorted(services.read_access()))
     ends = ", ".join(f"Run {child.run_id} is {child.status}" for child in children)
     resumed = RunResumed(reason=ends, driver=log.lease.owner, disabled_tools=disabled)
-    pairs = list(zip(find_open_delegations(log.state), children, strict=True))
+    pairs = list(zip(list_open_delegations(log.state), children, strict=True))
     # All ends, then all results: what follows a result, such as a hook, comes when the last one is there.
     ended = [_build_end(request, child) for (_, request), child in pairs]
     finished = [
@@ -132,7 +132,7 @@ async def _build_result_entry(step: Step, child: RunState, *, state: RunState, s
     return finished.model_copy(update={"counts_as_failure": True}) if state.plan and not result.ok else finished
 
 
-def find_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
+def list_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
     """The steps that other runs work on now, each with its run, in the order in which they were asked for."""
     return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 

@@ -53,13 +53,13 @@ async def add_changes(finished: StepFinished, step: Step, services: Services) ->
     if not isinstance(before, dict) or services.snapshots is None:
         return finished
     try:
-        changes = await find_changes(before, services.snapshots, store=services.store, workspace=services.workspace)
+        changes = await list_changes(before, services.snapshots, store=services.store, workspace=services.workspace)
     except (Unavailable, OSError, ToolFailed) as error:
         return finished.model_copy(update={"changes_unknown": _describe(error)})
     return finished.model_copy(update={"changes": tuple(changes), "changes_unknown": str(before.get(UNKNOWN, ""))})
 
 
-async def find_changes(
+async def list_changes(
     before: Mapping[str, JsonValue], snapshots: WorkspaceSnapshots, *, store: Store, workspace: Path
 ) -> list[FileChange]:
     """What differs now from what an intent noted. Raises `Unavailable`, `OSError`, `ToolFailed`."""
@@ -93,7 +93,7 @@ async def _note_file(path: str, services: Services) -> JsonValue:
         return None
     workspace = services.workspace
     try:
-        real = await run_sync(_find_real_name, workspace, path)
+        real = await run_sync(_get_real_name, workspace, path)
         found = await keep(await run_sync(look_at, workspace, real), services.store)
     except (OSError, ToolFailed) as error:
         return {UNKNOWN: _describe(error)}
@@ -107,13 +107,13 @@ async def _save_buffer(path: str, services: Services) -> None:
     if held is None:
         return
     with suppress(OSError, ToolFailed):  # then the tool says what is wrong with it
-        real = await run_sync(_find_real_name, services.workspace, path)
+        real = await run_sync(_get_real_name, services.workspace, path)
         found = await run_sync(look_at, services.workspace, real)
         if is_unsaved(held, found.data if found is not None else None):
             await services.buffers.save(file, held)
 
 
-def _find_real_name(workspace: Path, path: str) -> str:
+def _get_real_name(workspace: Path, path: str) -> str:
     return os.path.relpath(os.path.realpath(workspace / path), os.path.realpath(workspace))
 
 

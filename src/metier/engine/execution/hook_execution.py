@@ -15,7 +15,7 @@ from metier.engine.entries.step import FileChange, HookOutcome, HooksRan
 from metier.engine.execution.file_changes import keep
 from metier.engine.journal import RunLog
 from metier.engine.services import Services
-from metier.engine.state.due_hooks import find_notification, list_due
+from metier.engine.state.due_hooks import get_notification, list_due
 from metier.engine.state.run_state import RunState
 from metier.errors import ToolFailed
 from metier.telemetry.jsonl import FILE_NAME
@@ -33,7 +33,7 @@ from metier.tools.hooks.protocol import (
 )
 
 _STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
-_MOST_FILES = 20
+_MAX_FILES = 20
 """Of a step that changed more, what hooks did to them afterwards is told as a conflict."""
 _FAILED_CLOSED = frozenset({"changed"})
 """A file of the hook is not the one that the run began with: what it would say is not what the user wrote."""
@@ -42,7 +42,7 @@ _FAILED_CLOSED = frozenset({"changed"})
 async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None:
     """One after the other, in the order in which they are written: each sees the call as those before it left it."""
     due = list_due(log.state, action)
-    arguments = _find_arguments(log.state, action)
+    arguments = _get_arguments(log.state, action)
     ran = HooksRan(event=action.event, step_id=action.step_id)
     for hook in due:
         data = build_input(_build_moment(action, log.state, services, arguments=arguments))
@@ -64,7 +64,7 @@ async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> Ho
     if finished is None or services.snapshots is None:
         return ran
     changes: list[FileChange] = []
-    for before in finished.changes[:_MOST_FILES]:
+    for before in finished.changes[:_MAX_FILES]:
         with suppress(OSError, ToolFailed):
             after = await keep(await run_sync(look_at, services.workspace, before.path), services.store)
             if not are_same(before.after, after):
@@ -109,7 +109,7 @@ def _close(hook: HookCommand, result: HookRun) -> HookAnswer:
     return HookAnswer()
 
 
-def _find_arguments(state: RunState, action: a.RunHooks) -> Mapping[str, JsonValue]:
+def _get_arguments(state: RunState, action: a.RunHooks) -> Mapping[str, JsonValue]:
     return name_call(state.step(action.step_id).action)[1] if action.step_id else {}
 
 
@@ -139,7 +139,7 @@ def _build_fields(
             return {"prompt": state.started.task}
         case "Notification":
             reason = state.pause.reason if state.pause is not None else ""
-            return {"message": reason, "notification_type": find_notification(state), "title": "agent"}
+            return {"message": reason, "notification_type": get_notification(state), "title": "agent"}
         case "PreCompact":
             return {"trigger": "auto", "custom_instructions": ""}
         case "Stop":

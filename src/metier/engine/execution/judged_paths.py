@@ -68,19 +68,19 @@ def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
     )
 
 
-async def find_leads(step: Step, services: Services) -> dict[str, str]:
+async def get_leads(step: Step, services: Services) -> dict[str, str]:
     """By argument, where a step leads that is elsewhere than it says."""
-    return await find_call_leads(*name_call(step.action), tools=services.tools, root=str(services.workspace))
+    return await get_call_leads(*name_call(step.action), tools=services.tools, root=str(services.workspace))
 
 
-async def find_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: Toolbox, root: str) -> dict[str, str]:
+async def get_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: Toolbox, root: str) -> dict[str, str]:
     found = await tools.locate(name, arguments)
     return {key: path for key, path in found.items() if not is_as_written(arguments.get(key), path, key=key, root=root)}
 
 
-async def find_question(step: Step, state: RunState, services: Services) -> str:
+async def get_question(step: Step, state: RunState, services: Services) -> str:
     """Why a user must be asked about where a call leads; empty when no question is needed, or it is denied anyway."""
-    leads = await find_leads(step, services)
+    leads = await get_leads(step, services)
     if step.phase == "approved" and step.asked is not None:
         is_same = set(leads.values()) <= set(step.approved_leads)
         return "" if is_same else f"It leads elsewhere now: {_list(leads)}"

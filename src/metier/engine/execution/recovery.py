@@ -23,7 +23,7 @@ from metier.engine.state.steps import Step
 from metier.store.machine import MachineIdentity
 from metier.tools.base import Probing
 from metier.tools.effects import REPEATABLE
-from metier.tools.process.spool import SpoolNote, find_identity, is_lost, read_spool, wait_until_released
+from metier.tools.process.spool import SpoolNote, get_identity, is_lost, read_spool, wait_until_released
 from metier.views.argument_line import build_line
 
 _OUT_OF_SIGHT = (
@@ -75,7 +75,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
     if is_lost(spool):
         return _Unknown("a step of this name was begun in entries that the journal has lost")
     assert step.started is not None
-    sight = judge_sight(step.started.spool, folder=find_identity(spool.parent), machine=services.machine)
+    sight = judge_sight(step.started.spool, folder=get_identity(spool.parent), machine=services.machine)
     if sight == "other folder":
         return _Unknown(_OUT_OF_SIGHT)
     if not await wait_until_released(spool):

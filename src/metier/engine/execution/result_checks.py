@@ -22,7 +22,7 @@ from metier.errors import UsageError
 from metier.tools.base import ToolContext
 from metier.tools.schemas import SchemaCheck
 
-MOST_READ_BYTES = 4 * 1024 * 1024
+MAX_READ_BYTES = 4 * 1024 * 1024
 TOLD_CHARACTERS = 400
 
 
@@ -31,7 +31,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     assert order is not None
     failures: list[str] = []
     if order.output_schema is not None:
-        failures += await find_wrong_result(action.result, order.output_schema)
+        failures += await list_wrong_result(action.result, order.output_schema)
     for criterion in order.criteria:
         wrong = await _check(criterion, log, services) if criterion.is_checkable else ""
         failures += [services.clean(f"{render_criterion(criterion)}: {wrong}")] if wrong else []
@@ -39,7 +39,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
     await log.record(ResultChecked(failures=tuple(failures), repair=can_repair))
 
 
-async def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
+async def list_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
     """What keeps a result from being what its schema says; nothing when nothing does."""
     try:
         check = SchemaCheck("output_schema", schema)
@@ -48,7 +48,7 @@ async def find_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if not await check.find_error_in_thread(text):
+        if not await check.get_error_in_thread(text):
             return []
         return [f"The result must be JSON and nothing else, by the schema {json.dumps(schema)}: {error}"]
     return [f"The result is not what its schema says: {wrong}" for wrong in await check.list_errors_in_thread(value)]
@@ -63,7 +63,7 @@ async def _check(criterion: Criterion, log: RunLog, services: Services) -> str:
 
 def _check_file(criterion: Criterion, workspace: Path) -> str:
     try:
-        data = read_contained(workspace / criterion.file, within=workspace, limit=MOST_READ_BYTES)
+        data = read_contained(workspace / criterion.file, within=workspace, limit=MAX_READ_BYTES)
     except OSError as error:
         return error.strerror or "it cannot be read"
     if not data.strip():

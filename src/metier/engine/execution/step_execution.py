@@ -18,10 +18,10 @@ from metier.approval.judge import name_call
 from metier.approval.verdict import ALLOW, Verdict
 from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
-from metier.decisions import StepStatus, TaskState, answers_in_json, describe_failure, find_owner, write_failure
+from metier.decisions import StepStatus, TaskState, answers_in_json, describe_failure, get_owner, write_failure
 from metier.definitions.files.contained_path import read_contained
 from metier.engine import actions as a
-from metier.engine.decide import find_read_denial, judge_step
+from metier.engine.decide import get_read_denial, judge_step
 from metier.engine.delegation.orders import order_call, wait_for
 from metier.engine.entries.question import InputAsked
 from metier.engine.entries.run import RunPaused
@@ -63,7 +63,7 @@ POLICY_TOOLS = frozenset({"script_run"})
 SPOOL = "spool"
 """The folder of a run in which effects leave notes of their beginning and end."""
 _OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "escalated": "escalated"}
-_MOST_ARTIFACT_BYTES = 1 << 30
+_MAX_ARTIFACT_BYTES = 1 << 30
 """A larger file that a script names is not listed among what it made."""
 
 
@@ -339,7 +339,7 @@ def build_context(
         answers=step.answers,
         artifacts=services.run_folder / "artifacts",
         clean=services.clean,
-        trace_parent=log.find_context(step.step_id),
+        trace_parent=log.get_context(step.step_id),
         base_hash=find_approved_base(step),
         paths=build_guard(step, log.state, services),
         buffers=services.buffers,
@@ -411,7 +411,7 @@ async def build_finished(
         media=await keep_media(services.store, result.media),
         spent=result.spent,
         outcome=_OUTCOMES.get(state) if not result.ok else None,
-        skill_name=str(result.meta.get("skill") or find_owner(step.action)),
+        skill_name=str(result.meta.get("skill") or get_owner(step.action)),
         diff=services.clean(diff) if isinstance(diff := result.meta.get("diff"), str) else None,
     )
 
@@ -452,7 +452,7 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
         return ToolResult(ok=False, error="No skill is in charge; call use_skill first", meta={"code": "no_skill"})
     paths = [str(path) for path in cast("list[JsonValue]", arguments.get("paths") or [])]  # checked by the schema
     skill = services.shelf.text(log.state.skill)
-    denied = {path: reason for path in paths if (reason := _find_denial(path, package, log=log, services=services))}
+    denied = {path: reason for path in paths if (reason := _get_denial(path, package, log=log, services=services))}
     disclosure = disclose_files(
         skill,
         [path for path in paths if path not in denied],
@@ -474,19 +474,19 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
     return ToolResult(ok=bool(disclosure.pieces), output="\n\n".join(told), error="\n".join(told), is_limited=True)
 
 
-def _find_denial(path: str, package: SkillPackage, *, log: RunLog, services: Services) -> str:
+def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Services) -> str:
     """Why a rule keeps a file of a skill in the workspace from being read."""
     file = package.definition.folder / path.partition("#")[0]
     names = dict.fromkeys((os.path.normpath(file), os.path.realpath(file)))
     inside = [name for name in names if Path(name).is_relative_to(services.workspace)]
-    found = (find_read_denial(services.policy, name, skill=log.state.skill) for name in inside)
+    found = (get_read_denial(services.policy, name, skill=log.state.skill) for name in inside)
     return next(filter(None, found), "")
 
 
 async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolResult:
     _, arguments = name_and_arguments(step)
     query = str(arguments.get("query", ""))
-    near = await services.shelf.find_similar(services.clean(query))
+    near = await services.shelf.get_similar(services.clean(query))
     found = rank_skills(services.shelf.index, query, count=services.skills.prefilter_top_k, similar=near.ranked)
     lines = [f"- {name}: {text}" for name, text in services.shelf.describe([hit.skill_name for hit in found])]
     return ToolResult(ok=True, output="\n".join(lines) or "No skill matches these words")
@@ -535,7 +535,7 @@ def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonVa
         file = services.workspace / str(path)
         # The script may be enclosed where the agent is not: what lies elsewhere is not looked at for it.
         with suppress(OSError):
-            data = read_contained(file, within=services.workspace, limit=_MOST_ARTIFACT_BYTES)
-            if len(data) <= _MOST_ARTIFACT_BYTES:
+            data = read_contained(file, within=services.workspace, limit=_MAX_ARTIFACT_BYTES)
+            if len(data) <= _MAX_ARTIFACT_BYTES:
                 found.append({"path": str(file), "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
     return tuple(found)

@@ -61,7 +61,7 @@ def build_plan(
         "tools": [
             _judge(spec.name, state, services) for spec in get_offer(state, services, disabled=state.disabled).tools
         ],
-        "not_loaded": [*_find_toolsets(services), *services.not_listed],
+        "not_loaded": [*_list_toolsets(services), *services.not_listed],
     }
 
 
@@ -90,7 +90,7 @@ def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonVa
     return {"skill_name": package.definition.name, **script}
 
 
-def _find_toolsets(services: Services) -> list[JsonValue]:
+def _list_toolsets(services: Services) -> list[JsonValue]:
     """Skills whose toolsets describe themselves by running, which a dry run does not do."""
     return [package.definition.name for package in services.shelf.packages.values() if package.definition.toolsets]
 

@@ -29,7 +29,7 @@ async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, .
 
 async def load_media(request: ModelRequest, store: Store, finder: MediaFinder) -> ModelRequest:
     """The request with the bytes of every picture and document in it; the same object where there is none."""
-    digests = finder.find_digests(request.messages)
+    digests = finder.list_digests(request.messages)
     if not digests:
         return request
     return replace(request, media={digest: await store.get_blob(digest) for digest in sorted(digests)})

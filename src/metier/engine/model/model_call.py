@@ -22,10 +22,10 @@ from metier.engine.model.prompt import (
     Asking,
     asks_for_json,
     build_prompt,
-    find_hidden,
     fit_request,
     get_budget,
     get_offer,
+    list_hidden,
     name_schema,
 )
 from metier.engine.services import Services
@@ -37,7 +37,7 @@ from metier.events.model import PromptBudgetComputed, PromptComposed, Structured
 from metier.messages import ModelReply, TextPart
 from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest
-from metier.providers.cost import find_price
+from metier.providers.cost import get_price
 from metier.providers.failures import CallFailed, ContextTooLong, SchemaUnsupported, ToolsUnsupported
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 from metier.providers.tool_names import own_names
@@ -124,13 +124,13 @@ async def _ask_once(
         return
     keep_reply(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
-    price = find_price(reply, asked=request.model, facts=services.facts)
+    price = get_price(reply, asked=request.model, facts=services.facts)
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
 
 
 async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn: int) -> ModelReply:
     """Once more without the schema where the server takes none: the prompt has it in words."""
-    if context := log.find_context(MODEL):
+    if context := log.get_context(MODEL):
         request = replace(request, trace_parent=context)
     try:
         return await reply_with_retries(services.provider, request, _turn(turn, log, services))
@@ -216,7 +216,7 @@ def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
     name = tool.info.name if tool is not None else called
     if name in state.disabled:
         code, message = "disabled_tool", describe_disabled(state.write_tool_name(name))
-    elif name in find_hidden(state.skill, services):
+    elif name in list_hidden(state.skill, services):
         code, message = "unlisted_tool", describe_unlisted(state.write_tool_name(name), "tools", skill=state.skill)
     text = write_failure(code, message) if state.has_current_call_rules or answers_in_json(name) else ""
     return Rejection(call_id=no.call_id, tool=no.tool, code=code, message=message, text=text)
@@ -248,7 +248,7 @@ def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decod
         rejected.append(RejectedCall(call_id=step.call_id, tool="use_skill", code="unknown_tool", message=message))
     selected = outcome.decision.selected_skill
     if selected is not None:
-        selected = _find_own_name(selected, services) if _may_select(selected, state, services) else None
+        selected = _get_own_name(selected, services) if _may_select(selected, state, services) else None
     decision = outcome.decision
     if steps != list(decision.planned_actions) or selected != decision.selected_skill:
         decision = decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
@@ -262,11 +262,11 @@ def _describe_unknown_skill(name: str, services: Services) -> str:
 
 def _name_skill(step: ActionStep, name: str, services: Services) -> ActionStep:
     """A skill that is called by its ID continues under its name, by which rules and the record know it."""
-    own = _find_own_name(name, services)
+    own = _get_own_name(name, services)
     return step if own == name else step.model_copy(update={"params": {**step.params, "skill": own}})
 
 
-def _find_own_name(name: str, services: Services) -> str:
+def _get_own_name(name: str, services: Services) -> str:
     package = services.shelf.find(name)
     is_same = package is None or canonical_name(package.definition.name) == canonical_name(name)
     return name if package is None or is_same else package.definition.name

@@ -36,7 +36,7 @@ class PastPrompt(Struct, frozen=True, kw_only=True):
         return self.hash == self.recorded_hash
 
 
-def find_turns(entries: Sequence[Entry]) -> tuple[int, ...]:
+def list_turns(entries: Sequence[Entry]) -> tuple[int, ...]:
     """The turns in which a model was asked."""
     return tuple(dict.fromkeys(entry.turn for entry in entries if isinstance(entry, ModelCallStarted)))
 
@@ -50,7 +50,7 @@ async def rebuild_prompt(run_id: str, entries: Sequence[Entry], services: Servic
         if isinstance(entry, ModelChanged):
             services = use_model(services, entry.options, provider=entry.provider)
         apply(state, entry)
-    turns = find_turns(entries)
+    turns = list_turns(entries)
     known = f"It has turns {turns[0]} to {turns[-1]}" if turns else "No model was asked in it"
     raise UsageError(f"Run {run_id!r} has no turn {turn}", hint=known)
 

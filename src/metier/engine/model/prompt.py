@@ -51,7 +51,7 @@ def asks_for_json(services: Services) -> bool:
 def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], is_json: bool | None = None) -> Offer:
     """The same object while the same tools are there. A run without skills is not offered the tools for them."""
     has_skills = bool(state.skills)
-    hidden = find_hidden(state.skill, services)
+    hidden = list_hidden(state.skill, services)
     mode = services.model.structured_output_mode
     if is_json is None:
         is_json = mode == "json"
@@ -82,7 +82,7 @@ def _list_other_names(tools: Sequence[ToolSpec], services: Services) -> dict[str
     return {**own_names(offered), **short}
 
 
-def find_hidden(skill: str, services: Services) -> frozenset[str]:
+def list_hidden(skill: str, services: Services) -> frozenset[str]:
     """The tools of the run that the skill in charge leaves out."""
     package = services.shelf.find(skill) if skill else None
     if package is None:

@@ -82,7 +82,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
         await log.record(recorded)
         return
     task = log.state.started.task
-    found = await services.shelf.find_similar(services.clean(task))
+    found = await services.shelf.get_similar(services.clean(task))
     if found.failure:
         log.emit(EmbeddingsUnavailable(reason=found.failure))
     try:

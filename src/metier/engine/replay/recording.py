@@ -134,20 +134,20 @@ def is_given(entry: Entry | None) -> bool:
 
 def compare(recorded: Entry, replayed: Entry) -> tuple[Difference, ...]:
     """Every difference that matters, as paths like `decision.planned_actions[0].params.path`."""
-    return tuple(find_differences(_dump(recorded, IGNORED), _dump(replayed, IGNORED)))
+    return tuple(list_differences(_dump(recorded, IGNORED), _dump(replayed, IGNORED)))
 
 
-def find_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -> Iterator[Difference]:
+def list_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -> Iterator[Difference]:
     """Where two JSON values are not the same, depth first."""
     if isinstance(recorded, dict) and isinstance(replayed, dict):
         for key in dict.fromkeys((*recorded, *replayed)):
             place = f"{path}.{key}" if path else key
-            yield from find_differences(recorded.get(key), replayed.get(key), place)
+            yield from list_differences(recorded.get(key), replayed.get(key), place)
     elif isinstance(recorded, list) and isinstance(replayed, list):
         for index in range(max(len(recorded), len(replayed))):
             left = recorded[index] if index < len(recorded) else None
             right = replayed[index] if index < len(replayed) else None
-            yield from find_differences(left, right, f"{path}[{index}]")
+            yield from list_differences(left, right, f"{path}[{index}]")
     elif recorded != replayed or type(recorded) is not type(replayed):
         yield Difference(path, recorded, replayed)
 

@@ -22,7 +22,7 @@ from metier.engine.entries.run import ModelChanged, RunAdopted, RunFailed, RunPa
 from metier.engine.entries.skill import RANKING_VERSION, ContextDisclosed, SkillsRanked
 from metier.engine.entries.step import HooksRan, StepFinished, StepInDoubt
 from metier.engine.entries.task import ChildRequested, ResultChecked
-from metier.engine.execution.child_execution import find_open_delegations
+from metier.engine.execution.child_execution import list_open_delegations
 from metier.engine.execution.step_execution import build_intent, record_intents
 from metier.engine.journal import RunLog
 from metier.engine.loop import drive
@@ -73,7 +73,7 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
     state = RunState(run_id)
     given = _take_over(tape, state)
     player = _Player(tape)
-    provider = _RecordedProvider(tape, _find_provider(entries))
+    provider = _RecordedProvider(tape, _get_provider(entries))
     access = partial(_read_recorded_access, tape, state)
     abilities = _RecordedAbilities(tape)
     shelf = replace(services.shelf, similarities=_RecordedSimilarities(tape))
@@ -166,7 +166,7 @@ class _Player:
             case a.Delegate():
                 await self._delegate(action, log, services)
             case a.AwaitChild():
-                await self._give_results([step for step, _ in find_open_delegations(log.state)], log)
+                await self._give_results([step for step, _ in list_open_delegations(log.state)], log)
             case a.CheckResult() | a.RunHooks():
                 await self._give_verdict(action, log)
             case _:
@@ -402,6 +402,6 @@ def _silent_writer(run_id: str, services: Services) -> EventWriter:
     return EventWriter(_Silence(), Cleaner(build_redactor()), scope=scope, clock=services.clock, ids=services.ids)
 
 
-def _find_provider(entries: Sequence[Entry]) -> str:
+def _get_provider(entries: Sequence[Entry]) -> str:
     first = entries[0] if entries else None
     return first.provider if isinstance(first, RunStarted) else ""

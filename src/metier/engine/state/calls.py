@@ -36,7 +36,7 @@ def build_memory_key(action: ActionStep) -> str:
     if name == SHELL:
         return f"{name}: {json.dumps(arguments, sort_keys=True)}"
     if name == _FETCH:
-        return f"{name}: {_find_host(str(arguments.get('url', '')))}"
+        return f"{name}: {_get_host(str(arguments.get('url', '')))}"
     if keys := _ONE_OF_MANY.get(name):
         return f"{name}: {json.dumps([arguments.get(key) for key in keys])}"
     if (running := find_running_file(arguments)) is not None:
@@ -44,7 +44,7 @@ def build_memory_key(action: ActionStep) -> str:
     return name
 
 
-def _find_host(url: str) -> str:
+def _get_host(url: str) -> str:
     """What cannot be read is remembered as it was written."""
     try:
         parsed = parse_url(url)

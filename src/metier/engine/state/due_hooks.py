@@ -29,18 +29,18 @@ def list_hooks(state: RunState, event: HookEvent, subjects: tuple[str, ...] = ("
 
 def list_due(state: RunState, action: a.RunHooks) -> tuple[HookCommand, ...]:
     """The hooks that an action runs, in the order in which they are written."""
-    return list_hooks(state, action.event, _find_subjects(state, action))
+    return list_hooks(state, action.event, _list_subjects(state, action))
 
 
-def _find_subjects(state: RunState, action: a.RunHooks) -> tuple[str, ...]:
+def _list_subjects(state: RunState, action: a.RunHooks) -> tuple[str, ...]:
     if action.step_id:
         return list_names(name_call(state.step(action.step_id).action)[0])
     if action.event == "Notification":
-        return (find_notification(state),)
+        return (get_notification(state),)
     return _SUBJECTS.get(action.event, ("",))
 
 
-def find_notification(state: RunState) -> str:
+def get_notification(state: RunState) -> str:
     """What the user is told of, in the words of the convention; empty where nothing is wanted of them."""
     return _TOLD_PAUSES.get(state.pause.pause, "") if state.pause is not None else ""
 
@@ -62,7 +62,7 @@ def find_due(state: RunState) -> a.RunHooks | a.Fail | None:
 
 
 def _find_notice(state: RunState) -> a.RunHooks | None:
-    kind = find_notification(state)
+    kind = get_notification(state)
     if not kind or state.hooks.is_notified or not list_hooks(state, "Notification", (kind,)):
         return None
     return a.RunHooks("Notification")
@@ -113,7 +113,7 @@ def _refuse(step: Step, said: HooksRan) -> a.RefuseStep:
     return a.RefuseStep(step.step_id, said.reason, verdict="deny", rule=f"{said.event} hook in {source}")
 
 
-def find_question(step: Step) -> str:
+def get_question(step: Step) -> str:
     """Why a hook wants a user to be asked about the call; empty where none does."""
     if step.is_edited_after_approval:
         return "A hook changed the call after it was approved"

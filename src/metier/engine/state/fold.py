@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metier.context.tokens import calibrate
 from metier.context.trimming import History, Trim, apply_trims
-from metier.decisions import ActionStep, TaskState, find_invocation, find_owner
+from metier.decisions import ActionStep, TaskState, find_invocation, get_owner
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, ProgressVerified
@@ -321,7 +321,7 @@ def _tell_failure(state: RunState, step: Step, entry: FailureTold) -> None:
     """The failure becomes an ordinary result: the run continues, and the model chooses how."""
     assert step.finished is not None
     state.told_failures.add(build_identity(step.action))
-    state.failed_skills.add(find_owner(step.action) or state.skill)
+    state.failed_skills.add(get_owner(step.action) or state.skill)
     text = add_candidates(step.finished.text, entry.candidates)
     step.finished = step.finished.model_copy(update={"text": text, "counts_as_failure": False})
     _take_result(state, step, step.finished)
@@ -333,7 +333,7 @@ def _take_result(state: RunState, step: Step, entry: StepFinished) -> None:
     is_work = step.action.type in ("call_tool", "run_command") or find_invocation(step.action) is not None
     if entry.status == "succeeded" and is_work:
         state.results.append(entry.text)
-        state.failed_skills.discard(find_owner(step.action) or state.skill)
+        state.failed_skills.discard(get_owner(step.action) or state.skill)
     if entry.status == "succeeded" and (noted := read_plan(step.action)):
         state.todo = noted
     if step.action.type == "call_skill" and entry.status == "succeeded":

@@ -131,13 +131,13 @@ def _map_object(value: dict[str, JsonValue]) -> Mapped:
     named = value.get("check")
     if isinstance(named, str) and named in NAMES:
         return parse_check(value)
-    if isinstance(named, str) and _is_word(named) and not _find_text(value, but="check"):
+    if isinstance(named, str) and _is_word(named) and not _get_text(value, but="check"):
         hint = hint_nearest(named, NAMES) or f"Known are {', '.join(NAMES)}"
         return Unusable(f"There is no check {named!r}", hint)
     found = _map_kind(value)
     if found is not None:
         return found
-    text = _find_text(value)
+    text = _get_text(value)
     if not text:
         return Unusable("It does not say what is expected", "Add 'text' with a sentence, or 'check' with its fields")
     return Sentence(text=text)
@@ -180,7 +180,7 @@ def anywhere(pattern: str) -> str:
 def _map_kind(value: dict[str, JsonValue]) -> Mapped | None:
     """An object whose `type` says how to look, and that holds what to look for; None where it only describes."""
     kind = str(value.get("type") or value.get("kind") or value.get("method") or "").lower().replace("-", "_")
-    name = _find_text(value, but="check") if "name" not in value else str(value["name"])
+    name = _get_text(value, but="check") if "name" not in value else str(value["name"])
     label: dict[str, JsonValue] = {"name": name[:200]}
     if kind in _TEXT_KINDS or (not kind and isinstance(value.get("pattern"), str)):
         check, negate = _TEXT_KINDS.get(kind, ("matches", False))
@@ -204,7 +204,7 @@ def _find(value: dict[str, JsonValue], keys: tuple[str, ...]) -> str | None:
     return next((found for key in keys if isinstance(found := value.get(key), str) and found), None)
 
 
-def _find_text(value: dict[str, JsonValue], *, but: str = "") -> str:
+def _get_text(value: dict[str, JsonValue], *, but: str = "") -> str:
     texts = (value.get(key) for key in SENTENCE_KEYS if key != but)
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
 

@@ -58,14 +58,14 @@ class JsonLines:
     def find(self, *path: str | int) -> int:
         """The line of a value; of what is around it where the path leads nowhere."""
         if self._lines is None:
-            self._lines = find_lines(self._text)
+            self._lines = get_lines(self._text)
         for length in range(len(path), -1, -1):
             if (line := self._lines.get(path[:length])) is not None:
                 return line
         return 1
 
 
-def find_lines(text: str) -> dict[KeyPath, int]:
+def get_lines(text: str) -> dict[KeyPath, int]:
     """The line of each value by its path. Of a key that is there twice the last one counts, as in the parsed value."""
     lines: dict[KeyPath, int] = {}
     stack: list[str | int] = []
@@ -273,7 +273,7 @@ class CaseReader:
             message = f"Case {number} does not say what is expected"
             self.report("warning", "evals_expected", message, line=line, hint=hint)
         names = [each for each in list_values(case.get("files")) if isinstance(each, str)]
-        for file in self._find_missing(names):
+        for file in self._list_missing(names):
             message = f"Case {number} names {file!r}, which is not in the skill"
             self.report("error", "evals_file", message, line=self.lines.find(*self.at, number - 1, "files"))
         if not asked:
@@ -316,7 +316,7 @@ class CaseReader:
                 line = self.lines.find(*self.at, number - 1, key)
                 self.report("warning", "evals_unknown", f"Field {key!r} of case {number} is not used", line=line)
 
-    def _find_missing(self, names: list[str]) -> Iterator[str]:
+    def _list_missing(self, names: list[str]) -> Iterator[str]:
         if self.folder is None:
             return
         for name in names:

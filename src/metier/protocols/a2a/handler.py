@@ -52,7 +52,7 @@ from metier.protocols.a2a.task_mapping import (
     Incoming,
     build_answer,
     build_task,
-    find_task_state,
+    get_task_state,
     read_message,
 )
 from metier.runtime.child_runs import request_task
@@ -67,19 +67,19 @@ from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld, RunExists
 from metier.store.outbox import Receiver
 
-MOST_RECEIVERS = 10
+MAX_RECEIVERS = 10
 """Of one task."""
-_MOST_ID_CHARACTERS = 200
+_MAX_ID_CHARACTERS = 200
 
 CALLER = "metier"
 """The key under which a call's context holds its `Caller`."""
-LONGEST_WAIT_SECONDS = 300.0
+MAX_WAIT_SECONDS = 300.0
 """A caller that wants to wait for the end gets the task as it stands after this time."""
 _LOOK_SECONDS = 0.5
-_MOST_CONTEXT_CHARACTERS = 8_000
+_MAX_CONTEXT_CHARACTERS = 8_000
 _PAGE = 50
-_MOST_PAGE = 100
-_MOST_LOOKED_AT = 2_000
+_MAX_PAGE = 100
+_MAX_LOOKED_AT = 2_000
 
 
 async def set_config(
@@ -87,8 +87,8 @@ async def set_config(
 ) -> TaskPushNotificationConfig:
     """Raises `InvalidParamsError` for an address that the server may not reach."""
     name = config.id or run_id
-    if len(name) > _MOST_ID_CHARACTERS:
-        raise InvalidParamsError(message=f"The id is longer than {_MOST_ID_CHARACTERS} characters")
+    if len(name) > _MAX_ID_CHARACTERS:
+        raise InvalidParamsError(message=f"The id is longer than {_MAX_ID_CHARACTERS} characters")
     try:
         target = Target(
             url=config.url,
@@ -104,8 +104,8 @@ async def set_config(
     except ToolFailed as error:
         raise InvalidParamsError(message=error.message) from error
     others = [each for each in await runtime.store.outbox.list_receivers(run_id) if each.name != name]
-    if len(others) >= MOST_RECEIVERS:
-        raise InvalidParamsError(message=f"A task has at most {MOST_RECEIVERS} receivers")
+    if len(others) >= MAX_RECEIVERS:
+        raise InvalidParamsError(message=f"A task has at most {MAX_RECEIVERS} receivers")
     receiver = Receiver(run_id=run_id, name=name, data=target.model_dump_json())
     await runtime.store.outbox.set_receiver(receiver)
     return _build(receiver)
@@ -159,7 +159,7 @@ class RunTasks(RequestHandler):
         with _translated():
             run_id = await self._accept(params, caller)
             if not params.configuration.return_immediately:
-                with anyio.move_on_after(LONGEST_WAIT_SECONDS):
+                with anyio.move_on_after(MAX_WAIT_SECONDS):
                     async for _ in self._follow(run_id, caller):
                         pass
             return self._build(await self._find(run_id, caller), caller)
@@ -181,7 +181,7 @@ class RunTasks(RequestHandler):
         caller = _get_caller(context)
         with _translated():
             status = await self._find(params.id, caller)
-            if find_task_state(status) in TERMINAL:
+            if get_task_state(status) in TERMINAL:
                 raise UnsupportedOperationError(message="The task has ended; get it instead")
             async for event in self._stream(params.id, caller):
                 yield event
@@ -199,15 +199,15 @@ class RunTasks(RequestHandler):
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         caller = _get_caller(context)
         size = params.page_size if params.HasField("page_size") else _PAGE
-        if not 1 <= size <= _MOST_PAGE:
-            raise InvalidParamsError(message=f"pageSize must be from 1 to {_MOST_PAGE}")
+        if not 1 <= size <= _MAX_PAGE:
+            raise InvalidParamsError(message=f"pageSize must be from 1 to {_MAX_PAGE}")
         if params.page_token and not params.page_token.isdecimal():
             raise InvalidParamsError(message="The pageToken is not one of this server")
         with _translated():
             rows = await self._list_rows(params, caller)
             statuses = [await self._get_status(row) for row in rows]
         if params.status:
-            statuses = [status for status in statuses if find_task_state(status) == params.status]
+            statuses = [status for status in statuses if get_task_state(status) == params.status]
         before = int(params.page_token or 0)
         later = [status for status in statuses if not before or status.row.number < before]
         page = later[:size]
@@ -224,7 +224,7 @@ class RunTasks(RequestHandler):
         caller = _get_caller(context)
         with _translated():
             status = await self._find(params.id, caller)
-            if find_task_state(status) in TERMINAL:
+            if get_task_state(status) in TERMINAL:
                 raise TaskNotCancelableError
             await self._runtime.cancel(params.id, by=caller.user)
             return self._build(await self._find(params.id, caller), caller)
@@ -245,7 +245,7 @@ class RunTasks(RequestHandler):
         caller = _get_caller(context)
         with _translated():
             status = await self._find(params.task_id, caller)
-            if find_task_state(status) in TERMINAL:
+            if get_task_state(status) in TERMINAL:
                 raise UnsupportedOperationError(message="The task has ended; get it instead")
             return await set_config(self._runtime, params.task_id, params, caller=caller)
 
@@ -318,13 +318,13 @@ class RunTasks(RequestHandler):
             if row.run_id.startswith(caller.prefix) and row.status == "completed":
                 result = (await self._runtime.read(row.run_id)).result
                 said.append(f"They said:\n{row.task}\n\nYou answered:\n{result}")
-        text = "\n\n".join(reversed(said))[-_MOST_CONTEXT_CHARACTERS:]
+        text = "\n\n".join(reversed(said))[-_MAX_CONTEXT_CHARACTERS:]
         return f"Earlier in this conversation:\n\n{text}" if text else ""
 
     async def _answer(self, run_id: str, incoming: Incoming, caller: Caller) -> None:
         """Only a question may be answered here: the caller is a program, and approvals are for a user."""
         status = await self._find(run_id, caller)
-        if find_task_state(status) != TaskState.TASK_STATE_INPUT_REQUIRED or status.question is None:
+        if get_task_state(status) != TaskState.TASK_STATE_INPUT_REQUIRED or status.question is None:
             raise UnsupportedOperationError(
                 message="The task asks nothing that a message could answer; a new task takes a message without taskId"
             )
@@ -349,7 +349,7 @@ class RunTasks(RequestHandler):
     async def _list_rows(self, params: ListTasksRequest, caller: Caller) -> list[RunRow]:
         """Newest first; the oldest of very many are not listed."""
         context = caller.name_context(params.context_id) if params.context_id else ""
-        rows = await self._runtime.store.list_runs(context_id=context, limit=_MOST_LOOKED_AT)
+        rows = await self._runtime.store.list_runs(context_id=context, limit=_MAX_LOOKED_AT)
         return [row for row in rows if row.run_id.startswith(caller.prefix)]
 
     def _build(self, status: RunStatus, caller: Caller) -> Task:
@@ -373,7 +373,7 @@ class RunTasks(RequestHandler):
     async def _follow(self, run_id: str, caller: Caller) -> AsyncGenerator[RunStatus]:
         """Each time its state changes, by whichever process; ends when it rests."""
         status = await self._find(run_id, caller)
-        found = find_task_state(status)
+        found = get_task_state(status)
         yield status
         while found not in RESTING:
             await self._runtime.store.wait_for_entries(run_id, after=status.state.seq, seconds=_LOOK_SECONDS)
@@ -381,7 +381,7 @@ class RunTasks(RequestHandler):
             if row is not None and row.status == status.row.status == "in_progress":
                 continue  # nothing that a caller could see; reading the journal at every entry would cost too much
             status = await self._find(run_id, caller)
-            if (now := find_task_state(status)) != found:
+            if (now := get_task_state(status)) != found:
                 found = now
                 yield status
 

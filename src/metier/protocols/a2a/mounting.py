@@ -21,7 +21,7 @@ from metier.protocols.a2a.card import REST, RPC, build_card
 from metier.protocols.a2a.handler import CALLER, DoorState, RunTasks
 from metier.protocols.a2a.task_mapping import Caller
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import find_agent_file
+from metier.runtime.workspace.agents import get_agent_file
 from metier.telemetry.otel.trace_context import HEADER
 
 CARD = "/.well-known/agent-card.json"
@@ -76,7 +76,7 @@ class _Contexts(ServerCallContextBuilder):
     @override
     def build(self, request: Request) -> ServerCallContext:
         try:
-            caller = _find_caller(request, self._state)
+            caller = _get_caller(request, self._state)
         except UsageError as error:
             raise InvalidParamsError(message=error.message) from error
         headers = {name: value for name, value in request.headers.items() if name != "authorization"}
@@ -90,7 +90,7 @@ class _Cards:
 
     async def serve(self, request: Request) -> Response:
         try:
-            caller = _find_caller(request, self._state)
+            caller = _get_caller(request, self._state)
             card = agent_card_to_dict(build_card(self._state.host, caller, is_extended=not self._is_public))
         except MetierError as error:
             return JSONResponse({"detail": error.message}, status_code=404)
@@ -105,11 +105,11 @@ class _Cards:
         return JSONResponse(card, headers=headers)
 
 
-def _find_caller(request: Request, state: ServerDoor) -> Caller:
+def _get_caller(request: Request, state: ServerDoor) -> Caller:
     """Raises `UsageError` where there is no such agent."""
     agent = str(request.path_params.get("agent", ""))
     if agent:
-        agent = find_agent_file(state.host.workspace, agent)[1]
+        agent = get_agent_file(state.host.workspace, agent)[1]
     user = getattr(request.state, "user", None)
     return Caller(
         user=str(getattr(user, "name", "")),

@@ -100,8 +100,8 @@ def build_answer(incoming: Incoming, question: UserQuestion) -> dict[str, JsonVa
     return incoming.values or {question.names[0]: incoming.text}
 
 
-def find_task_state(status: RunStatus) -> int:
-    return _STATES[a2a.find_task_state(status)]
+def get_task_state(status: RunStatus) -> int:
+    return _STATES[a2a.get_task_state(status)]
 
 
 def build_task(status: RunStatus, caller: Caller, *, clean: Callable[[str], str]) -> Task:

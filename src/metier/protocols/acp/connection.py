@@ -13,11 +13,11 @@ from anyio.abc import TaskGroup
 
 logger = logging.getLogger("metier.protocols")
 
-LONGEST_LINE = 20_000_000
+MAX_LINE_LENGTH = 20_000_000
 """Bytes of one message: pictures are part of it."""
-MOST_REQUESTS = 100
+MAX_REQUESTS = 100
 """Requests of the editor that are answered at a time."""
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Messages that wait to be written. An editor that reads nothing for so long counts as gone."""
 
 GRACE_SECONDS = 2.0
@@ -69,14 +69,14 @@ class Connection:
             self._group = group
             group.start_soon(self._write_all)
             while not self.is_closed:
-                line = await anyio.to_thread.run_sync(self._source.readline, LONGEST_LINE, abandon_on_cancel=True)
+                line = await anyio.to_thread.run_sync(self._source.readline, MAX_LINE_LENGTH, abandon_on_cancel=True)
                 if not line:
                     break
                 if (message := self._parse(line)) is None:
                     continue
                 if "method" not in message:
                     self._take_answer(message)
-                elif "id" in message and self._running >= MOST_REQUESTS:
+                elif "id" in message and self._running >= MAX_REQUESTS:
                     self._refuse(message["id"], Refusal(BUSY, "Too many requests at a time"))
                 else:
                     self._running += 1
@@ -133,7 +133,7 @@ class Connection:
                 # A lone surrogate can be neither stored nor sent on.
                 message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
         except (ValueError, RecursionError):
-            if len(line) >= LONGEST_LINE:
+            if len(line) >= MAX_LINE_LENGTH:
                 # The rest of the line cannot be told from the next message.
                 self.close()
             else:
@@ -172,7 +172,7 @@ class Connection:
         self._send({"id": number, "error": {"code": refusal.code, "message": refusal.message}})
 
     def _send(self, message: Params) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self.close()
             return
         self._waiting.append({"jsonrpc": "2.0", **message})

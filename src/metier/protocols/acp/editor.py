@@ -29,9 +29,9 @@ from metier.runtime.workspace.plugins import using_plugins
 
 logger = logging.getLogger("metier.protocols")
 
-MOST_SESSIONS = 50
-MOST_LISTED = 50
-_LONGEST_TITLE = 80
+MAX_SESSIONS = 50
+MAX_LISTED = 50
+_MAX_TITLE_LENGTH = 80
 
 
 class OpenWorkspace(Struct, frozen=True, kw_only=True):
@@ -114,9 +114,9 @@ class EditorDoor:
         folder = _read_folder(params) if params.get("cwd") else Path.cwd()
         runtime = (await self._open_workspace(folder)).runtime
         listed: list[Params] = []
-        for state in await list_chats(runtime, limit=MOST_LISTED):
+        for state in await list_chats(runtime, limit=MAX_LISTED):
             rows = await runtime.store.list_runs(context_id=state.context_id, limit=1)
-            title = " ".join(rows[0].task.split())[:_LONGEST_TITLE] if rows else ""
+            title = " ".join(rows[0].task.split())[:_MAX_TITLE_LENGTH] if rows else ""
             updated = {"updatedAt": rows[0].updated_at.isoformat()} if rows else {}
             listed.append({"sessionId": state.context_id, "cwd": str(folder), "title": title or None, **updated})
         return {"sessions": listed}
@@ -155,8 +155,8 @@ class EditorDoor:
         folder = _read_folder(params)
         if session_id in self._sessions and self._sessions[session_id].workspace == folder:
             return self._sessions[session_id]
-        if len(self._sessions) >= MOST_SESSIONS:
-            raise Refusal(INVALID_PARAMS, f"{MOST_SESSIONS} sessions are open; close one first")
+        if len(self._sessions) >= MAX_SESSIONS:
+            raise Refusal(INVALID_PARAMS, f"{MAX_SESSIONS} sessions are open; close one first")
         opened = await self._open_workspace(folder)
         if session_id:
             conversation = await read_conversation(opened.runtime.store, session_id)

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from metier.protocols.acp.connection import INVALID_PARAMS, Params, Refusal
 from metier.runtime.attachments import GivenFile
-from metier.tools.media import find_media_type
+from metier.tools.media import get_media_type
 
-LONGEST_PROMPT = 1_000_000
+MAX_PROMPT_LENGTH = 1_000_000
 """Characters of what was written."""
 _WITHOUT_WORDS = "Look at what is attached."
 
@@ -37,8 +37,8 @@ def read_prompt(blocks: object) -> Prompt:
     text = "\n\n".join(each for each in texts if each.strip()) or (_WITHOUT_WORDS if given else "")
     if not text:
         raise Refusal(INVALID_PARAMS, "The prompt says nothing")
-    if len(text) > LONGEST_PROMPT:
-        raise Refusal(INVALID_PARAMS, f"The prompt is longer than {LONGEST_PROMPT} characters")
+    if len(text) > MAX_PROMPT_LENGTH:
+        raise Refusal(INVALID_PARAMS, f"The prompt is longer than {MAX_PROMPT_LENGTH} characters")
     return Prompt(text, tuple(given))
 
 
@@ -69,7 +69,7 @@ def _read_resource(resource: Params) -> str | GivenFile:
 
 
 def _check_picture(given: GivenFile) -> GivenFile:
-    if not find_media_type(given.data):
+    if not get_media_type(given.data):
         raise Refusal(INVALID_PARAMS, "The bytes of an image are no picture that is known")
     return given
 

@@ -13,7 +13,7 @@ from metier.definitions.names import PROFILES, Profile
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogError, UsageError
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.protocols.acp.connection import INVALID_PARAMS, Connection, EditorGone, Params, Refusal
 from metier.protocols.acp.prompts import Prompt
 from metier.protocols.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
@@ -33,7 +33,7 @@ from metier.views.user_question import DEFAULT_FIELD
 
 ANSWER_SECONDS = 10.0
 """An editor that does not answer for so long does not hold up a step: the disk counts then."""
-MOST_CHARACTERS = 5_000_000
+MAX_CHARACTERS = 5_000_000
 
 _MODES: dict[Profile, str] = {
     "permissive": "Nothing is asked.",
@@ -74,7 +74,7 @@ class EditorBuffers:
         with anyio.move_on_after(ANSWER_SECONDS), suppress(EditorGone, Refusal):
             answer = await self._connection.request("fs/read_text_file", self._name(path))
             content = answer.get("content")
-            return content if isinstance(content, str) and len(content) <= MOST_CHARACTERS else None
+            return content if isinstance(content, str) and len(content) <= MAX_CHARACTERS else None
         return None
 
     async def save(self, path: Path, text: str) -> None:
@@ -127,7 +127,7 @@ class Session:
 
     async def set_option(self, name: str, value: str) -> None:
         """Raises `Refusal`, and `UsageError` for a model that the agent may not use."""
-        if value not in [option["value"] for option in self._find_option(name)["options"]]:
+        if value not in [option["value"] for option in self._get_option(name)["options"]]:
             raise Refusal(INVALID_PARAMS, f"{value!r} is no choice of {name!r}")
         if name == "model":
             await self.chat.use_model(value)
@@ -135,7 +135,7 @@ class Session:
             self.chat.agent_id, self.chat.model = value, ""
             self.chat.resolve()
 
-    def _find_option(self, name: str) -> Params:
+    def _get_option(self, name: str) -> Params:
         for option in self.list_options():
             if option["id"] == name:
                 return option
@@ -236,9 +236,9 @@ class Session:
         said = cast("Params", outcome) if isinstance(outcome, dict) else {}
         chosen = said.get("optionId") if said.get("outcome") == "selected" else None
         if chosen in (_ALLOW, _ALWAYS):
-            return Reply(decision="approved", by=find_user(), remember=chosen == _ALWAYS)
+            return Reply(decision="approved", by=get_user(), remember=chosen == _ALWAYS)
         if chosen == _REJECT:
-            return Reply(decision="denied", by=find_user(), reason="Rejected in the editor")
+            return Reply(decision="denied", by=get_user(), reason="Rejected in the editor")
         return None
 
     async def _preview(self, question: ApprovalQuestion) -> list[Update]:
@@ -269,7 +269,7 @@ class Session:
         content: Any = given.get("content")
         if given.get("action") != "accept":
             return None
-        answer = Answer(values=read_values(asked, content if isinstance(content, dict) else None), by=find_user())  # pyright: ignore[reportUnknownArgumentType]
+        answer = Answer(values=read_values(asked, content if isinstance(content, dict) else None), by=get_user())  # pyright: ignore[reportUnknownArgumentType]
         try:
             check_answer(status, answer)
         except UsageError as error:
@@ -295,7 +295,7 @@ class Session:
             "outputTokens": usage.output_tokens,
             "cachedReadTokens": usage.cached_tokens,
         }
-        return {"stopReason": _find_stop_reason(state, is_cancelled=is_cancelled), "usage": used}
+        return {"stopReason": _get_stop_reason(state, is_cancelled=is_cancelled), "usage": used}
 
     async def replay(self) -> None:
         """Every turn again, from the conversation and the logs of its runs."""
@@ -326,12 +326,12 @@ class Session:
 
 def _read_answer(turn: RunStatus, text: str) -> Answer:
     name = turn.question.names[0] if turn.question is not None else DEFAULT_FIELD
-    answer = Answer(values={name: text}, by=find_user())
+    answer = Answer(values={name: text}, by=get_user())
     check_answer(turn, answer)
     return answer
 
 
-def _find_stop_reason(state: RunState, *, is_cancelled: bool) -> str:
+def _get_stop_reason(state: RunState, *, is_cancelled: bool) -> str:
     if is_cancelled or state.status == "canceled":
         return "cancelled"
     return (

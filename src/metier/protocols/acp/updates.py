@@ -27,7 +27,7 @@ _KINDS = {
     "WebFetch": "fetch",
     "WebSearch": "fetch",
 }
-_LONGEST_HELD = 4096
+_MAX_HELD_LENGTH = 4096
 """Characters of a word with control or invisible characters that wait for the rest of it."""
 _CHANGING = frozenset({"Write", "Edit"})
 _STATES = {"running": "in_progress", "waiting": "pending", "succeeded": "completed"}
@@ -107,7 +107,7 @@ class RunUpdates:
     def _show(self, kind: str, arrived: str) -> None:
         text = self._held.pop(kind, "") + arrived
         cut = max(text.rfind(" "), text.rfind("\n")) + 1
-        if len(text) - cut <= _LONGEST_HELD and SUSPECT.search(text, cut):
+        if len(text) - cut <= _MAX_HELD_LENGTH and SUSPECT.search(text, cut):
             text, self._held[kind] = text[:cut], text[cut:]
         self._send_text(kind, sanitize(text))
 
@@ -120,10 +120,10 @@ class RunUpdates:
         is_new = call_id not in self._told
         self._told[call_id] = step
         update = describe_step(call_id, step, self._workspace)
-        content = self._find_diff(call_id, step) or _build_output(step)
+        content = self._list_diff(call_id, step) or _build_output(step)
         self._send({"sessionUpdate": "tool_call" if is_new else "tool_call_update", **update, "content": content})
 
-    def _find_diff(self, call_id: str, step: StepView) -> list[Update]:
+    def _list_diff(self, call_id: str, step: StepView) -> list[Update]:
         path = find_path(step.arguments, self._workspace) if call_id in self._before else None
         after = read_text(path) if path is not None and step.state == "succeeded" else None
         if path is None or after is None or after == self._before[call_id]:

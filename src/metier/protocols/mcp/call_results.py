@@ -15,11 +15,11 @@ from metier.providers.failures import list_reasons
 from metier.runtime.status import RunStatus
 from metier.skills.package import list_files, read_file
 
-MOST_FILES = 20
+MAX_FILES = 20
 """Artifacts that a result names."""
 LARGEST_SHOWN_BYTES = 1_000_000
 """Of an image or a sound that is part of the result itself."""
-LONGEST_SHOWN_TEXT = 8_000
+MAX_SHOWN_TEXT_LENGTH = 8_000
 """Bytes of a text that is."""
 _TYPES = {".md": "text/markdown", ".wav": "audio/wav"}
 
@@ -111,7 +111,7 @@ def _show_files(endpoint: McpEndpoint, state: RunState) -> list[types.ContentBlo
     """Pictures, sounds and short texts themselves, of other files where they can be read."""
     makers = [state.run_id, *(child.run_id for child in state.children)]
     files = [(run_id, name) for run_id in makers for name in list_artifacts(endpoint, run_id)]
-    return [_show_file(endpoint, run_id, name) for run_id, name in files[:MOST_FILES]]
+    return [_show_file(endpoint, run_id, name) for run_id, name in files[:MAX_FILES]]
 
 
 def _show_file(endpoint: McpEndpoint, run_id: str, name: str) -> types.ContentBlock:
@@ -122,7 +122,7 @@ def _show_file(endpoint: McpEndpoint, run_id: str, name: str) -> types.ContentBl
         data = base64.b64encode(read_artifact(endpoint, run_id, name)).decode()
         block = types.ImageContent if kind == "image" else types.AudioContent
         return block.model_validate({"type": kind, "data": data, "mimeType": media})
-    if kind == "text" and size <= LONGEST_SHOWN_TEXT:
+    if kind == "text" and size <= MAX_SHOWN_TEXT_LENGTH:
         text = endpoint.redactor.redact(read_artifact(endpoint, run_id, name).decode("utf-8", "replace"))
         contents = types.TextResourceContents(uri=uri, mime_type=media, text=text)
         return types.EmbeddedResource(type="resource", resource=contents)

@@ -13,7 +13,7 @@ from metier.protocols.mcp.endpoint import McpEndpoint
 from metier.protocols.mcp.server import build_server
 from metier.protocols.mcp.tool_calls import LARGEST_ARGUMENTS
 
-MOST_SESSIONS = 200
+MAX_SESSIONS = 200
 IDLE_SECONDS = 1800.0
 LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")
 
@@ -35,7 +35,7 @@ async def opened_http(endpoint: McpEndpoint, *, hosts: Sequence[str] | None = LO
         security_settings=security,
         session_idle_timeout=IDLE_SECONDS,
         max_request_body_size=2 * LARGEST_ARGUMENTS,
-        max_sessions=MOST_SESSIONS,
+        max_sessions=MAX_SESSIONS,
     )
     async with manager.run():
         yield _UserSessions(StreamableHTTPASGIApp(manager))

@@ -27,7 +27,7 @@ from metier.store.base import RunRow
 RUNS = "metier://runs/"
 _RUN = re.compile(r"metier://runs/([A-Za-z0-9-]{1,100})(?:/artifacts/(.{1,500}))?")
 _PAGE = 50
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 
 
 async def list_all(
@@ -115,7 +115,7 @@ async def complete(endpoint: McpEndpoint, ctx: Context, params: types.CompleteRe
     values: list[str] = []
     if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "run_id":
         prefix = params.argument.value
-        is_id = prefix.isascii() and len(prefix) < _LONGEST_NAME
+        is_id = prefix.isascii() and len(prefix) < _MAX_NAME_LENGTH
         own = readable_prefix(ctx)
         longer = prefix if prefix.startswith(own) else own if own.startswith(prefix) else ""
         rows = await endpoint.runtime.store.list_runs(prefix=longer, limit=100) if is_id and (longer or not own) else []
@@ -128,7 +128,7 @@ def _list_agents(endpoint: McpEndpoint) -> list[str]:
 
 
 def _build_run(endpoint: McpEndpoint, row: RunRow) -> types.Resource:
-    name = endpoint.clean.text(" ".join(row.task.split()))[:_LONGEST_NAME]
+    name = endpoint.clean.text(" ".join(row.task.split()))[:_MAX_NAME_LENGTH]
     return types.Resource(
         uri=f"{RUNS}{row.run_id}", name=name or row.run_id, description=row.status, mime_type="application/json"
     )

@@ -20,13 +20,13 @@ from metier.definitions.text.front_matter import read_front_matter
 from metier.errors import SkillError
 from metier.protocols.mcp.call_results import guess_type
 from metier.protocols.mcp.endpoint import Context, McpEndpoint
-from metier.runtime.workspace.skill_catalog import find_skills
+from metier.runtime.workspace.skill_catalog import get_skills
 from metier.skills.package import MAX_READ_BYTES, SkillFile, SkillPackage, list_files, read_file
 
 SCHEME = "skill://"
 DIRECTORY = "inode/directory"
-MOST_FILES = 512
-MOST_BYTES = 16 * 1024 * 1024
+MAX_FILES = 512
+MAX_BYTES = 16 * 1024 * 1024
 TTL_MS = 0
 """Files may change at any time, and a client asks again."""
 _PAGE = 50
@@ -56,9 +56,9 @@ class ServedSkill(Struct, frozen=True, kw_only=True):
 def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
     """The active skills that any client may take: a plain name, a `SKILL.md`, within the limits of the extension."""
     found: list[ServedSkill] = []
-    for package in find_skills(endpoint.place).packages:
+    for package in get_skills(endpoint.place).packages:
         files = list_files(package.folder)
-        is_small = len(files) <= MOST_FILES and sum(file.bytes for file in files) <= MOST_BYTES
+        is_small = len(files) <= MAX_FILES and sum(file.bytes for file in files) <= MAX_BYTES
         is_whole = all(file.bytes <= MAX_READ_BYTES for file in files)
         has_file = any(file.path == FILE_NAME for file in files)
         name = package.definition.name

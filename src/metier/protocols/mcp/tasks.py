@@ -24,7 +24,7 @@ from metier.store.failures import LeaseHeld, RunUnknown
 from metier.views.user_question import UserQuestion
 
 POLL_INTERVAL_MS = 1_000
-LONGEST_INPUT = 100
+MAX_INPUT_LENGTH = 100
 """Answers in one update."""
 
 
@@ -40,14 +40,14 @@ class TaskParams(types.RequestParams):
 
 
 class UpdateParams(TaskParams):
-    input_responses: dict[str, Any] = Field(alias="inputResponses", max_length=LONGEST_INPUT)
+    input_responses: dict[str, Any] = Field(alias="inputResponses", max_length=MAX_INPUT_LENGTH)
 
 
 async def get_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> dict[str, Any]:
     """`tasks/get`. A run whose driver is gone is driven on from here."""
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
-    row = await _find_row(endpoint, run_id)
+    row = await _get_row(endpoint, run_id)
     with suppress(LeaseHeld):
         await endpoint.runs.claim(run_id)
     status = await endpoint.runtime.get_status(run_id)
@@ -62,7 +62,7 @@ async def update_task(endpoint: McpEndpoint, ctx: Context, params: UpdateParams)
     """`tasks/update`: the answer to a question. Answers to what is not asked are passed over."""
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
-    await _find_row(endpoint, run_id)
+    await _get_row(endpoint, run_id)
     status = await endpoint.runtime.get_status(run_id)
     asked = status.question
     given = params.input_responses.get(asked.request_id) if status.is_asking and asked is not None else None
@@ -75,7 +75,7 @@ async def cancel_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -
     """`tasks/cancel`. A run that has ended is left as it is."""
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
-    await _find_row(endpoint, run_id)
+    await _get_row(endpoint, run_id)
     await endpoint.runtime.cancel(run_id, by=client.answered_by)
     return {"resultType": "complete"}
 
@@ -177,7 +177,7 @@ def _check_client(ctx: Context, task_id: str) -> Client:
     return client
 
 
-async def _find_row(endpoint: McpEndpoint, run_id: str) -> RunRow:
+async def _get_row(endpoint: McpEndpoint, run_id: str) -> RunRow:
     try:
         return await endpoint.runtime.find(run_id)
     except RunUnknown as error:

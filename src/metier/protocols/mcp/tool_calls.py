@@ -42,14 +42,14 @@ TASK_PREFIX = "task."
 """Before the name of a task that is called like one of the tools above."""
 TASK_SUPPORT = "mcp_task"
 """The key in the `metadata` of a task definition that says how it is served, see `Support`."""
-MOST_AGENTS = 100
+MAX_AGENTS = 100
 
 type Support = Literal["required", "optional", "never"]
 """Whether a call is answered with a task: always, if the client knows tasks and it takes long, or not at all."""
 
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
-_LONGEST_NAME = 128
-_LONGEST_DESCRIPTION = 4_000
+_MAX_NAME_LENGTH = 128
+_MAX_DESCRIPTION_LENGTH = 4_000
 
 _WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 LARGEST_ARGUMENTS = 1_000_000
@@ -71,7 +71,7 @@ class ServedTool(Struct, frozen=True, kw_only=True):
 def list_tools(endpoint: McpEndpoint) -> tuple[ServedTool, ...]:
     """As the files of the workspace stand now. A task that cannot be read is left out; `agent check` says why."""
     found: dict[str, ServedTool] = {}
-    for each in (_build_run(endpoint), _build_run_result(), *(_build_task(task) for task in _find_tasks(endpoint))):
+    for each in (_build_run(endpoint), _build_run_result(), *(_build_task(task) for task in _list_tasks(endpoint))):
         found.setdefault(each.spec.name, each)
     return tuple(found.values())
 
@@ -80,14 +80,14 @@ def find_tool(endpoint: McpEndpoint, name: str) -> ServedTool | None:
     return next((tool for tool in list_tools(endpoint) if tool.spec.name == name), None)
 
 
-def _find_tasks(endpoint: McpEndpoint) -> list[TaskDefinition]:
+def _list_tasks(endpoint: McpEndpoint) -> list[TaskDefinition]:
     listed = list_definitions(endpoint.place.workspace, "tasks", FILE_NAME).values()
     readings = [load_task(Path(each.path), id=each.id, within=each.within) for each in listed]
     return sorted((reading.task for reading in readings if reading.task is not None), key=lambda task: task.id)
 
 
 def _build_task(task: TaskDefinition) -> ServedTool:
-    name = _NAME.sub("_", task.id.replace("/", "."))[:_LONGEST_NAME]
+    name = _NAME.sub("_", task.id.replace("/", "."))[:_MAX_NAME_LENGTH]
     inputs = read_inputs(task)
     schema: dict[str, JsonValue] = {
         "type": "object",
@@ -99,7 +99,7 @@ def _build_task(task: TaskDefinition) -> ServedTool:
     spec = types.Tool(
         name=f"{TASK_PREFIX}{name}" if name in (RUN, RUN_RESULT) else name,
         title=task.name,
-        description=task.description[:_LONGEST_DESCRIPTION] or task.name,
+        description=task.description[:_MAX_DESCRIPTION_LENGTH] or task.name,
         input_schema=schema,
         # Handshake clients take objects only.
         output_schema=output if output is not None and output.get("type") == "object" else None,
@@ -131,7 +131,7 @@ def _build_run(endpoint: McpEndpoint) -> ServedTool:
     agents = sorted(each.id for each in list_definitions(endpoint.place.workspace, "agents", AGENT_FILE).values())
     agent: dict[str, JsonValue] = {"type": "string", "description": "The agent that does it; without one, the default."}
     if agents:
-        agent["enum"] = [*agents[:MOST_AGENTS]]
+        agent["enum"] = [*agents[:MAX_AGENTS]]
     schema: dict[str, JsonValue] = {
         "type": "object",
         "properties": {
@@ -242,7 +242,7 @@ def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, J
     if len(text) > LARGEST_ARGUMENTS:
         raise MCPError(code=types.INVALID_PARAMS, message=f"The arguments are larger than {LARGEST_ARGUMENTS} bytes")
     # Inputs of a task may be texts that spell a value; they are checked where they are read.
-    if not tool.task_id and (wrong := SchemaCheck(tool.spec.name, tool.spec.input_schema).find_error(arguments)):
+    if not tool.task_id and (wrong := SchemaCheck(tool.spec.name, tool.spec.input_schema).get_error(arguments)):
         raise UsageError(f"Invalid arguments for {tool.spec.name}: {wrong}")
     return arguments
 

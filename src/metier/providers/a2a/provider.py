@@ -94,7 +94,7 @@ def _join(parts: object) -> str:
 
 A2A = "a2a"
 CARD = "/.well-known/agent-card.json"
-FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.2, 5.0
+FIRST_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.2, 5.0
 AWAY_SECONDS = 60.0
 """How long a server that was there may be away, for a restart, before the call fails."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -170,7 +170,7 @@ class RemoteAgentProvider:
     async def _hand_over(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
         """Send the task, or the answer to what was asked; a question that wanted none is only looked at again."""
         number = _count_replies(request.messages)
-        mark, text = _find_answer(request.messages)
+        mark, text = _get_answer(request.messages)
         if mark.startswith(_WAITS):
             return await self._look(mark.removeprefix(_WAITS), headers)
         message: dict[str, JsonValue] = {
@@ -203,7 +203,7 @@ class RemoteAgentProvider:
         pause, away_since = FIRST_LOOK_SECONDS, None
         while not task.is_resting:
             await anyio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
+            pause = min(pause * 1.5, MAX_LOOK_SECONDS)
             try:
                 task, away_since = await self._look(task.id, headers), None
             except (ConnectionLost, ServerFailed):
@@ -288,7 +288,7 @@ def check_status(status: int, agent: str) -> None:
     raise BadRequest(said, status=status)
 
 
-def _find_answer(messages: tuple[Message, ...]) -> tuple[str, str]:
+def _get_answer(messages: tuple[Message, ...]) -> tuple[str, str]:
     """The mark of what the remote agent asked last, and what was said since; both empty at the beginning."""
     calls = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
     mark = calls[-1].signature if calls and calls[-1].name == ASK else ""

@@ -15,7 +15,7 @@ from metier.providers.transport import exchange
 ADDRESS = "https://api.anthropic.com"
 VERSION = "2026-10-21"
 """The version of the API whose replies `wire` reads."""
-MOST_CONTINUATIONS = 8
+MAX_CONTINUATIONS = 8
 """How often a turn that the server paused is continued within one reply."""
 
 
@@ -36,7 +36,7 @@ class AnthropicProvider:
         body = wire.build_body(request, facts, self._cache, stream=observe is not None)
         with exchange(self.name, request.timeout_seconds):
             message = await self._ask(body, observe, request.trace_parent)
-            for _ in range(MOST_CONTINUATIONS):
+            for _ in range(MAX_CONTINUATIONS):
                 if not wire.is_paused(message):
                     break
                 more = await self._ask(wire.continue_body(body, message), observe, request.trace_parent)

@@ -130,9 +130,9 @@ class StreamAssembly:
             case "message_start":
                 self._message = dict(as_object(event.get("message")))
             case "content_block_start":
-                self._blocks[self._find_index(event, len(self._blocks))] = dict(as_object(event.get("content_block")))
+                self._blocks[self._get_index(event, len(self._blocks))] = dict(as_object(event.get("content_block")))
             case "content_block_delta":
-                self._extend(self._find_index(event, len(self._blocks) - 1), as_object(event.get("delta")))
+                self._extend(self._get_index(event, len(self._blocks) - 1), as_object(event.get("delta")))
             case "message_delta":
                 self._message |= as_object(event.get("delta"))
                 self._message["usage"] = as_object(self._message.get("usage")) | as_object(event.get("usage"))
@@ -148,7 +148,7 @@ class StreamAssembly:
             self._blocks[index]["input"] = "".join(pieces)
         return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
 
-    def _find_index(self, event: Wire, otherwise: int) -> int:
+    def _get_index(self, event: Wire, otherwise: int) -> int:
         index = event.get("index")
         return index if isinstance(index, int) else otherwise
 

@@ -13,7 +13,7 @@ from metier.definitions.names import canonical_name, name_capability
 from metier.definitions.placeholders import fill_arguments
 from metier.definitions.skills.skill import Entrypoint
 from metier.providers.offline.request import read_request, split_parts, split_weakly
-from metier.providers.offline.words import find_keywords, find_matched
+from metier.providers.offline.words import list_keywords, list_matched
 
 MIN_SCORE = 55.0
 """On 0-100: below it a skill counts as no answer. Running the wrong script is worse than saying that none fits."""
@@ -113,16 +113,16 @@ class Planner(Struct, frozen=True, kw_only=True):
         if len(spans) == 1:
             return [part]
         pieces: list[str] = []
-        start, skill = 0, self._find_clear(part[slice(*spans[0])])
+        start, skill = 0, self._get_clear(part[slice(*spans[0])])
         for begin, end in spans[1:]:
-            following = self._find_clear(part[begin:end])
+            following = self._get_clear(part[begin:end])
             if skill and following and following != skill:
                 pieces.append(part[start:begin])
                 start = begin
             skill = following or skill
         return [_trim_end(piece) for piece in [*pieces, part[start:]]]
 
-    def _find_clear(self, text: str) -> str:
+    def _get_clear(self, text: str) -> str:
         named = find_named(text, self.skills)
         if named:
             return named[0].name
@@ -139,12 +139,12 @@ class Planner(Struct, frozen=True, kw_only=True):
         if skill is None or score < self.min_score:
             best = f"; the nearest is {skill.name!r} with {score:.0f} of 100" if skill and score >= 1 else ""
             return [_Choice(None, problem=f"no skill matches{best}")]
-        matched = find_matched(part, f"{skill.name} {skill.description}")[:MATCHES_SHOWN]
+        matched = list_matched(part, f"{skill.name} {skill.description}")[:MATCHES_SHOWN]
         words = f"; matched: {', '.join(matched)}" if matched else ""
         return [_Choice(skill, reason=f"score {score:.0f} of 100{words}")]
 
     def _build_step(self, number: int, part: str, choice: "_Choice") -> Step:
-        problem = choice.problem or (_find_problem(choice.skill) if choice.skill else "")
+        problem = choice.problem or (_get_problem(choice.skill) if choice.skill else "")
         return Step(number=number, text=part, skill=choice.skill, reason=choice.reason, problem=problem)
 
 
@@ -170,7 +170,7 @@ class _Choice(Struct, frozen=True):
 
 def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_previous: bool) -> ScriptCall:
     """The skill's code with the inputs that are known, else its entrypoint with its placeholders filled."""
-    keywords = ",".join(find_keywords(text, without=frozenset({skill.name.casefold()})))
+    keywords = ",".join(list_keywords(text, without=frozenset({skill.name.casefold()})))
     values = {
         "workspace": places.workspace,
         "artifacts": places.artifacts,
@@ -209,7 +209,7 @@ def _names(text: str) -> Iterator[str]:
     yield text.strip(" .!?\n")
 
 
-def _find_problem(skill: OfflineSkill) -> str:
+def _get_problem(skill: OfflineSkill) -> str:
     if skill.inputs is not None:
         return ""
     if skill.entrypoint is None:

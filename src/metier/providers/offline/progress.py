@@ -56,7 +56,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 def find_task(messages: Sequence[Message]) -> str:
     """What is to be done now: the step of a structured task, else the task. Skill content and input are not orders."""
-    texts = _texts(messages[_find_start(messages)]) if messages else []
+    texts = _texts(messages[_get_start(messages)]) if messages else []
     step = texts[1].removeprefix(STEP_TITLE) if len(texts) > 1 and texts[1].startswith(STEP_TITLE) else ""
     return _cut_measures(step) or (texts[0] if texts else "")
 
@@ -73,15 +73,15 @@ def read_progress(messages: Sequence[Message]) -> Progress:
     """How far the run has come since its task was put."""
     if not messages:
         return Progress()
-    start = _find_start(messages)
+    start = _get_start(messages)
     calls = list(_read_calls(messages[start + 1 :]))
     if not calls:
         return Progress()
     attempts = tuple(attempt for call in calls if (attempt := _as_attempt(call)))
-    fallback = _find_fallback(calls, messages[start])
+    fallback = _get_fallback(calls, messages[start])
     return Progress(
         turn=calls[-1].turn + 1,
-        in_charge=fallback or _find_in_charge(calls),
+        in_charge=fallback or _get_in_charge(calls),
         fallback=fallback,
         attempts=attempts,
         refused=tuple((call.step, call.text) for call in calls if call.skill and not call.ok and call.is_alone),
@@ -102,7 +102,7 @@ class _Call(Struct, frozen=True, kw_only=True):
     is_alone: bool
 
 
-def _find_start(messages: Sequence[Message]) -> int:
+def _get_start(messages: Sequence[Message]) -> int:
     """The task is the last thing a user said; everything after it is the run."""
     return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user"), 0)
 
@@ -148,12 +148,12 @@ def _as_attempt(call: _Call) -> Attempt | None:
     return Attempt(step=call.step, call=call.script, ok=call.ok, text=call.text) if call.script else None
 
 
-def _find_in_charge(calls: Sequence[_Call]) -> str:
+def _get_in_charge(calls: Sequence[_Call]) -> str:
     names = [call.script.skill if call.script else call.skill for call in calls if call.script or call.ok]
     return next((name for name in reversed(names) if name), "")
 
 
-def _find_fallback(calls: Sequence[_Call], task: Message) -> str:
+def _get_fallback(calls: Sequence[_Call], task: Message) -> str:
     """A skill whose content was loaded after a failure, although this planner did not ask for it."""
     scripts = [call for call in calls if call.turn == calls[-1].turn and call.script]
     if not scripts or scripts[-1].ok:

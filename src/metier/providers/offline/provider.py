@@ -129,7 +129,7 @@ def plan(request: ModelRequest, planner: Planner, *, max_turns: int = MAX_TURNS)
         planner=planner,
         plan=planner.plan(find_task(request.messages)),
         progress=read_progress(request.messages),
-        offered=_find_offered(request),
+        offered=_list_offered(request),
         max_turns=max_turns,
     )
     return turn.reply()
@@ -154,7 +154,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         failed = self._find_step_for_fallback()
         if failed is not None:
             return [self._run(failed), *self._use_next(pending, after=failed)]
-        covered = self._find_covered()
+        covered = self._get_covered()
         pending = [step for step in pending if step.number not in covered]
         if not pending:
             return []
@@ -193,7 +193,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         instead = Step(number=number, text=step.text, skill=skill)
         return instead if self._is_offered(instead) else None
 
-    def _find_covered(self) -> frozenset[int]:
+    def _get_covered(self) -> frozenset[int]:
         """Steps for which the very same call was made before and went well: it is not made again."""
         made = {attempt.call for attempt in self.progress.attempts if attempt.ok}
         open_steps = [step for step in self.plan.steps if not is_settled(step, self.progress)]
@@ -241,7 +241,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
     def _build_ending(self, hint: str) -> Ending:
         wanted = {self._script_call(step).tool for step in self.plan.steps if step.skill and not step.problem}
         missing = sorted(wanted - self.offered)
-        covered = self._find_covered()
+        covered = self._get_covered()
         if missing:
             why = f"the tool {missing[0]!r} is not offered in this run"
             return Ending(blocked=why, covered=covered, hint=hint, reason="tool_not_offered")
@@ -249,7 +249,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return Ending(blocked=why, covered=covered, hint=hint)
 
 
-def _find_offered(request: ModelRequest) -> frozenset[str]:
+def _list_offered(request: ModelRequest) -> frozenset[str]:
     names = frozenset(tool.name for tool in request.tools)
     match request.tool_choice:
         case "none":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from metier.providers.offline.words import VERBS, find_content_words
+from metier.providers.offline.words import VERBS, list_content_words
 
 READ_CHARACTERS = 20_000
 """What lies beyond is not read; the result says so."""
@@ -108,7 +108,7 @@ def split_parts(request: RequestText) -> list[str]:
     several = len(pieces) > 1
     opened = [_open(piece, several=several) for piece in pieces]
     ordered = [part for piece in opened for part in _split_after(piece)]
-    return [part for part in ordered if find_content_words(part)]
+    return [part for part in ordered if list_content_words(part)]
 
 
 def split_weakly(part: str) -> list[Span]:
@@ -133,7 +133,7 @@ def _split_items(request: RequestText) -> list[str]:
     text = request.text
     marks = [match.span() for match in _ITEM.finditer(text) if request.is_open(match.start())]
     if len(marks) < 2:
-        marks = _find_inline_items(request)
+        marks = _list_inline_items(request)
     if len(marks) < 2:
         return [text]
     before = text[: marks[0][0]].strip()
@@ -143,7 +143,7 @@ def _split_items(request: RequestText) -> list[str]:
     return items if not before or before.endswith((":", "：")) else [before, *items]
 
 
-def _find_inline_items(request: RequestText) -> list[Span]:
+def _list_inline_items(request: RequestText) -> list[Span]:
     """`1) … 2) …` in one line, as far as the numbers follow each other."""
     found: list[Span] = []
     for match in _INLINE_ITEM.finditer(request.text):
@@ -155,7 +155,7 @@ def _find_inline_items(request: RequestText) -> list[Span]:
 def _split_joints(request: RequestText) -> list[str]:
     pieces: list[str] = []
     start, swaps = 0, False
-    for joint in [*_find_joints(request), Joint(len(request.text), len(request.text))]:
+    for joint in [*_list_joints(request), Joint(len(request.text), len(request.text))]:
         piece = request.text[start : joint.start].strip()
         if piece:
             pieces.insert(len(pieces) - (1 if swaps and pieces else 0), piece)
@@ -163,7 +163,7 @@ def _split_joints(request: RequestText) -> list[str]:
     return pieces
 
 
-def _find_joints(request: RequestText) -> list[Joint]:
+def _list_joints(request: RequestText) -> list[Joint]:
     """Strong joints in order, none of them overlapping."""
     found = [Joint(*match.span(), swaps=True) for match in _BUT_FIRST.finditer(request.text)]
     for pattern in (_VERB_FIRST, _LATER, _PLAIN):

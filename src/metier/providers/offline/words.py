@@ -63,13 +63,13 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def find_content_words(text: str) -> list[str]:
+def list_content_words(text: str) -> list[str]:
     """Words that carry meaning, each once, in order."""
     words = (word for word in split_words(text) if word.casefold() not in STOP_WORDS)
     return list({word.casefold(): word for word in reversed(list(words))}.values())[::-1]
 
 
-def find_keywords(text: str, *, without: frozenset[str] = frozenset()) -> list[str]:
+def list_keywords(text: str, *, without: frozenset[str] = frozenset()) -> list[str]:
     """What a request looks for: its quoted phrases, or else its content words without those that only ask.
 
     `without` are further words to leave out, in lower case: the name of the skill that was called.
@@ -79,15 +79,15 @@ def find_keywords(text: str, *, without: frozenset[str] = frozenset()) -> list[s
     found = [phrase for phrase in phrases if phrase and phrase.casefold() not in without]
     if not found:
         skipped = ASKING_WORDS | without
-        found = [word for word in find_content_words(text) if word.casefold() not in skipped]
+        found = [word for word in list_content_words(text) if word.casefold() not in skipped]
     unique = {word.casefold(): word[:MAX_KEYWORD_CHARACTERS].strip() for word in reversed(found)}
     return list(unique.values())[::-1][:MAX_KEYWORDS]
 
 
-def find_matched(text: str, described: str) -> list[str]:
+def list_matched(text: str, described: str) -> list[str]:
     """Words of the request that a skill's name or description has too, give or take an ending."""
     known = {_root(word) for word in split_words(described.replace("-", " "))}
-    return [word for word in find_content_words(text) if _root(word) in known]
+    return [word for word in list_content_words(text) if _root(word) in known]
 
 
 def _root(word: str) -> str:

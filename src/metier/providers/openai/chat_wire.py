@@ -131,9 +131,9 @@ class StreamAssembly:
         self._add_text("reasoning_content", as_text(delta.get("reasoning_content")) or as_text(delta.get("reasoning")))
         self._add_text("refusal", as_text(delta.get("refusal")))
         for piece in as_objects(delta.get("tool_calls")):
-            self._extend_call(self._find_call(piece), piece)
+            self._extend_call(self._get_call(piece), piece)
 
-    def _find_call(self, piece: Wire) -> int:
+    def _get_call(self, piece: Wire) -> int:
         """The call that a piece belongs to: by its index; by its id where a server leaves the index out."""
         index, call_id = piece.get("index"), as_text(piece.get("id"))
         if isinstance(index, int):

@@ -40,7 +40,7 @@ class Embeddings(Protocol):
         ...
 
 
-MOST_CHARACTERS = 2_000
+MAX_CHARACTERS = 2_000
 """Of one text: small models read no more."""
 BATCH = 64
 
@@ -50,7 +50,7 @@ class EmbeddedSkills:
 
     def __init__(self, skills: Iterable[DescribedSkill], embeddings: Embeddings, *, cache_folder: Path) -> None:
         self._texts = {
-            skill.name: f"{skill.name}: {leave_out_exclusions(skill.description)}"[:MOST_CHARACTERS] for skill in skills
+            skill.name: f"{skill.name}: {leave_out_exclusions(skill.description)}"[:MAX_CHARACTERS] for skill in skills
         }
         self._embeddings = embeddings
         self._cache_folder = cache_folder
@@ -64,7 +64,7 @@ class EmbeddedSkills:
         if not self._failure and self._texts:
             try:
                 async with self._embeddings.open() as embedder:
-                    return await self._find(embedder, query[:MOST_CHARACTERS])
+                    return await self._find(embedder, query[:MAX_CHARACTERS])
             except EmbeddingsFailed as failed:
                 self._failure = failed.sentence
         return FoundSimilar(failure=self._failure)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 MAX_WEIGHTS_BYTES = 640 * 1024 * 1024
 """A file is read as a whole, so that its hash is the hash of what is used. The largest known model has 512 MB."""
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 """Of one text."""
-MOST_NUMBERS = 8_192
+MAX_NUMBERS = 8_192
 """Of one vector."""
 WEIGHTS_FILE, TOKENIZER_FILE, MODULES_FILE = "model.safetensors", "tokenizer.json", "modules.json"
 LAYOUTS = (".", "0_StaticEmbedding")
@@ -128,7 +128,7 @@ def load_model(folder: Path, *, workspace: Path) -> StaticModel:
 
     Raises `EmbeddingsFailed`. A folder of the workspace has no links out of the workspace.
     """
-    files = _find_files(folder, workspace)
+    files = _get_files(folder, workspace)
     try:
         stamps = tuple(_stamp(path) for path in (files.weights, files.tokenizer))
     except OSError as error:
@@ -141,7 +141,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _find_files(folder: Path, workspace: Path) -> _Files:
+def _get_files(folder: Path, workspace: Path) -> _Files:
     if not folder.is_dir():
         there = "is not a folder" if folder.exists() else "does not exist"
         raise EmbeddingsFailed(
@@ -150,7 +150,7 @@ def _find_files(folder: Path, workspace: Path) -> _Files:
     base = next((folder / place for place in LAYOUTS if (folder / place / WEIGHTS_FILE).exists()), None)
     if base is None:
         raise _unsupported(folder, f"it has no '{WEIGHTS_FILE}'")
-    if other := _find_other_parts(folder):
+    if other := _get_other_parts(folder):
         raise _unsupported(folder, f"it has a part {other!r}")
     if not (base / TOKENIZER_FILE).exists():
         raise EmbeddingsFailed(f"The embedding model in '{folder}' has no '{TOKENIZER_FILE}'", hint=_AGAIN)
@@ -159,7 +159,7 @@ def _find_files(folder: Path, workspace: Path) -> _Files:
     return _Files(base / WEIGHTS_FILE, base / TOKENIZER_FILE, within)
 
 
-def _find_other_parts(folder: Path) -> str:
+def _get_other_parts(folder: Path) -> str:
     """The first part of a sentence-transformers model that is more than a table of vectors."""
     try:
         content = read_contained(folder / MODULES_FILE, within=folder, limit=_MEGABYTE)
@@ -192,7 +192,7 @@ def _load(files: _Files, stamps: tuple[tuple[int, ...], ...]) -> StaticModel:
     tensors = {name: _Tensor(part["dtype"], tuple(part["shape"]), part["data"]) for name, part in found}
     tokenizer = _try(lambda: Tokenizer.from_str(words.decode()), f"has a '{TOKENIZER_FILE}' that cannot be used")
     tokenizer.no_padding()
-    tokenizer.enable_truncation(MOST_TOKENS)  # pyright: ignore[reportUnknownMemberType]
+    tokenizer.enable_truncation(MAX_TOKENS)  # pyright: ignore[reportUnknownMemberType]
     table = _build_table(tensors, files, tokens=tokenizer.get_vocab_size())
     return StaticModel(identity, tokenizer, unknown=_find_unknown(tokenizer, words), table=table)
 
@@ -217,10 +217,10 @@ def _build_table(tensors: Mapping[str, _Tensor], files: _Files, *, tokens: int) 
     table = tensors[name]
     if table.kind not in _NUMBERS:
         raise _unsupported(files.weights.parent, f"its numbers are of the kind {table.kind!r}")
-    if len(table.shape) != 2 or 0 in table.shape or table.shape[1] > MOST_NUMBERS:
+    if len(table.shape) != 2 or 0 in table.shape or table.shape[1] > MAX_NUMBERS:
         shape = " x ".join(map(str, table.shape)) or "no"
         raise EmbeddingsFailed(
-            f"The tensor {name!r} of the embedding model has {shape} numbers, and a row of at most {MOST_NUMBERS} for "
+            f"The tensor {name!r} of the embedding model has {shape} numbers, and a row of at most {MAX_NUMBERS} for "
             "each token is wanted",
             hint=_AGAIN,
         )

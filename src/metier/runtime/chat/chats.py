@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.context.conversation import LONGEST_FACT, LONGEST_KEY, KnownFact, PastTurn, find_facts, name_fact
+from metier.context.conversation import MAX_FACT_LENGTH, MAX_KEY_LENGTH, KnownFact, PastTurn, find_facts, name_fact
 from metier.context.decoder import build_step
 from metier.decisions import TaskState
 from metier.definitions.agent import FILE_NAME as AGENT_FILE
@@ -18,7 +18,7 @@ from metier.engine.state.calls import build_memory_key
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError, unwrapped
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.providers.model_names import ModelName, parse_model_name
 from metier.providers.options import OFFLINE
 from metier.runtime.attachments import GivenFile, TaskWords, attach_files, attach_given, can_see
@@ -33,8 +33,8 @@ from metier.runtime.chat.conversations import (
     build_told_facts,
     build_turn_event,
     build_undone_event,
-    find_missing,
     get_measures,
+    list_missing,
     load_turn,
     read_conversation,
     sum_up_if_due,
@@ -68,8 +68,8 @@ UNDONE = "undone"
 """The reason in the index of a turn that was taken back."""
 PARTIAL = "partial"
 """The bucket of what a reply had said when it was interrupted, by run."""
-MOST_PARTIAL = 8_000
-MOST_RUNS = 100_000
+MAX_PARTIAL = 8_000
+MAX_RUNS = 100_000
 """More than any conversation has."""
 
 ALWAYS = "always"
@@ -103,9 +103,9 @@ class Chat:
 
     def resolve(self) -> AgentInForce:
         """The agent as its files stand now. Raises `UsageError`, `ConfigError`."""
-        return resolve_agent(self.runtime.place, self._find_id(self.agent_id), model=self.model)
+        return resolve_agent(self.runtime.place, self._get_id(self.agent_id), model=self.model)
 
-    def _find_id(self, agent_id: str) -> str:
+    def _get_id(self, agent_id: str) -> str:
         """As agents are resolved by it. Only a user at this machine may mean the built-in one by its name."""
         is_named = self._may_name_built_in and is_built_in(self.runtime.place, agent_id)
         return BUILT_IN if is_named else agent_id or BUILT_IN
@@ -136,7 +136,7 @@ class Chat:
         """From the next turn on. Raises `UsageError` for one that the agent may not use."""
         if self.answered_by == OFFLINE:
             raise UsageError("The offline backbone has no models to choose from", hint="Choose a provider: --provider")
-        resolve_agent(self.runtime.place, self._find_id(self.agent_id), model=name)
+        resolve_agent(self.runtime.place, self._get_id(self.agent_id), model=name)
         self.model = name
         await self._commit(ContextChange(facts=self._build_choices()))
 
@@ -148,7 +148,7 @@ class Chat:
 
     async def use_agent(self, agent_id: str) -> None:
         """From the next turn on, with its own model. Raises `UsageError` for one that is not there."""
-        resolve_agent(self.runtime.place, self._find_id(agent_id))
+        resolve_agent(self.runtime.place, self._get_id(agent_id))
         self.agent_id, self.model = agent_id, ""
         await self._commit(ContextChange(facts=self._build_choices()))
 
@@ -168,7 +168,7 @@ class Chat:
 
     async def find_cost(self) -> float | None:
         """What all of its runs cost, those that summarized among them; None where a price is not known."""
-        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
@@ -185,7 +185,7 @@ class Chat:
         """Run a command that the person typed, as a turn of the conversation that no model answers."""
         agent = self.resolve()
         typed = replace(agent, place=use_typed(agent.place, command))
-        watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=find_user()))
+        watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=get_user()))
         await self.close_open_turn()
         conversation = await self._begin(await self._read(), f"{MARK}{command}")
         said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
@@ -195,7 +195,7 @@ class Chat:
     async def keep_partial(self, run_id: str, text: str) -> None:
         """What the model had said when its turn was interrupted: later turns are told that much."""
         if text.strip():
-            value: JsonValue = {"text": self._clean(text)[:MOST_PARTIAL]}
+            value: JsonValue = {"text": self._clean(text)[:MAX_PARTIAL]}
             await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
 
     async def keep_choices(self) -> None:
@@ -229,7 +229,7 @@ class Chat:
 
     async def find_open_turn(self) -> RunStatus | None:
         """The last turn, if it has not ended: after a kill, a stop, or because it waits for an answer."""
-        missing = await find_missing(self.runtime.store, await self._read())
+        missing = await list_missing(self.runtime.store, await self._read())
         if not missing:
             return None
         state = await self.runtime.read(missing[-1].run_id)
@@ -239,14 +239,14 @@ class Chat:
         """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where another process does."""
         turn = await self.find_open_turn()
         if turn is not None:
-            return await self._keep(await self._find_runtime(turn.state).resume(turn.state.run_id, answer, watch))
+            return await self._keep(await self._get_runtime(turn.state).resume(turn.state.run_id, answer, watch))
         ended = await self.find_reopenable()
         if ended is None:
             return None
         again = replace(answer or Answer(by=CHAT), raised=build_raise(ended), reopens=True)
         return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
 
-    def _find_runtime(self, state: RunState) -> Runtime:
+    def _get_runtime(self, state: RunState) -> Runtime:
         """A command that the person typed continues without a model."""
         started = state.started
         if started is None or started.provider != TYPED:
@@ -264,7 +264,7 @@ class Chat:
     async def close_open_turn(self) -> RunStatus | None:
         """End a turn that waits or was cut short, and take into the log whatever ended unseen."""
         ended: RunStatus | None = None
-        for row in await find_missing(self.runtime.store, await self._read()):
+        for row in await list_missing(self.runtime.store, await self._read()):
             state = await self.runtime.read(row.run_id)
             if state.phase not in FINAL:
                 ended = await get_status(self.runtime.store, state, row=row)
@@ -288,9 +288,9 @@ class Chat:
         await self._mark_undone(last.run_id)
         return last
 
-    async def find_last_turn(self) -> str:
+    async def get_last_turn(self) -> str:
         """The run of the last turn that was not taken back; nothing where there is none."""
-        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         return next((row.run_id for row in rows if is_turn(row)), "")
 
     async def list_facts(self) -> tuple[KnownFact, ...]:
@@ -299,14 +299,14 @@ class Chat:
     async def remember(self, text: str) -> KnownFact:
         """Keep a fact for as long as the conversation lasts: `name: fact`, or a sentence. Raises `UsageError`."""
         name, colon, rest = text.partition(":")
-        key, fact = (name, rest) if colon and len(name) <= LONGEST_KEY and rest.strip() else (name_fact(text), text)
+        key, fact = (name, rest) if colon and len(name) <= MAX_KEY_LENGTH and rest.strip() else (name_fact(text), text)
         key, fact = " ".join(key.split()).casefold(), " ".join(self._clean(fact).split())
         if not fact:
             raise UsageError("There is nothing to remember", hint="Write `/remember name: fact`, or a sentence")
-        if len(fact) > LONGEST_FACT:
+        if len(fact) > MAX_FACT_LENGTH:
             raise UsageError(
                 f"A fact of {len(fact)} characters is too long",
-                hint=f"Keep it within {LONGEST_FACT}; use a file for more",
+                hint=f"Keep it within {MAX_FACT_LENGTH}; use a file for more",
             )
         own = [known for known in await self.list_facts() if known.is_own and known.key != key]
         if len(own) >= MAX_POCKET_FACTS_PER_BUCKET:
@@ -325,11 +325,11 @@ class Chat:
     async def find_approvals(self) -> list[ApprovalQuestion]:
         """What waits for a decision in this conversation."""
         turn = await self.find_open_turn()
-        return await self.runtime.approvals.find_all(run_id=turn.waiting.run_id, status="open") if turn else []
+        return await self.runtime.approvals.list_all(run_id=turn.waiting.run_id, status="open") if turn else []
 
     async def list_turns(self) -> list[tuple[RunState, PastTurn]]:
         """Every turn that was not taken back, from its journal, oldest first."""
-        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MOST_RUNS)
+        rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         wanted = [row for row in reversed(rows) if is_turn(row)]
         return [await self._load(row.run_id) for row in wanted]
 
@@ -441,7 +441,7 @@ def is_turn(row: RunRow) -> bool:
 
 async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextState]:
     """Conversations that are chats, the one used last first."""
-    found = await runtime.store.contexts.list_contexts(limit=MOST_RUNS)
+    found = await runtime.store.contexts.list_contexts(limit=MAX_RUNS)
     return [state for state in found if state.agent_state_detail == CHAT][:limit]
 
 

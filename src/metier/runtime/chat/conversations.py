@@ -67,8 +67,8 @@ CHOICES = "chat"
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
 """How many runs are looked at for turns that are not in the log; a crash leaves one."""
-MOST_NOTES = 12
-_LONGEST_NOTE = 160
+MAX_NOTES = 12
+_MAX_NOTE_LENGTH = 160
 
 SUMMARIZER_AGENT = b"""---
 name: Summarizer
@@ -127,7 +127,7 @@ async def read_conversation(store: Store, context_id: str) -> Conversation:
     )
 
 
-async def find_missing(store: Store, conversation: Conversation) -> list[RunRow]:
+async def list_missing(store: Store, conversation: Conversation) -> list[RunRow]:
     """Runs of the context since the last turn that the log tells of, oldest first; the last one may not have ended."""
     rows = await store.list_runs(context_id=conversation.state.context_id, limit=LOOKED_AT)
     turns = [row for row in rows if row.agent != SUMMARIZER]
@@ -154,7 +154,7 @@ async def load_turn(store: Store, run_id: str) -> tuple[RunState, PastTurn]:
     state = fold(run_id, entries)
     said = state.started.task if state.started else ""
     media = state.started.attachments if state.started else ()
-    notes = _find_notes(entries)
+    notes = _list_notes(entries)
     return state, PastTurn(run_id=run_id, said=said, answer=describe_answer(state), notes=notes, media=media)
 
 
@@ -219,7 +219,7 @@ def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
     return tuple(fact for fact in known if fact.is_own or fact.key not in own)
 
 
-def _find_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
+def _list_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
     """What was done for a message: the calls with their ends, and what the person was asked. Never what came out."""
     notes: dict[str, str] = {}
     asked: dict[str, str] = {}
@@ -228,18 +228,18 @@ def _find_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
             case StepStarted() if entry.action.type in ("call_tool", "run_command"):
                 name, arguments = name_call(entry.action)
                 given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-                notes[entry.step_id] = one_line(f"{name}({given})", _LONGEST_NOTE)
+                notes[entry.step_id] = one_line(f"{name}({given})", _MAX_NOTE_LENGTH)
             case StepFinished() if entry.step_id in notes:
                 notes[entry.step_id] += f": {entry.status}"
             case InputAsked():
-                asked[entry.request_id] = one_line(f"asked the person: {entry.question}", _LONGEST_NOTE)
+                asked[entry.request_id] = one_line(f"asked the person: {entry.question}", _MAX_NOTE_LENGTH)
             case InputGiven() if entry.request_id in asked:
                 answers = ", ".join(f"{key}={value}" for key, value in entry.values.items())
-                told = one_line(f"They answered: {answers}", _LONGEST_NOTE)
+                told = one_line(f"They answered: {answers}", _MAX_NOTE_LENGTH)
                 notes[entry.request_id] = f"{asked[entry.request_id]} {told}"
             case _:
                 pass
-    return tuple(notes.values())[-MOST_NOTES:]
+    return tuple(notes.values())[-MAX_NOTES:]
 
 
 def _text(value: JsonValue, key: str) -> str:

@@ -79,7 +79,7 @@ def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
         ),
         tasks=tuple(Named(name=each, source="workspace", line=by_task.get(fold_id(each))) for each in agent.tasks),
         rules=tuple(_list_rules(_read_scopes(agent, box))),
-        missing=tuple(_find_missing(lines["tools"], box)),
+        missing=tuple(_list_missing(lines["tools"], box)),
     )
 
 
@@ -111,5 +111,5 @@ def _list_rules(scopes: Iterable[Scope]) -> Iterable[tuple[str, Rule]]:
             yield scope.kind, rule
 
 
-def _find_missing(lines: Mapping[str, int], box: Toolbox) -> Iterable[str]:
+def _list_missing(lines: Mapping[str, int], box: Toolbox) -> Iterable[str]:
     return (name for name in lines if box.find(name) is None)

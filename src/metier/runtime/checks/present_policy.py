@@ -20,7 +20,7 @@ from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunStarted
 from metier.engine.entries.step import StepFinished, StepStarted
 from metier.engine.execution.approval_requests import Found
-from metier.engine.execution.judged_paths import find_call_leads
+from metier.engine.execution.judged_paths import get_call_leads
 from metier.engine.journal import read_entries
 from metier.engine.state.calls import build_memory_key
 from metier.engine.state.fold import apply, fold
@@ -30,7 +30,7 @@ from metier.runtime.build import list_all_tools, list_tools
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.policy import Speakers, build_policy, list_outside_scripts
-from metier.runtime.workspace.trust import find_withheld
+from metier.runtime.workspace.trust import get_withheld
 from metier.store.base import Store
 from metier.tools.access import FILE_NAME, AccessFile
 from metier.tools.base import ToolContext
@@ -52,7 +52,7 @@ def build_present_policy(
         host=host,
         agent=agent.definition,
         known=Toolbox(offered).names(),
-        withheld=find_withheld(place, host),
+        withheld=get_withheld(place, host),
         outside=list_outside_scripts(agent.packages, place.workspace),
         access=_read_access(place.workspace),
     )
@@ -83,7 +83,7 @@ async def explain_call(
 ) -> Explanation:
     """As a run judges it: by what it says, and by where its paths and words lead now. The strictest verdict counts."""
     said = policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
-    leads = await find_call_leads(tool, arguments, tools=policy.tools, root=policy.root)
+    leads = await get_call_leads(tool, arguments, tools=policy.tools, root=policy.root)
     for key, path in leads.items():
         moved = policy.explain(build_step(tool, {**arguments, key: path}, call_id=""), skill=skill)
         if STRICTNESS[moved.verdict.decision] > STRICTNESS[said.verdict.decision]:
@@ -123,7 +123,7 @@ class Backtest(Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
-def find_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
+def list_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
     """Every call that was judged, in order. What was remembered from an earlier answer counts as asked about."""
     state = RunState(run_id)
     found: dict[str, PastCall] = {}
@@ -143,7 +143,7 @@ def backtest(run_id: str, entries: Sequence[Entry], build: Callable[[str, Profil
     if started is None:
         return Backtest(0, ())
     policy = build(started.agent, read_profile(started.profile))
-    calls = find_calls(run_id, entries)
+    calls = list_calls(run_id, entries)
     changes: list[Change] = []
     for call in calls:
         verdict = policy.judge(call.action, skill=call.skill)
@@ -211,5 +211,5 @@ async def look_at_call(place: Host, tool: str, arguments: dict[str, JsonValue]) 
     """Only files can be looked at without running anything; of other calls nothing is known."""
     tools = Toolbox(list_tools((), place))
     preview = await tools.preview(tool, arguments, ToolContext(workspace=place.workspace))
-    leads = await find_call_leads(tool, arguments, tools=tools, root=str(place.workspace))
+    leads = await get_call_leads(tool, arguments, tools=tools, root=str(place.workspace))
     return Found(preview.base if preview else "", tuple(leads.values()), preview.text if preview else "")

@@ -34,7 +34,7 @@ from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
-from metier.definitions.skills.skill import SkillDefinition, find_field_line, load_skill
+from metier.definitions.skills.skill import SkillDefinition, get_field_line, load_skill
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
 from metier.definitions.skills.versions import find_version_problem
 from metier.definitions.task import FILE_NAME as TASK_FILE
@@ -50,13 +50,13 @@ from metier.runtime.cleaning import load_place_config
 from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
-from metier.runtime.workspace.instructions import find_context_problems, find_project_problems
-from metier.runtime.workspace.list_checks import find_bare_skills, find_idle_rules
+from metier.runtime.workspace.instructions import get_context_problems, get_project_problems
+from metier.runtime.workspace.list_checks import list_bare_skills, list_idle_rules
 from metier.runtime.workspace.listed import check_duplicate, list_definitions
 from metier.runtime.workspace.model_choice import choose_profile
-from metier.runtime.workspace.plugins import find_plugins
+from metier.runtime.workspace.plugins import get_plugins
 from metier.runtime.workspace.policy import BUILT_IN_TOOLS, SCRIPT_TOOLS
-from metier.runtime.workspace.skill_catalog import find_skills, open_needs
+from metier.runtime.workspace.skill_catalog import get_skills, open_needs
 from metier.runtime.workspace.tasks import check_schemas
 from metier.skills.needs import ABSENT, SkillNeeds, describe_lacks
 from metier.tools.access import AccessFile
@@ -90,7 +90,7 @@ class StepChecker:
     ) -> list[Problem]:
         """What is wrong with the steps; `permits` and `references` are theirs, with lines."""
         said = {each.file: each for each in permits}
-        problems = self._find_broken_agents(references)
+        problems = self._list_broken_agents(references)
         for step in task.steps:
             own = said.get(str(step.file))
             agent = self._find_agent(step, task)
@@ -98,14 +98,14 @@ class StepChecker:
                 scopes = self._read_scopes(step, task, agent)
                 problems += self._check_tools(own, agent, scopes)
                 problems += self._check_commands(own, step, task, agent=agent, scopes=scopes)
-        return [*problems, *_find_unreached(task)]
+        return [*problems, *_list_unreached(task)]
 
     def _find_agent(self, step: TaskStep, task: TaskDefinition) -> AgentDefinition | None:
         """Nothing for the built-in one, and for one that is not there."""
         name = step.agent or task.agent or self._agent
         return self._agents.get(fold_id(name)) if name else None
 
-    def _find_broken_agents(self, references: Iterable[Reference]) -> list[Problem]:
+    def _list_broken_agents(self, references: Iterable[Reference]) -> list[Problem]:
         return [
             _problem(
                 "error",
@@ -200,7 +200,7 @@ def _read_host(place: Host) -> Scope:
     return reader.read_policy(data.decode("utf-8", "replace"), file="")
 
 
-def _find_unreached(task: TaskDefinition) -> Iterator[Problem]:
+def _list_unreached(task: TaskDefinition) -> Iterator[Problem]:
     """Only where the chain is whole: else the step before it is what has to be fixed."""
     if task.steps[-1].next is not None:
         return
@@ -255,7 +255,7 @@ def load_place_catalog(place: Host) -> Catalog:
     return load_catalog(sources, cache_folder=place.cache)
 
 
-def find_all_problems(place: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
+def get_all_problems(place: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
     """What is wrong with each agent, task or skill of a workspace, by its ID."""
     checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
     return {item.id: item.problems for item in checked if item.kind == kind}
@@ -275,7 +275,7 @@ def check_task(place: Host, task_id: str, *, agent: str = "") -> tuple[Problem, 
     agent = agent or place.settings.runtime.agent or ""
     named.add(fold_id(agent))
     agents = [read_agent(listed[name]) for name in sorted(named & listed.keys())]
-    skills = [package.definition for package in find_skills(place).packages]
+    skills = [package.definition for package in get_skills(place).packages]
     catalog, servers = load_place_catalog(place), _check_servers(place)
     tasks = frozenset(each.id for each in found.values())
     problems: tuple[Problem, ...] = ()
@@ -409,12 +409,12 @@ class _Checker(Struct, frozen=True, kw_only=True):
             if node is not None:
                 reading = self._read_rules(node, permits.file, subject)
                 problems += [self.soften(problem, skills) for problem in reading.problems]
-                problems += find_idle_rules(permits, reading.rules.rules) if subject == "tool" else []
+                problems += list_idle_rules(permits, reading.rules.rules) if subject == "tool" else []
         if item.kind == "agent" and permits.is_limit:
-            problems += find_bare_skills(permits.tools, item.references, self._find_named(skills))
+            problems += list_bare_skills(permits.tools, item.references, self._get_named(skills))
         return problems
 
-    def _find_named(self, names: Iterable[str]) -> dict[str, SkillDefinition]:
+    def _get_named(self, names: Iterable[str]) -> dict[str, SkillDefinition]:
         found = ((name, self.known.load(name)) for name in names)
         return {name: skill for name, skill in found if skill is not None}
 
@@ -485,7 +485,7 @@ def _check_steps(item: Checked, steps: StepChecker) -> Checked:
 
 
 def _list_plugin_tools(place: Host) -> tuple[Tool, ...]:
-    return (*place.tools, *(tool for registry in find_plugins(place).registries for tool in registry.tools))
+    return (*place.tools, *(tool for registry in get_plugins(place).registries for tool in registry.tools))
 
 
 def _check_servers(place: Host) -> _Servers:
@@ -555,7 +555,7 @@ def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
 
 
 def _check_context(place: Host) -> tuple[CheckedFile, ...]:
-    found = find_context_problems(place.workspace) | find_project_problems(place)
+    found = get_context_problems(place.workspace) | get_project_problems(place)
     return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
 
 
@@ -609,7 +609,7 @@ def _check_entrypoint(skill: SkillDefinition) -> list[Problem]:
     scripts = [script.name for script in discover_scripts(skill)]
     if wanted in scripts:
         return []
-    line = find_field_line(skill, "entrypoint")
+    line = get_field_line(skill, "entrypoint")
     message = f"The entrypoint names the script {skill.entrypoint.script!r}, which the skill does not have"
     hint = hint_nearest(wanted, scripts) or f"Add 'scripts/{wanted}'"
     return [_error("missing_script", message, file=str(skill.file), line=line, hint=hint)]

@@ -25,11 +25,11 @@ from metier.runtime.records.pins import (
     POLICY,
     TOOLS,
     TRUST,
-    find_outside,
-    find_partners,
-    find_policy,
     find_tools,
-    find_trusted,
+    get_outside,
+    get_partners,
+    get_policy,
+    list_trusted,
     restore_package,
 )
 from metier.runtime.workspace.listed import list_definitions
@@ -78,7 +78,7 @@ async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
     return {**pins, **origin, f"{ORIGIN}{START}": await store.put_blob(render_entry(started))}
 
 
-def find_inherited(pins: Mapping[str, str]) -> dict[str, str]:
+def get_inherited(pins: Mapping[str, str]) -> dict[str, str]:
     """The pins of a run that it did not choose itself."""
     return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, ORIGIN, TASK))}
 
@@ -140,7 +140,7 @@ class ToolBounds(NamedTuple):
         return comes_with_skill and all(name in names for names in self.lists)
 
 
-async def find_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
+async def get_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
     """A task has no tools of its own, its steps have."""
     pins = {**run.inherited, **run.pins}
     order, number = run.order, 0
@@ -213,18 +213,18 @@ async def _read_definitions(started: RunStarted, pins: Mapping[str, str], store:
 
 
 async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> RulePolicy:
-    trusted = await find_trusted(pins, store)
+    trusted = await list_trusted(pins, store)
     packages = [await _read_skill(name, digest, store) for name, digest in pins.items() if name.startswith(SKILL)]
     definitions = await _read_definitions(started, pins, store)
     speakers = Speakers(
-        host=await find_policy(pins, store),
+        host=await get_policy(pins, store),
         agent=definitions.agent,
         task=definitions.task,
         step=definitions.step,
         trusted=lambda package: package.definition.name in trusted,
         known=None,
         withheld=trusted & {HOST_FILE, DEFINITIONS},
-        outside=await find_outside(pins, store),
+        outside=await get_outside(pins, store),
     )
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
     return build_policy(packages, tools, workspace=Path(started.root), profile=profile, speakers=speakers)
@@ -246,18 +246,18 @@ async def choose_partners(run: PreparedRun, store: Store) -> Partners:
     if run.is_planned:
         return Partners()
     if run.pins:
-        return await find_partners(run.pins, store)
+        return await get_partners(run.pins, store)
     lineage = run.order.lineage if run.order else ()
     if len(lineage) >= run.agent.place.settings.runtime.max_delegation_depth:
         return Partners()
-    names = _find_reachable(run)
+    names = _list_reachable(run)
     return Partners(
         agents=_list_agents(run, lineage) if "delegate" in names else (),
         tasks=_list_tasks(run, lineage) if RUN_TASK in names else (),
     )
 
 
-def _find_reachable(run: PreparedRun) -> tuple[str, ...]:
+def _list_reachable(run: PreparedRun) -> tuple[str, ...]:
     """Which of the two tools the lists of agent, task and step leave; a list of tasks asks for theirs."""
     names = ("delegate", RUN_TASK)
     definition = run.agent.definition

@@ -113,13 +113,13 @@ def list_callable(
         router=AwaitedRuns(store),
     )
     lineage = Lineage(call.chain, call.ceiling) if call is not None else Lineage()
-    callable_skills = _find_callable(executor, ordered=call.skill if call is not None else "")
+    callable_skills = _list_callable(executor, ordered=call.skill if call is not None else "")
     return build_capability_tools(
         callable_skills, conversations, lineage=lineage, bill=advisor.bill if advisor else None
     )
 
 
-def _find_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
+def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
     """A skill whose contract has errors stays readable; what is wrong with it is told where skills are checked.
 
     The one that another skill has ordered may also have an `entrypoint` instead of an `impl.py`.

@@ -84,7 +84,7 @@ async def remove_ended(place: Host, store: Store, state: RunState, *, folder: Pa
         if child.ended is not None or (
             state.phase in FINAL and await _keep_unheard(place, store, child.run_id, folder=folder)
         ):
-            await run_sync(worktree.remove, _find_source(place, state))
+            await run_sync(worktree.remove, _get_source(place, state))
 
 
 def remove_deleted(place: Host, run_id: str) -> None:
@@ -113,5 +113,5 @@ async def _keep_unheard(place: Host, store: Store, run_id: str, *, folder: Path)
     return True
 
 
-def _find_source(place: Host, state: RunState) -> Path:
+def _get_source(place: Host, state: RunState) -> Path:
     return Path(state.started.root) if state.started is not None else place.workspace

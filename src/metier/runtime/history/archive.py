@@ -36,7 +36,7 @@ from metier.messages import Value
 FORMAT = "metier-run"
 VERSION = 1
 MANIFEST, JOURNAL, RECORD, EVENTS, BLOBS = "manifest.json", "journal.jsonl", "run.json", "events.jsonl", "blobs/"
-MOST_BYTES = 512 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
 """An archive may unpack to no more than this."""
 COMPRESSED = ".gz"
 CHILDREN = "children/"
@@ -132,7 +132,7 @@ def _open(path: Path) -> BinaryIO:
         return path.open("rb")
     with gzip.open(path) as stream:
         # Bounded: a few bytes of a compressed file may stand for any number of them.
-        return BytesIO(stream.read(MOST_BYTES + 1))
+        return BytesIO(stream.read(MAX_BYTES + 1))
 
 
 def _list_members(archive: Archive) -> dict[str, bytes]:
@@ -195,7 +195,7 @@ def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) ->
         raise _refuse(path, f"run {min(left)!r} in it works for none of the others")
 
 
-def find_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
+def list_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Everything in a journal that may be the name of a blob."""
     found = (match for entry in entries for match in _DIGEST.findall(render_entry(entry).decode()))
     return tuple(dict.fromkeys(found))
@@ -215,8 +215,8 @@ def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
         raise _refuse(path, "a member is in it twice")
     if file.comment or any(_find_oddity(member) for member in file.infolist()):
         raise _refuse(path, "a member is no plain file, or something is hidden beside the members")
-    if sum(member.file_size for member in file.infolist()) > MOST_BYTES:
-        raise _refuse(path, f"it holds more than {MOST_BYTES // 1024 // 1024} MB")
+    if sum(member.file_size for member in file.infolist()) > MAX_BYTES:
+        raise _refuse(path, f"it holds more than {MAX_BYTES // 1024 // 1024} MB")
     return {name: file.read(name) for name in names}
 
 

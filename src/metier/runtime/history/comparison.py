@@ -12,7 +12,7 @@ from metier.definitions.agent import FILE_NAME as AGENT_FILE
 from metier.definitions.names import Profile, fold_id
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
-from metier.engine.replay.recording import Difference, find_differences
+from metier.engine.replay.recording import Difference, list_differences
 from metier.runtime.checks.present_policy import Change, backtest, build_present_policy
 from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host
@@ -67,15 +67,15 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 def compare_runs(left: Sequence[Entry], right: Sequence[Entry]) -> Comparison:
     """Where the two part. How they began is told apart: another model is a reason, not a decision."""
-    one, other = _find_moments(left), _find_moments(right)
-    beginnings = tuple(find_differences(one[0].facts, other[0].facts)) if one and other else ()
+    one, other = _list_moments(left), _list_moments(right)
+    beginnings = tuple(list_differences(one[0].facts, other[0].facts)) if one and other else ()
     same, turn = 0, 0
     for index in range(1, max(len(one), len(other))):
         here = one[index] if index < len(one) else None
         there = other[index] if index < len(other) else None
         if here is None or there is None or here.kind != there.kind or here.facts != there.facts:
             is_same_kind = here is not None and there is not None and here.kind == there.kind
-            found = tuple(find_differences(here.facts, there.facts)) if is_same_kind and here and there else ()
+            found = tuple(list_differences(here.facts, there.facts)) if is_same_kind and here and there else ()
             parted = here or there
             turn = parted.turn if parted is not None else turn
             return Comparison(same=same, turn=turn, left=here, right=there, differences=found, beginnings=beginnings)
@@ -84,7 +84,7 @@ def compare_runs(left: Sequence[Entry], right: Sequence[Entry]) -> Comparison:
     return Comparison(same=same, turn=turn, left=None, right=None, beginnings=beginnings)
 
 
-def _find_moments(entries: Sequence[Entry]) -> list[Moment]:
+def _list_moments(entries: Sequence[Entry]) -> list[Moment]:
     moments: list[Moment] = []
     turn = 0
     for number, entry in enumerate(entries, start=1):

@@ -19,9 +19,9 @@ from metier.providers.model_names import parse_model_name, qualify_model_name
 from metier.runtime.adoption import build_adoption, build_foreign_run, find_said
 from metier.runtime.build import build_services
 from metier.runtime.child_runs import restore_run
-from metier.runtime.delegation.authority import find_inherited
+from metier.runtime.delegation.authority import get_inherited
 from metier.runtime.driver import DriveOptions
-from metier.runtime.history.replays import find_changed, get_start
+from metier.runtime.history.replays import get_start, list_changed
 from metier.runtime.host import Host
 from metier.runtime.records.pins import CODE, INSTRUCTIONS, POLICY, TOOLS, pin
 from metier.runtime.records.record import build_row
@@ -83,7 +83,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
     taken = [beginning, *_adapt(entries[1 : request.at], new_id), *adopted]
     await forking.store.create_run(build_row(new_id, *taken, now=now), store_entries(taken))
-    changed = (*find_changed(started, agent), *_changed_words(started, beginning))
+    changed = (*list_changed(started, agent), *_changed_words(started, beginning))
     return Fork(state=await forking.resume(new_id, options=watch), changed=changed)
 
 
@@ -94,7 +94,7 @@ async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: 
         agent=apply_step(agent, restored.steps) if restored.steps else agent,
         said=await find_said(started, store),
         pins={},
-        inherited=find_inherited(started.pins),
+        inherited=get_inherited(started.pins),
     )
 
 

@@ -18,7 +18,7 @@ from metier.ids import SystemClock
 from metier.runtime.delegation.worktrees import remove_deleted
 from metier.runtime.history.replays import get_start
 from metier.runtime.host import Host
-from metier.runtime.records.run_folders import DELETING, find_folder, iterate_folders, read_deletions, remove_folder
+from metier.runtime.records.run_folders import DELETING, get_folder, iterate_folders, read_deletions, remove_folder
 from metier.runtime.records.run_log import Teller, check_journal
 from metier.runtime.runs import Runtime
 from metier.store.base import ENDED, RunRow, Store
@@ -38,11 +38,11 @@ class Retention(Struct, frozen=True, kw_only=True):
     older_than_days: float | None = None
 
 
-async def find_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[list[RunRow]]:
+async def list_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[list[RunRow]]:
     """Ended runs that no process drives, whose parent has ended too; pages of those that ended first, first."""
-    before, below = _find_deadline(runtime, wanted), 0
+    before, below = _get_deadline(runtime, wanted), 0
     if wanted.keep:
-        below = await _find_oldest_kept(runtime.store, wanted.keep)
+        below = await _get_oldest_kept(runtime.store, wanted.keep)
         if not below:
             return
     last: RunRow | None = None
@@ -57,10 +57,10 @@ async def find_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[l
 # gone, so that the next deletion finishes an interrupted one.
 async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable[[Sequence[str]], None]) -> int:
     """Delete them in batches; `tell` gets the ids of each batch that is gone. Returns how many went."""
-    await anyio.to_thread.run_sync(_remove_noted, runtime.place, await _find_noted(runtime))
-    before = _find_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
+    await anyio.to_thread.run_sync(_remove_noted, runtime.place, await _get_noted(runtime))
+    before = _get_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
     count = 0
-    async for page in find_old_runs(runtime, wanted):
+    async for page in list_old_runs(runtime, wanted):
         deleted = await _delete(runtime, [row.run_id for row in page], before)
         count += len(deleted)
         tell(deleted)
@@ -70,12 +70,12 @@ async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable
     return count
 
 
-def _find_deadline(runtime: Runtime, wanted: Retention) -> datetime:
+def _get_deadline(runtime: Runtime, wanted: Retention) -> datetime:
     days = wanted.older_than_days
     return _ALL_TIME if days is None else runtime.place.clock.now() - timedelta(days=days)
 
 
-async def _find_oldest_kept(store: Store, keep: int) -> int:
+async def _get_oldest_kept(store: Store, keep: int) -> int:
     """The number of the oldest of the newest ended runs; 0 when there are fewer."""
     number = 0
     while page := await store.list_runs(before=number, limit=DELETION_BATCH):
@@ -128,14 +128,14 @@ async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before:
 async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
     """Of runs that no process drives; how many there were. A kill leaves ended runs without folders, which can go."""
     runs = runtime.place.runs
-    found = [run_id for run_id in run_ids if find_folder(runs, run_id, shard="off").exists()]
+    found = [run_id for run_id in run_ids if get_folder(runs, run_id, shard="off").exists()]
     for run_id in found:
         if (row := await runtime.store.find_run(run_id)) is not None and not row.driver:
             await anyio.to_thread.run_sync(remove_folder, runs, run_id)
-    return sum(not find_folder(runs, run_id, shard="off").exists() for run_id in found)
+    return sum(not get_folder(runs, run_id, shard="off").exists() for run_id in found)
 
 
-async def _find_noted(runtime: Runtime) -> dict[Path, list[str]]:
+async def _get_noted(runtime: Runtime) -> dict[Path, list[str]]:
     """Notes of deletions that were cut short, each with those of its runs that are gone."""
     return {
         note: [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
@@ -156,12 +156,12 @@ async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
     if runtime.place.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
         return  # an empty store is more likely a wrong address than an old one
     runs = runtime.place.runs
-    for name in await anyio.to_thread.run_sync(_find_untouched, runs, before):
+    for name in await anyio.to_thread.run_sync(_list_untouched, runs, before):
         if await runtime.store.find_run(name) is None:
             await anyio.to_thread.run_sync(remove_folder, runs, name)
 
 
-def _find_untouched(runs: Path, before: datetime) -> list[str]:
+def _list_untouched(runs: Path, before: datetime) -> list[str]:
     """Names of run folders that were last changed before that time."""
     return [folder.name for folder in iterate_folders(runs) if folder.stat().st_mtime < before.timestamp()]
 

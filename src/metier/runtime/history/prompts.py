@@ -11,11 +11,11 @@ from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName
 from metier.context.provenance import Difference, Segment, find_difference, list_segments
 from metier.definitions.problems import Problem
-from metier.engine.decide import find_read_denial
+from metier.engine.decide import get_read_denial
 from metier.engine.entries.skill import CatalogLoaded, ContextDisclosed
 from metier.engine.journal import read_entries
 from metier.engine.model.model_call import compose
-from metier.engine.model.past_prompts import find_turns, rebuild_prompt
+from metier.engine.model.past_prompts import list_turns, rebuild_prompt
 from metier.engine.model.prompt import Asking, asks_for_json, list_described
 from metier.engine.model.skill_selection import build_ranking
 from metier.engine.services import Services
@@ -90,7 +90,7 @@ class ShownPrompt(Struct, frozen=True, kw_only=True):
 async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -> ShownPrompt:
     """The prompt of a turn of a run, the last one where none is named. Raises `UsageError` for one it does not have."""
     entries = await read_entries(runtime.store, run_id)
-    turns = find_turns(entries)
+    turns = list_turns(entries)
     if not turns and (children := fold(run_id, entries).children):
         names = ", ".join(child.run_id for child in children)
         raise UsageError(
@@ -115,7 +115,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         names = tuple(package.definition.name for package in services.shelf.packages.values())
         apply(state, await build_start(request, run, services, pins={}))
         apply(state, CatalogLoaded(skills=names))
-        near = await services.shelf.find_similar(services.clean(request.task))
+        near = await services.shelf.get_similar(services.clean(request.task))
         apply(state, build_ranking(request.task, services, similar=near.ranked))
         apply(state, ContextDisclosed())
         asking = Asking(services.read_access(), asks_for_json(services))
@@ -124,7 +124,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         shown = _show(state, services, composed.fitted, request=composed.request, files=files)
         problems = (
             problem
-            for file in load_project(place, deny=partial(find_read_denial, services.policy))
+            for file in load_project(place, deny=partial(get_read_denial, services.policy))
             for problem in file.problems
         )
         return replace(shown, problems=(*shown.problems, *problems))

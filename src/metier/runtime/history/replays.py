@@ -35,19 +35,19 @@ from metier.runtime.records.pins import (
     AGENT,
     SKILL,
     find_instructions,
-    find_outside,
-    find_partners,
-    find_policy,
     find_tools,
-    find_trusted,
+    get_outside,
+    get_partners,
+    get_policy,
+    list_trusted,
     rebuild_packages,
 )
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.agents import AgentInForce, get_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import load_project
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE, Speakers, build_policy, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.trust import find_withheld
+from metier.runtime.workspace.trust import get_withheld
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 from metier.store.base import Store
@@ -81,7 +81,7 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     if started.workspace != str(runtime.place.workspace):
         return report
     run = await restore_run(runtime.place, runtime.store, folder=runtime.folder(run_id), started=started)
-    return replace(report, changed=find_changed(started, run.agent))
+    return replace(report, changed=list_changed(started, run.agent))
 
 
 async def replay_entries(
@@ -116,7 +116,7 @@ def get_start(run_id: str, entries: Sequence[Entry]) -> RunStarted:
     return started
 
 
-def find_changed(started: RunStarted, agent: AgentInForce) -> tuple[str, ...]:
+def list_changed(started: RunStarted, agent: AgentInForce) -> tuple[str, ...]:
     """The agent and the skills whose files differ from the pinned bytes, that are new, or that are gone."""
     now = {
         f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.data).hexdigest()
@@ -163,23 +163,23 @@ async def build_replay_services(
     agent = run.agent
     place, settings = agent.place, agent.place.settings
     if with_current_files and agent.id:
-        file, _ = find_agent_file(place.workspace, agent.id)
+        file, _ = get_agent_file(place.workspace, agent.id)
         agent = restore_agent(place, agent.id, read_definition_file(file, place.workspace), file=file)
     found = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     packages = changes.replace_packages(found)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
     there = Toolbox(list_tools((), replace(place, workspace=Path(started.workspace)), web=agent.web))
     tools = Toolbox(_RecordedTool(info, there.find(info.name)) for info in await find_tools(started.pins, store))
-    trusted = await find_trusted(started.pins, store)
-    host = read_policy_file(place.workspace) if with_current_files else await find_policy(started.pins, store)
+    trusted = await list_trusted(started.pins, store)
+    host = read_policy_file(place.workspace) if with_current_files else await get_policy(started.pins, store)
     host = host if changes.policy is None else changes.policy
     speakers = _speak(run, agent, host, trusted=trusted, with_current_files=with_current_files)
     current = list_outside_scripts(packages, place.workspace) if with_current_files else None
-    speakers = replace(speakers, outside=await find_outside(started.pins, store) if current is None else current)
+    speakers = replace(speakers, outside=await get_outside(started.pins, store) if current is None else current)
     # Paths are judged as they were where the run took place.
     root = Path(started.root)
     policy = build_policy(packages, tools, workspace=root, profile=settings.runtime.profile, speakers=speakers)
-    partners = await find_partners(started.pins, store)
+    partners = await get_partners(started.pins, store)
     instructions = pinned or compose_instructions(
         replace(run, agent=agent), tools, partners, project=load_project(place)
     )
@@ -218,7 +218,7 @@ def _speak(
         step=run.steps[-1] if run.steps else None,
         trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
         known=None,
-        withheld=find_withheld(agent.place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
+        withheld=get_withheld(agent.place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
     )
 
 

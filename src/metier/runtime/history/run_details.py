@@ -16,7 +16,7 @@ from metier.engine.entries.model import ModelReplied
 from metier.engine.entries.step import StepFinished
 from metier.engine.journal import read_entries, read_entries_of
 from metier.engine.model.debug_bodies import dump_request
-from metier.engine.model.past_prompts import find_turns, rebuild_prompt
+from metier.engine.model.past_prompts import list_turns, rebuild_prompt
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import FilesChanged, UsageError
@@ -107,7 +107,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
 async def read_exchange(runtime: Runtime, run_id: str, turn: int) -> Exchange:
     """Raises `UsageError` for a turn in which no model was asked."""
     entries = await read_entries(runtime.store, run_id)
-    turns = find_turns(entries)
+    turns = list_turns(entries)
     if turn not in turns:
         known = f"It has turns {turns[0]} to {turns[-1]}" if turns else "No model was asked in it"
         raise UsageError(f"Run {run_id!r} has no turn {turn}", hint=known)

@@ -27,9 +27,9 @@ from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.views.fold import fold_all, with_answer
 from metier.views.run_view import RunLimits, RunView, StepView
 
-MOST_CHILDREN = 50
+MAX_CHILDREN = 50
 """Of one run; a page that showed thousands would help no reader."""
-_MOST_LEVELS = 4
+_MAX_LEVELS = 4
 
 
 async def read_history(runtime: Runtime, run_id: str, *, after: int = 0) -> list[Entry]:
@@ -54,9 +54,9 @@ async def read_run_view(
     runtime: Runtime,
     run_id: str,
     *,
-    levels: int = _MOST_LEVELS,
+    levels: int = _MAX_LEVELS,
     entries: Sequence[Entry] | None = None,
-    max_children: int | None = MOST_CHILDREN,
+    max_children: int | None = MAX_CHILDREN,
 ) -> RunView:
     """How a run stands, with the runs that it handed work to. An unknown run has an empty view.
 
@@ -73,7 +73,7 @@ async def read_run_view(
     # The totals of a finished run include its children: the fold must know them, or they count twice.
     view = fold_all(_complete(runtime.place, row, logged=logged, entries=entries), RunView(children=views))
     view = with_answer(view, build_place_cleaner(runtime.place).text(state.result))
-    return replace(view, limits=_find_limits(state, entries), children=views)
+    return replace(view, limits=_get_limits(state, entries), children=views)
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _stamp(record: EventRecord, moment: datetime) -> EventRecord:
     return record.model_copy(update={"timestamp": moment})
 
 
-def _find_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:
+def _get_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:
     if not entries:
         return RunLimits()
     limits = get_run_limits(state)

@@ -43,7 +43,7 @@ async def read_spending(
     runtime: Runtime, by: Grouping, *, since: datetime | None = None, limit: int = MAX_GROUPS
 ) -> Spending:
     """Read sums only: the time does not depend on the number of runs."""
-    usage, span = runtime.store.usage, find_span(runtime, since)
+    usage, span = runtime.store.usage, get_span(runtime, since)
     days = _build_totals(await usage.sum_by("day", span, limit=limit))
     runs, completed = await usage.count_created(since=since)
     return Spending(
@@ -111,7 +111,7 @@ def build_usage(amounts: Amounts) -> Usage:
     )
 
 
-def find_span(runtime: Runtime, since: datetime | None) -> Span:
+def get_span(runtime: Runtime, since: datetime | None) -> Span:
     return ALL_TIME if since is None else build_span(since, now=runtime.place.clock.now())
 
 
@@ -123,4 +123,4 @@ async def read_days(
     runtime: Runtime, by: Grouping, *, names: tuple[str, ...], since: datetime | None
 ) -> list[DayTotal]:
     """The named groups day by day; nothing for the grouping by day itself."""
-    return [] if by == "day" else await runtime.store.usage.sum_by_day(by, find_span(runtime, since), names=names)
+    return [] if by == "day" else await runtime.store.usage.sum_by_day(by, get_span(runtime, since), names=names)

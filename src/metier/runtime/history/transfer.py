@@ -25,7 +25,7 @@ from metier.errors import UsageError
 from metier.events.payload import Payload
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.delegation.authority import ABOVE, ORIGIN, START
-from metier.runtime.history.archive import Archive, find_digests
+from metier.runtime.history.archive import Archive, list_digests
 from metier.runtime.history.replays import build_replay_services, get_start
 from metier.runtime.host import Host
 from metier.runtime.records.pins import AGENT, POLICY
@@ -33,7 +33,7 @@ from metier.runtime.records.record import FILE_NAME as RECORD_FILE
 from metier.runtime.records.record import build_row
 from metier.runtime.records.signatures import unseal
 from metier.runtime.runs import Runtime
-from metier.runtime.workspace.skill_catalog import find_skills
+from metier.runtime.workspace.skill_catalog import get_skills
 from metier.runtime.workspace.tasks import TASK
 from metier.store.base import ApprovalRow, RunRow
 from metier.store.failures import BlobUnknown, RunExists
@@ -173,7 +173,7 @@ def _write_files(folder: Path, archive: Archive) -> None:
 async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str, bytes]:
     blobs: dict[str, bytes] = {}
     missing: set[str] = set()
-    for digest in find_digests(entries):
+    for digest in list_digests(entries):
         try:
             blobs[digest] = await runtime.store.get_blob(digest)
         except BlobUnknown:  # 64 hexadecimal digits that name nothing, or a catalog too large to be kept
@@ -185,7 +185,7 @@ def _read_definitions(missing: Collection[str], place: Host) -> dict[str, bytes]
     """Of large catalogs only hashes are pinned; files that are still the same can go along."""
     if not missing:
         return {}
-    files = [package.definition.data for package in find_skills(place)[0]]
+    files = [package.definition.data for package in get_skills(place)[0]]
     return {digest: data for data in files if (digest := hashlib.sha256(data).hexdigest()) in missing}
 
 
@@ -225,7 +225,7 @@ def _clean_blobs(
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Cleaned bytes have another name; the second value says which."""
     pinned = [entry.pins for entry in entries if isinstance(entry, RunStarted | RunAdopted | ModelChanged)]
-    kinds: dict[str, BlobKind] = {digest: _find_kind(name) for pins in pinned for name, digest in pins.items()}
+    kinds: dict[str, BlobKind] = {digest: _get_kind(name) for pins in pinned for name, digest in pins.items()}
     cleaned: dict[str, bytes] = {}
     renamed: dict[str, str] = {}
     for digest, data in blobs.items():
@@ -247,7 +247,7 @@ def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
             return _clean_text(data, cleaner)
 
 
-def _find_kind(pin: str) -> BlobKind:
+def _get_kind(pin: str) -> BlobKind:
     """What the bytes behind a pin are, also where it is one of a run above."""
     name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin.removeprefix(ORIGIN)
     if name == START:

@@ -13,7 +13,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunAdopted
 from metier.engine.entries.step import FileChange, UndoFinished, UndoStarted
 from metier.engine.entries.task import ChildRequested
-from metier.engine.execution.file_changes import find_changes, keep
+from metier.engine.execution.file_changes import keep, list_changes
 from metier.engine.file_timeline import (
     FileEffect,
     Restoration,
@@ -242,7 +242,7 @@ async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:
         return replace(effect, unknown=str(unknown), before=None)
     snapshots = open_snapshots(runtime.place, runtime.folder(effect.run_id))
     try:
-        changes = await find_changes(effect.before, snapshots, store=runtime.store, workspace=runtime.place.workspace)
+        changes = await list_changes(effect.before, snapshots, store=runtime.store, workspace=runtime.place.workspace)
     except (Unavailable, OSError, ToolFailed) as error:
         return replace(effect, unknown=str(error), before=None)
     return replace(effect, changes=tuple(changes))

@@ -24,7 +24,7 @@ from metier.runtime.notify.outbox_messages import Subject, build_row
 from metier.runtime.status import RunStatus, compute_status
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow, Receiver
-from metier.tools.web.url import Pinned, WebAccess, WebUrl, find_addresses, parse_url, pin_url
+from metier.tools.web.url import Pinned, WebAccess, WebUrl, list_addresses, parse_url, pin_url
 
 RESULT = "result"
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELED", "REJECTED"})
@@ -45,7 +45,7 @@ _STATES = {
 PUSH = "a2a"
 """The channel of these messages."""
 MEDIA_TYPE = "application/a2a+json"
-_MOST_RESULT_CHARACTERS = 100_000
+_MAX_RESULT_CHARACTERS = 100_000
 """A longer result is left out: the caller gets the task."""
 _RESTS = (RunPaused, RunFinished, RunFailed)
 _HEADER_VALUE = r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
@@ -53,7 +53,7 @@ CANCEL = "a2a-cancel"
 """The channel of these messages."""
 
 
-def find_task_state(status: RunStatus) -> str:
+def get_task_state(status: RunStatus) -> str:
     """Return the protocol's word, without its prefix. The caller is a program, so only questions are its to answer."""
     if status.status in _STATES:
         return _STATES[status.status]
@@ -64,7 +64,7 @@ def find_task_state(status: RunStatus) -> str:
 
 def build_task(status: RunStatus, *, at: datetime, base_url: str, clean: Callable[[str], str]) -> dict[str, JsonValue]:
     """`base_url` is where the caller reaches the server; a user who must decide goes there too."""
-    row, state = status.row, find_task_state(status)
+    row, state = status.row, get_task_state(status)
     context = read_context(row.context_id)
     owner: dict[str, JsonValue] = {"taskId": row.run_id, "contextId": context}
     described: dict[str, JsonValue] = {
@@ -95,7 +95,7 @@ def read_context(name: str) -> str:
 def _describe(status: RunStatus, base_url: str, *, clean: Callable[[str], str]) -> list[JsonValue]:
     """Return the question with its fields, the place where a user decides, or the failure."""
     question = status.question
-    match find_task_state(status):
+    match get_task_state(status):
         case "INPUT_REQUIRED" if question is not None:
             parts: list[JsonValue] = [{"text": clean(question.text)}]
             if question.raw_fields is not None:
@@ -131,7 +131,7 @@ class Target(Value):
 
 async def check_target(target: Target, place: Host) -> None:
     """Raises `ToolFailed` for an address that messages may not go to."""
-    await _find_addresses(parse_url(target.url), place)
+    await _list_addresses(parse_url(target.url), place)
 
 
 async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, store: Store) -> list[OutboxRow]:
@@ -143,7 +143,7 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, st
     is_end = not isinstance(entry, RunPaused)
     if is_end and log.state.started.parent_run_id:
         return []  # the run above continues
-    top = await _find_top(store, log.state.run_id, log.state.started.parent_run_id)
+    top = await _get_top(store, log.state.run_id, log.state.started.parent_run_id)
     receivers = await store.outbox.list_receivers(top)
     row = await store.find_run(top) if receivers else None
     if row is None:
@@ -153,7 +153,7 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, st
     for each in entries[:number]:
         apply(state, each)
     status = compute_status(row, state)
-    if find_task_state(status) not in RESTING:
+    if get_task_state(status) not in RESTING:
         return []
     subject = Subject(state.run_id, state.seq)
     return [_build(each, status, place=place, subject=subject) for each in receivers]
@@ -179,7 +179,7 @@ async def post_push(row: OutboxRow, place: Host, store: Store, *, seconds: float
         problem = "no address"
         import httpx2
 
-        for address in await _find_addresses(url, place):
+        for address in await _list_addresses(url, place):
             try:
                 return await _post(pin_url(url, address), target, body, key=row.key, place=place)
             except httpx2.ConnectError as error:
@@ -202,7 +202,7 @@ async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, place:
         return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
 
 
-async def _find_addresses(url: WebUrl, place: Host) -> list[str]:
+async def _list_addresses(url: WebUrl, place: Host) -> list[str]:
     """Public addresses over TLS, and those that the settings of this machine name."""
     named = [text.rpartition(":") for text in place.settings.server.push_hosts]
     open_hosts = {(host.strip("[]").lower(), int(port)) for host, _, port in named}
@@ -212,10 +212,10 @@ async def _find_addresses(url: WebUrl, place: Host) -> list[str]:
             code="permission_denied",
             hint="The user of the server can name its host and port in `server.push_hosts`",
         )
-    return await find_addresses(url, WebAccess(open_hosts=open_hosts))
+    return await list_addresses(url, WebAccess(open_hosts=open_hosts))
 
 
-async def _find_top(store: Store, run_id: str, parent_id: str) -> str:
+async def _get_top(store: Store, run_id: str, parent_id: str) -> str:
     """The run that was asked for; a run below it waits on its behalf."""
     while parent_id:
         row = await store.find_run(parent_id)
@@ -228,10 +228,10 @@ def _build(receiver: Receiver, status: RunStatus, *, place: Host, subject: Subje
     clean = build_place_cleaner(place).text
     task = build_task(status, at=place.clock.now(), base_url=target.base_url, clean=clean)
     del task["history"]  # the caller said it
-    if len(status.state.result) > _MOST_RESULT_CHARACTERS:
+    if len(status.state.result) > _MAX_RESULT_CHARACTERS:
         del task["artifacts"]
     message: dict[str, JsonValue] = {
-        "type": f"task.{find_task_state(status).lower()}",
+        "type": f"task.{get_task_state(status).lower()}",
         "task_id": status.row.run_id,
         "receiver": receiver.name,
         "body": {"task": task},

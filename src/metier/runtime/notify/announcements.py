@@ -64,7 +64,7 @@ class Announcer:
                 await self._store.outbox.put(rows)
 
     def _build(self, log: RunLog, entry: Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
-        word = find_word(log, entry)
+        word = get_word(log, entry)
         notify = self._place.settings.notify
         if not word or word not in notify.events or not notify.channels:
             return
@@ -79,7 +79,7 @@ class Announcer:
     def _describe(self, log: RunLog, entry: Entry, word: str) -> dict[str, JsonValue]:
         state = log.state
         assert state.started is not None
-        text, status = _find_text(entry)
+        text, status = _get_text(entry)
         clean = build_place_cleaner(self._place).text
         return {
             "type": f"run.{word}",
@@ -95,7 +95,7 @@ class Announcer:
         }
 
 
-def find_word(log: RunLog, entry: Entry) -> str:
+def get_word(log: RunLog, entry: Entry) -> str:
     """What of `notify.events` an entry is; nothing for most."""
     state = log.state
     match entry:
@@ -114,7 +114,7 @@ def find_word(log: RunLog, entry: Entry) -> str:
             return ""
 
 
-def _find_text(entry: Entry) -> tuple[str, str]:
+def _get_text(entry: Entry) -> tuple[str, str]:
     match entry:
         case RunPaused():
             return entry.reason, "paused"

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ConfigError, UsageError
 from metier.messages import Value
-from metier.programs.code import CommandLine, ProgramCode, find_program_code
+from metier.programs.code import CommandLine, ProgramCode, get_program_code
 from metier.programs.launcher import NEUTRAL_FOLDER, NOTIFICATION, Program, use_accepted_program
 from metier.programs.search import build_trusted_path, is_within
 from metier.runtime.confinement import list_writable
@@ -39,7 +39,7 @@ class NotifyAcceptance(Value):
 _ACCEPTANCE: TypeAdapter[NotifyAcceptance] = TypeAdapter(NotifyAcceptance)
 
 
-def find_notify_program(place: Host) -> Program:
+def get_notify_program(place: Host) -> Program:
     """Return the program, ready to start. Raises `ConfigError` if it may not run, or is not found."""
     check_notify_command(place)
     line = _build_line(place)
@@ -61,7 +61,7 @@ def check_notify_command(place: Host) -> None:
     """Raise `ConfigError` if the command runs files of the workspace that the user did not accept as they are."""
     if not place.settings.notify.command:
         return
-    code = find_notify_code(place)
+    code = get_notify_code(place)
     if code.is_open:
         raise ConfigError(
             "notify.command may run any code of the workspace, where programs of a run write",
@@ -85,7 +85,7 @@ def accept_notify_command(place: Host, *, code: str, now: datetime) -> None:
     `code` is their digest from before the user was asked: a program that runs meanwhile could change them until the
     answer. Raises `UsageError` if they differ now, and `OSError`.
     """
-    if find_notify_code(place).digest() != code:
+    if get_notify_code(place).digest() != code:
         raise UsageError("The files changed while you were asked", hint="Review them and accept them again")
     accepted = NotifyAcceptance(
         workspace=str(place.workspace),
@@ -98,16 +98,16 @@ def accept_notify_command(place: Host, *, code: str, now: datetime) -> None:
     replace_file(path, _ACCEPTANCE.dump_json(accepted, indent=1), durable=True)
 
 
-def find_notify_code(place: Host) -> ProgramCode:
+def get_notify_code(place: Host) -> ProgramCode:
     """Return the files of the workspace that the command runs."""
     if not place.settings.notify.command:
         return ProgramCode()
-    return find_program_code(_build_line(place), writable=list_places(place))
+    return get_program_code(_build_line(place), writable=list_places(place))
 
 
 def list_notify_files(place: Host) -> tuple[Path, ...]:
     """List the files and folders of the command that are closed to the programs of a run."""
-    return tuple(path for path in find_notify_code(place).roots if path.exists())
+    return tuple(path for path in get_notify_code(place).roots if path.exists())
 
 
 def list_places(place: Host) -> tuple[Path, ...]:

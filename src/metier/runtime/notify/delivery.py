@@ -20,7 +20,7 @@ from metier.errors import ConfigError, StoreError, ToolFailed
 from metier.runtime.host import Host
 from metier.runtime.notify.a2a import PUSH, cancel_remote, find_target, post_push
 from metier.runtime.notify.clients import using_clients
-from metier.runtime.notify.command import find_notify_program, locate_notify_folder
+from metier.runtime.notify.command import get_notify_program, locate_notify_folder
 from metier.runtime.notify.links import add_links
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow
@@ -30,13 +30,13 @@ ATTEMPT_SECONDS = 5.0
 CLAIM_SECONDS = 60.0
 """How long a message is out of reach of other processes: longer than an attempt can take."""
 FIRST_DELAY_SECONDS = 2.0
-MOST_DELAY_SECONDS = 3600.0
-MOST_ATTEMPTS = 30
+MAX_DELAY_SECONDS = 3600.0
+MAX_ATTEMPTS = 30
 """Then it is given up: more than a day after the first."""
 POLL_SECONDS = 2.0
 LAST_SECONDS = 5.0
 """How long a command that ends continues trying."""
-AT_ONCE, MOST_ROUNDS = 16, 8
+AT_ONCE, MAX_ROUNDS = 16, 8
 """How many messages are under way at a time, and how often so many are taken before others get their turn."""
 UNWRITTEN_SECONDS = 3600.0
 """A message whose entry is not in the journal after this time tells of what never happened."""
@@ -58,7 +58,7 @@ async def deliver_due(place: Host, store: Store) -> int:
         sent += settled.state == "sent"
         await store.outbox.settle(settled)
 
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         rows = await _claim(place, store)
         async with anyio.create_task_group() as group:
             for row in rows:
@@ -132,9 +132,9 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
         reason = f"{type(error).__name__}: {error}"[:300]
     if not reason:
         return replace(row, state="sent", reason="")
-    if row.attempts >= MOST_ATTEMPTS or reason.startswith(str(_GONE)):
+    if row.attempts >= MAX_ATTEMPTS or reason.startswith(str(_GONE)):
         return replace(row, state="failed", reason=reason)
-    delay = min(MOST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (row.attempts - 1))
+    delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (row.attempts - 1))
     return replace(row, due_at=place.clock.now() + timedelta(seconds=delay), reason=reason)
 
 
@@ -185,7 +185,7 @@ async def _call(row: OutboxRow, place: Host) -> str:
     if not place.settings.notify.command:
         return "no command"
     try:
-        program = await run_sync(find_notify_program, place)
+        program = await run_sync(get_notify_program, place)
     except ConfigError as error:
         return error.sentence
     command = build_own_command(program, folder=locate_notify_folder(place))

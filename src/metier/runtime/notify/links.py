@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from metier.ids import find_user
+from metier.ids import get_user
 from metier.runtime.host import Host
 from metier.settings.running_server import find_served
 
@@ -83,7 +83,7 @@ def add_links(payload: str, place: Host) -> str:
     served = find_served(place.home, place.workspace) if approvals else None
     if served is None:
         return payload
-    decider = place.settings.notify.decider or find_user() or "operator"
+    decider = place.settings.notify.decider or get_user() or "operator"
     links = DecisionLinks(served.folder)
     message["links"] = [
         {

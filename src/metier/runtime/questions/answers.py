@@ -23,7 +23,7 @@ from metier.errors import UsageError
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Approvals, Asker, Reply
 from metier.runtime.questions.resumption import RaisedLimits
 from metier.runtime.records.pins import CODE, digest_code
-from metier.runtime.status import RunStatus, find_waiting, read_run
+from metier.runtime.status import RunStatus, get_waiting, read_run
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.store.base import Store
 from metier.tools.schemas import SchemaCheck
@@ -87,7 +87,7 @@ async def list_answers(
     state: RunState, answer: Answer, approvals: Approvals, *, remembered: frozenset[str] = frozenset()
 ) -> list[Entry]:
     """The answers that the journal does not have yet, as entries."""
-    return [*await _find_decided(state, approvals, remembered), *_given(state, answer)]
+    return [*await _list_decided(state, approvals, remembered), *_given(state, answer)]
 
 
 def waits_for_answer(state: RunState, *kinds: str) -> bool:
@@ -95,9 +95,9 @@ def waits_for_answer(state: RunState, *kinds: str) -> bool:
     return state.pause is not None and state.pause.pause in (kinds or ("approval", "input", "in_doubt"))
 
 
-async def _find_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[Entry]:
+async def _list_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[Entry]:
     asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
-    found = await approvals.find_decisions(state.run_id, asking) if asking else []
+    found = await approvals.list_decisions(state.run_id, asking) if asking else []
     return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
 
 
@@ -146,7 +146,7 @@ def _check_values(values: dict[str, JsonValue], question: UserQuestion) -> None:
         check = SchemaCheck("ask_user", question.schema)
     except UsageError:  # the model did not write a valid schema, so nothing can be checked
         return
-    if wrong := check.find_error(values):
+    if wrong := check.get_error(values):
         raise UsageError(f"The answer cannot be used: {wrong}", hint="Nothing was taken in; answer again")
 
 
@@ -168,13 +168,13 @@ class Addressed(Struct, frozen=True, kw_only=True):
 
 
 async def address(answer: Answer | None, state: RunState, store: Store) -> Addressed:
-    """An answer is for the run that `find_waiting` names to the person who gives it.
+    """An answer is for the run that `get_waiting` names to the person who gives it.
 
     A run that is parked because files of its skills changed still has runs below it that wait.
     """
     if answer is None:
         return Addressed(answer=answer)
-    waiting = await find_waiting(store, state)
+    waiting = await get_waiting(store, state)
     found: set[str] = set()
     while waiting.run_id != state.run_id and waiting.started is not None:
         found.add(waiting.run_id)

@@ -76,12 +76,12 @@ class ApprovalQuestion:
         arguments = json.loads(self.row.edited_payload)["arguments"]
         return cast("dict[str, JsonValue]", arguments)  # written by `render_edited_call`
 
-    async def find_wrong_arguments(self, arguments: JsonValue) -> str:
+    async def get_wrong_arguments(self, arguments: JsonValue) -> str:
         """What keeps other arguments from being used instead: their form, or a rule. Empty when nothing does."""
         if not isinstance(arguments, dict):
             return "they are not a JSON object"
         schema = self.asked.input_schema if self.asked else {}
-        if wrong := SchemaCheck(self.tool, schema).find_error(arguments):
+        if wrong := SchemaCheck(self.tool, schema).get_error(arguments):
             return wrong
         reason = await self.refuse(self.row.run_id, (self.tool, arguments))
         return f"the call would be denied. {reason}" if reason else ""
@@ -112,7 +112,7 @@ class Approvals:
         self._look = look
         self._refuse = refuse
 
-    async def find_all(self, *, run_id: str = "", status: str = "") -> list[ApprovalQuestion]:
+    async def list_all(self, *, run_id: str = "", status: str = "") -> list[ApprovalQuestion]:
         """Oldest first. What ran out of time is closed on the way."""
         return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
 
@@ -168,7 +168,7 @@ class Approvals:
         """Record a decision. The first one counts; for every later one raises `ApprovalClosed` and says whose did."""
         edited: bytes | None = None
         if reply.arguments is not None:
-            if wrong := await question.find_wrong_arguments(reply.arguments):
+            if wrong := await question.get_wrong_arguments(reply.arguments):
                 raise UsageError(f"The edited arguments cannot be used: {wrong}", hint="Nothing was decided")
             found = await self._look(question.tool, reply.arguments)
             edited = render_edited_call(question.tool, reply.arguments, found)
@@ -187,11 +187,11 @@ class Approvals:
             )
         return decided
 
-    async def find_decisions(self, run_id: str, asking: dict[str, str]) -> list[ApprovalDecided]:
+    async def list_decisions(self, run_id: str, asking: dict[str, str]) -> list[ApprovalDecided]:
         """What was decided about these approvals (id → step) since they were asked."""
         rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
         if await self._expire(rows):
-            return await self.find_decisions(run_id, asking)
+            return await self.list_decisions(run_id, asking)
         return [_build_entry(row) for row in rows if row.status != "open"]
 
     async def close(self, run_id: str, *, status: str) -> None:

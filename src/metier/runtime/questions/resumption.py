@@ -24,7 +24,7 @@ from metier.runtime.status import (
     can_reopen,
     find_failed_step,
     find_limit,
-    find_waiting,
+    get_waiting,
     read_run,
     suggest_limit,
 )
@@ -83,9 +83,9 @@ def render_command(state: RunState, run_id: str) -> str:
     return f"agent resume {run_id}" if can_reopen(state) else ""
 
 
-async def find_retried(store: Store, state: RunState) -> list[RunState]:
+async def list_retried(store: Store, state: RunState) -> list[RunState]:
     """The run and those below it down to the one that its provider ended and that was reopened; empty without one."""
-    lowest = await find_waiting(store, state)
+    lowest = await get_waiting(store, state)
     if lowest.phase in FINAL or not can_change_model(lowest):
         return []
     chain = [lowest]

@@ -19,7 +19,7 @@ from metier.programs.search import drop_writable_paths
 from metier.runtime.host import Host
 
 LOG = "worker.log"
-_MOST_LOG_BYTES = 1_000_000
+_MAX_LOG_BYTES = 1_000_000
 _PROGRAM = "from metier.cli.main import main; main()"
 
 
@@ -53,7 +53,7 @@ def open_log(log: Path) -> BinaryIO:
     """Not through a link: the folder may have come with a clone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     stream = os.fdopen(os.open(log, flags, 0o600), "ab")
-    if os.fstat(stream.fileno()).st_size >= _MOST_LOG_BYTES:
+    if os.fstat(stream.fileno()).st_size >= _MAX_LOG_BYTES:
         stream.truncate(0)
     return stream
 

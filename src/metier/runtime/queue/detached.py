@@ -37,7 +37,7 @@ DAMAGE = (StoreDamaged, LogDamaged)
 NOT_OF_THE_RUN = (StoreUnavailable, StoreFull, LeaseHeld, LeaseLost, RunUnknown)
 """Failures of the place or of the moment, which say nothing of the run."""
 
-_MOST_LOOKED_AT = 1000
+_MAX_LOOKED_AT = 1000
 """Runs that one sweep looks at, oldest first."""
 
 
@@ -79,14 +79,14 @@ async def wake(
     The answer is for the run that really waits: this one, or the lowest of those it delegated to. With a `queue`, also
     a run that a user drove so far is left to its workers. `shift` is that of a worker if no user asked for it.
     """
-    waiting = await runtime.find_waiting(await runtime.read(run_id))
+    waiting = await runtime.get_waiting(await runtime.read(run_id))
     if waiting.run_id != run_id:
         await runtime.resume(waiting.run_id, answer, leave_to_workers(shift=shift))
         answer = Answer(by=answer.by, accepts_changed_skills=answer.accepts_changed_skills) if answer else None
     return await runtime.resume(run_id, answer, leave_to_workers(queue, shift=shift))
 
 
-async def find_owner(runtime: Runtime, run_id: str) -> RunRow:
+async def get_owner(runtime: Runtime, run_id: str) -> RunRow:
     """The run that a user started: this one, or the one at the top of those that ordered it."""
     row = await runtime.find(run_id)
     while row.parent_run_id and not row.queue and row.run_id.startswith(CHILD):
@@ -126,8 +126,8 @@ class Stranded(Struct, frozen=True, kw_only=True):
     """No worker claimed them yet, or one handed them back."""
 
 
-async def find_stranded(runtime: Runtime, queue: str) -> Stranded:
-    rows = await runtime.store.list_stale(queue=queue, limit=_MOST_LOOKED_AT)
+async def get_stranded(runtime: Runtime, queue: str) -> Stranded:
+    rows = await runtime.store.list_stale(queue=queue, limit=_MAX_LOOKED_AT)
     return Stranded(
         orphans=[row.run_id for row in rows if row.left_by],
         waiting=[row.run_id for row in rows if not row.left_by],
@@ -138,7 +138,7 @@ async def wake_decided(
     runtime: Runtime, queue: str, *, report: Callable[[str], None] = lambda _told: None
 ) -> list[str]:
     """Wake runs whose approvals were decided, or ran out of time, without a message to a worker."""
-    rows = [*await _find_parked(runtime, queue, "paused"), *await _find_parked(runtime, queue, "delegating")]
+    rows = [*await _list_parked(runtime, queue, "paused"), *await _list_parked(runtime, queue, "delegating")]
     now = runtime.place.clock.now()
     woken: list[str] = []
     for row in rows:
@@ -156,7 +156,7 @@ async def wake_decided(
 
 
 async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
-    waiting = await runtime.find_all_waiting(await runtime.read(row.run_id))
+    waiting = await runtime.list_all_waiting(await runtime.read(row.run_id))
     if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
         return False
     options = runtime.place.settings.worker
@@ -166,11 +166,11 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
     return False
 
 
-async def _find_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
+async def _list_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
     """All of them, a page at a time: one that waits for long must not keep others from being looked at."""
     parked: list[RunRow] = []
     last = 0
-    while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MOST_LOOKED_AT):
+    while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MAX_LOOKED_AT):
         parked += [row for row in page if not row.driver]
         last = page[-1].number
     return parked
@@ -185,7 +185,7 @@ async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> 
         return False
     asking = {step.approval_id: step.step_id for step in waiting.steps if step.phase == "asking"}
     # Looking closes what is past its time.
-    return bool(await runtime.approvals.find_decisions(waiting.run_id, asking))
+    return bool(await runtime.approvals.list_decisions(waiting.run_id, asking))
 
 
 def leave_to_workers(queue: str = "", *, shift: LeaseTerms | None = None) -> DriveOptions:

@@ -28,7 +28,7 @@ from metier.runtime.queue.detached import (
     Stranded,
     describe_parked,
     drive_for_a_while,
-    find_stranded,
+    get_stranded,
     park,
     wake_decided,
 )
@@ -122,7 +122,7 @@ async def sweep(
     await deliver_due(runtime.place, runtime.store)
     if broker is None:
         return seconds  # a worker that claims from the store finds the rest
-    stranded = await find_stranded(runtime, queue)
+    stranded = await get_stranded(runtime, queue)
     if stranded.orphans or stranded.waiting:
         await run_sync(_send, broker, queue, stranded)
     return seconds

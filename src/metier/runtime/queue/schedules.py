@@ -19,7 +19,7 @@ from metier.definitions.schedule import (
     FILE_NAME,
     ScheduleDefinition,
     ScheduleFile,
-    find_jitter,
+    get_jitter,
     iterate_times,
     list_due,
     list_next,
@@ -45,9 +45,9 @@ _A_DAY = 86400
 
 LATE = timedelta(seconds=60)
 """A due time that no process looked at for so long was missed."""
-MOST_WAITING = 100
+MAX_WAITING = 100
 """Due times of one schedule that wait for an earlier run to end; further ones are skipped."""
-_MOST_OPEN = 10_000
+_MAX_OPEN = 10_000
 
 
 class KnownSchedule(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ def read_schedule_file(place: Host) -> ScheduleFile:
     return load_schedules(place.workspace, WORKSPACE_FOLDERS)
 
 
-def find_withheld(place: Host, file: ScheduleFile) -> str:
+def get_withheld(place: Host, file: ScheduleFile) -> str:
     """Why schedules of the file do not fire; empty where they do. Those of a clone wait for `agent trust`."""
     if place.trust.counts("schedules", digest_bytes(file.content)):
         return ""
@@ -96,7 +96,7 @@ async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
     queue = runtime.place.settings.worker.queue
     rows = {row.name: row for row in await runtime.store.schedules.list_schedules(queue)}
     file = read_schedule_file(runtime.place)
-    withheld = find_withheld(runtime.place, file) if file.schedules else ""
+    withheld = get_withheld(runtime.place, file) if file.schedules else ""
     found = {row.name: _read_added(row) for row in rows.values() if row.definition}
     for definition in file.schedules:
         paused = definition.name in rows and rows[definition.name].is_paused
@@ -120,7 +120,7 @@ def _read_added(row: ScheduleRow) -> KnownSchedule:
 def list_schedule_problems(place: Host) -> tuple[Problem, ...]:
     """What is wrong with the file, and that it does not count where that is so."""
     file = read_schedule_file(place)
-    if file.schedules and not has_errors(file.problems) and (withheld := find_withheld(place, file)):
+    if file.schedules and not has_errors(file.problems) and (withheld := get_withheld(place, file)):
         message = f"Its schedules do not fire: {withheld}"
         problem = Problem(
             severity="warning",
@@ -199,11 +199,11 @@ async def fire_due(runtime: Runtime) -> Fired:
     for schedule in await list_schedules(runtime):
         if not schedule.is_active:
             reason = "the schedule is paused" if schedule.is_paused else schedule.withheld
-            await drop_waiting(runtime, await _find_open(runtime, schedule.name), reason=reason)
+            await drop_waiting(runtime, await _get_open(runtime, schedule.name), reason=reason)
             continue
         # The mark before what is open: what moved the mark is then among what is open, and no overlap is missed.
         mark = await open_mark(runtime, schedule.definition, now=now)
-        waiting = await _find_open(runtime, schedule.name)
+        waiting = await _get_open(runtime, schedule.name)
         decided = await _decide(runtime, schedule, mark, waiting=waiting, now=now)
         fired += await _start_waiting(runtime, schedule.definition, [*waiting, *decided])
         next_times.append(_find_next(schedule.definition, mark, now=now))
@@ -241,7 +241,7 @@ def judge_due(
     schedule: ScheduleDefinition, due_times: Sequence[datetime], *, now: datetime, waiting: Sequence[Firing]
 ) -> list[tuple[datetime, str, str]]:
     """What becomes of due times, oldest first: the time, the outcome and the reason. Pure."""
-    late = [due for due in due_times if now - (due + find_jitter(schedule, due)) > LATE]
+    late = [due for due in due_times if now - (due + get_jitter(schedule, due)) > LATE]
     in_time = [due for due in due_times if due not in set(late)]
     # One run makes up for all that were missed, and one that is in time anyway is that run.
     made_up = late[-1:] if schedule.missed == "once" and not in_time else []
@@ -252,8 +252,8 @@ def judge_due(
             judged.append((due, "missed", "no process was there"))
         elif open_before and schedule.overlap == "skip":
             judged.append((due, "skipped", "an earlier run has not ended"))
-        elif open_before >= MOST_WAITING and schedule.overlap == "queue":
-            judged.append((due, "skipped", f"{MOST_WAITING} earlier ones wait"))
+        elif open_before >= MAX_WAITING and schedule.overlap == "queue":
+            judged.append((due, "skipped", f"{MAX_WAITING} earlier ones wait"))
         else:
             judged.append((due, "due", "made up for missed times" if due in made_up else ""))
             open_before += 1
@@ -335,11 +335,11 @@ async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str)
     await submit(Runtime(place, runtime.store), request, queue=place.settings.worker.queue)
 
 
-async def _find_open(runtime: Runtime, name: str) -> list[Firing]:
+async def _get_open(runtime: Runtime, name: str) -> list[Firing]:
     """Those that are to be started or whose run continues. Where a run has ended or is gone, that is noted first."""
     still_open: list[Firing] = []
     queue = runtime.place.settings.worker.queue
-    for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True, limit=_MOST_OPEN):
+    for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True, limit=_MAX_OPEN):
         run = await runtime.store.find_run(firing.run_id) if firing.outcome == "started" else None
         if firing.outcome == "started" and (run is None or run.status in ENDED):
             await runtime.store.schedules.settle_firing(replace(firing, is_open=False), was="started")
@@ -358,7 +358,7 @@ async def drop_waiting(runtime: Runtime, firings: Sequence[Firing], *, reason: s
 
 def _find_next(definition: ScheduleDefinition, mark: ScheduleMark, *, now: datetime) -> datetime:
     due = next(iterate_times(definition, after=max(now, mark.decided_to), anchor=mark.since))
-    return due + find_jitter(definition, due)
+    return due + get_jitter(definition, due)
 
 
 async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, replaces: bool = False) -> KnownSchedule:

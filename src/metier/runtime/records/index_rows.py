@@ -21,7 +21,7 @@ def render_cost(cost: float | None) -> str:
     return "unknown cost" if cost is None else f"{cost:.4f} USD"
 
 
-def find_shown_status(row: RunRow) -> str:
+def get_shown_status(row: RunRow) -> str:
     """Return the status for people: without a driver, a run is not in progress, whatever the index says.
 
     The lease tells the cases apart: never claimed or handed back ("queued"), left by a worker whose lease expired
@@ -38,8 +38,8 @@ def row_as_json(row: RunRow) -> dict[str, JsonValue]:
     return {
         "run_id": row.run_id,
         "status": row.status,
-        "interrupted": find_shown_status(row) == "interrupted",
-        "worker_lost": find_shown_status(row) == "worker_lost",
+        "interrupted": get_shown_status(row) == "interrupted",
+        "worker_lost": get_shown_status(row) == "worker_lost",
         "driver": row.driver,
         "queue": row.queue,
         "task": row.task,

@@ -27,13 +27,13 @@ from metier.errors import SkillError, UsageError
 from metier.ids import measure_ms
 from metier.messages import WHEN_USED, MediaPart
 from metier.runtime.host import Host
-from metier.runtime.workspace.agents import AgentInForce, find_agent_file, read_definition_file, restore_agent
+from metier.runtime.workspace.agents import AgentInForce, get_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import PROJECT
 from metier.runtime.workspace.policy import has_rules, list_outside_scripts
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.skill_catalog import find_skills
+from metier.runtime.workspace.skill_catalog import get_skills
 from metier.runtime.workspace.tasks import TASK, pin_task
-from metier.runtime.workspace.trust import find_withheld
+from metier.runtime.workspace.trust import get_withheld
 from metier.settings.model import Settings
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_files, is_trusted
@@ -41,7 +41,7 @@ from metier.store.base import Store
 from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo
 
-MOST_KEPT = 200
+MAX_KEPT = 200
 """Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
 SETTINGS = "settings"
 INSTRUCTIONS = "instructions"
@@ -115,7 +115,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         INSTRUCTIONS: await store.put_blob(_render_instructions(services.instructions)),
         TOOLS: await store.put_blob(_render_tools(services.tools.infos())),
         POLICY: await store.put_blob(policy),
-        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(find_withheld(agent.place, policy))))),
+        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(get_withheld(agent.place, policy))))),
     }
     # The blobs of pictures that the conversation shows again are kept as long as this run is.
     told = (part for message in services.instructions.conversation for part in message.parts)
@@ -134,7 +134,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         pins[SKILL_IDS] = await store.put_blob(_IDS.dump_json(ids))
     for package in packages:
         data = package.definition.data
-        keep = len(packages) <= MOST_KEPT
+        keep = len(packages) <= MAX_KEPT
         pins[_id(package)] = await store.put_blob(data) if keep else hashlib.sha256(data).hexdigest()
     code = await run_sync(digest_code, packages) if packages else {}
     return {**run.inherited, **pins, **code}
@@ -148,7 +148,7 @@ async def pin_settings(settings: Settings, host: Settings, store: Store) -> dict
 
 def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Pin → hash of all files of a skill. A `SKILL.md` counts as what `pins` has of it, which is what the run uses."""
-    is_kept = sum(name.startswith(SKILL) for name in pins) <= MOST_KEPT
+    is_kept = sum(name.startswith(SKILL) for name in pins) <= MAX_KEPT
     return {
         f"{CODE}{package.definition.name}": _digest_code(package, pins.get(_id(package), "") if is_kept else "")
         for package in packages
@@ -168,7 +168,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
     changed: list[str] = []
     for package in packages:
         digest = pins.get(_id(package), "")
-        if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MOST_KEPT:
+        if not digest or digest == _digest(package) or sum(name.startswith(SKILL) for name in pins) > MAX_KEPT:
             result.append(package)
             continue
         changed.append(_id(package))
@@ -210,7 +210,7 @@ async def use_pinned_agent(place: Host, started: RunStarted, store: Store) -> Ag
     digest = started.pins.get(name, "") if started.agent else ""
     if not digest:
         began = place.clock.monotonic()
-        skills = find_skills(place)
+        skills = get_skills(place)
         return AgentInForce(
             id=started.agent,
             place=place,
@@ -219,15 +219,15 @@ async def use_pinned_agent(place: Host, started: RunStarted, store: Store) -> Ag
             load_ms=measure_ms(place.clock, began),
         )
     data = await store.get_blob(digest)
-    file, current = _find_file(place.workspace, started.agent)
+    file, current = _get_file(place.workspace, started.agent)
     agent = restore_agent(place, started.agent, data, file=file)
     return agent if current == data else replace(agent, changed=(name,))
 
 
-def _find_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
+def _get_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
     """Where the definition lies and what is in it; where it would lie and nothing, if it is gone."""
     try:
-        file, _ = find_agent_file(workspace, agent_id)
+        file, _ = get_agent_file(workspace, agent_id)
         return file, read_definition_file(file, workspace)
     except (UsageError, OSError):
         return workspace / ".agent/agents" / agent_id / AGENT_FILE, b""
@@ -238,7 +238,7 @@ async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructio
     return _INSTRUCTIONS.validate_json(await store.get_blob(digest)) if digest else None
 
 
-async def find_partners(pins: Mapping[str, str], store: Store) -> Partners:
+async def get_partners(pins: Mapping[str, str], store: Store) -> Partners:
     digest = pins.get(PARTNERS)
     return Partners.model_validate_json(await store.get_blob(digest)) if digest else Partners()
 
@@ -249,19 +249,19 @@ async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, .
     return _TOOLS.validate_json(await store.get_blob(digest)) if digest else ()
 
 
-async def find_policy(pins: Mapping[str, str], store: Store) -> bytes:
+async def get_policy(pins: Mapping[str, str], store: Store) -> bytes:
     """The rules of the host; none where a run is older than rules."""
     digest = pins.get(POLICY)
     return await store.get_blob(digest) if digest else b""
 
 
-async def find_outside(pins: Mapping[str, str], store: Store) -> OutsideScripts:
+async def get_outside(pins: Mapping[str, str], store: Store) -> OutsideScripts:
     """Scripts outside of their folders that the skills of the run name."""
     digest = pins.get(OUTSIDE)
     return _OUTSIDE.validate_json(await store.get_blob(digest)) if digest else {}
 
 
-async def find_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
+async def list_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
     """The skills whose rules could allow something, and the files whose rules could not."""
     digest = pins.get(TRUST)
     return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
@@ -294,7 +294,7 @@ async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage
     except BlobUnknown as error:
         raise BlobUnknown(
             f"The bytes of {name!r} that the run used are nowhere to be found",
-            hint=f"Catalogs of more than {MOST_KEPT} skills are not kept; restore its SKILL.md as it was",
+            hint=f"Catalogs of more than {MAX_KEPT} skills are not kept; restore its SKILL.md as it was",
         ) from error
     return restore_package(name, data)
 

@@ -43,11 +43,11 @@ NOTE_NAME = "README.md"
 
 
 def get_run_folder(host: Host, run_id: str) -> Path:
-    """Return the folder of a run. Raises `StoreDamaged`, see `find_folder`."""
-    return find_folder(host.runs, run_id, shard=host.settings.logging.shard)
+    """Return the folder of a run. Raises `StoreDamaged`, see `get_folder`."""
+    return get_folder(host.runs, run_id, shard=host.settings.logging.shard)
 
 
-def find_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
+def get_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
     """The folder of a run: the one that exists, else the one that the setting asks for.
 
     Raises `StoreDamaged` where the id leads elsewhere: a run store that came with a clone may hold any.

@@ -23,7 +23,7 @@ from metier.events.record import EventRecord
 from metier.events.step import StepStarted
 from metier.runtime.cleaning import build_place_cleaner
 from metier.runtime.host import Host
-from metier.runtime.records.run_folders import Shard, find_folder, is_run_id, iterate_folders
+from metier.runtime.records.run_folders import Shard, get_folder, is_run_id, iterate_folders
 from metier.runtime.traces import RunTracer
 from metier.store.base import Lease
 from metier.store.failures import StoreDamaged
@@ -35,8 +35,8 @@ from metier.telemetry.sinks import Cleaner, EventWriter, FanOut, RunScope, Sink,
 from metier.tools.base import STARTED
 from metier.tools.process.spool import LOST
 
-_MOST_NAMED = 5
-_LONGEST_CALL = 100
+_MAX_NAMED = 5
+_MAX_CALL_LENGTH = 100
 
 
 # A database whose last commits are gone (a damaged or shortened write-ahead log, an older copy) looks complete. The
@@ -55,7 +55,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 
     def describe(self, run_id: str) -> StoreDamaged:
         missing = f"; its event log tells of entry {self.told}" if self.told > self.ends_at else ""
-        steps = f"; begun and not on record: {'; '.join(self.words[:_MOST_NAMED])}" if self.words else ""
+        steps = f"; begun and not on record: {'; '.join(self.words[:_MAX_NAMED])}" if self.words else ""
         return StoreDamaged(
             f"The journal of run {run_id!r} ends at entry {self.ends_at}{missing}{steps}. The run store lost its end",
             hint=(
@@ -107,7 +107,7 @@ def accept_loss(folder: Path, loss: Loss) -> None:
 def find_lost_run(runs: Path, name: str, *, shard: Shard) -> Path | None:
     """The folder of a run that the store does not know: by its id, the beginning of it, or the newest for `latest`."""
     if is_run_id(name):
-        found = [find_folder(runs, name, shard=shard)]
+        found = [get_folder(runs, name, shard=shard)]
     else:
         prefix = "" if name == "latest" else name
         found = sorted(
@@ -134,7 +134,7 @@ def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
     if not isinstance(payload, StepStarted) or payload.effect in REPEATABLE:
         return {}
     attempts[payload.step_id] += 1
-    call = cut_end(f"{payload.tool or payload.action} {payload.arguments}", _LONGEST_CALL)
+    call = cut_end(f"{payload.tool or payload.action} {payload.arguments}", _MAX_CALL_LENGTH)
     return {f"{payload.step_id}-{attempts[payload.step_id]}": f"step {payload.step_id}, {call}"}
 
 

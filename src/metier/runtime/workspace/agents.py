@@ -27,8 +27,8 @@ from metier.runtime.workspace.model_choice import choose_model, choose_profile, 
 from metier.runtime.workspace.skill_catalog import (
     ActiveSkills,
     activate_named,
-    find_all_skills,
-    find_skills,
+    get_all_skills,
+    get_skills,
     leave_out_incomplete,
     list_unread,
 )
@@ -121,7 +121,7 @@ def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForc
     """
     if not agent_id:
         started = place.clock.monotonic()
-        skills = leave_out_incomplete(find_skills(place))
+        skills = leave_out_incomplete(get_skills(place))
         return AgentInForce(
             place=_apply(place, None, model=model),
             packages=skills.packages,
@@ -129,7 +129,7 @@ def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForc
             problems=skills.problems,
             load_ms=measure_ms(place.clock, started),
         )
-    file, found_id = find_agent_file(place.workspace, agent_id)
+    file, found_id = get_agent_file(place.workspace, agent_id)
     try:
         data = read_definition_file(file, place.workspace)
     except OSError as error:
@@ -179,7 +179,7 @@ def _read_definition(place: Host, agent_id: str) -> AgentDefinition | None:
     """The definition as its file has it now; nothing for the built-in agent. Raises `UsageError`, `OSError`."""
     if not agent_id:
         return None
-    file, found_id = find_agent_file(place.workspace, agent_id)
+    file, found_id = get_agent_file(place.workspace, agent_id)
     return parse_agent(read_definition_file(file, place.workspace), file=file, id=found_id).agent
 
 
@@ -188,7 +188,7 @@ def read_definition_file(file: Path, workspace: Path) -> bytes:
     return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
 
 
-def find_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
+def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
     """The `AGENT.md` and the ID as its folder spells it. Raises `UsageError`, `ConfigError` for an ID of two agents."""
     listed = list_definitions(workspace, "agents", FILE_NAME)
     found = listed.get(fold_id(agent_id))
@@ -205,7 +205,7 @@ def build_agent(place: Host, agent_id: str, data: bytes, *, file: Path, model: s
     agent = restore_agent(place, agent_id, data, file=file)
     known_tasks = {fold_id(each): each for each in _list_tasks(place)}
     problems = [
-        *_find_unknown_skills(agent),
+        *_list_unknown_skills(agent),
         *(
             _unknown("task", name, known_tasks.values(), file=file, line=line)
             for name, line in agent.lines["tasks"].items()
@@ -251,7 +251,7 @@ def _choose_skills(place: Host, own: Sequence[str] | None) -> ActiveSkills:
 
     An agent of an untrusted folder does not decide which skills of the user are in play: they bring their own rules.
     """
-    found = find_all_skills(place)
+    found = get_all_skills(place)
     host = activate(found, place.settings.skills.enabled)
     if own is None:
         return ActiveSkills(host.packages, (*host.problems, *list_unread(found, place.workspace)))
@@ -288,7 +288,7 @@ def _describe_left_out(package: SkillPackage) -> Problem:
     )
 
 
-def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
+def _list_unknown_skills(agent: AgentInForce) -> list[Problem]:
     assert agent.definition is not None
     missing = [
         (name, line)
@@ -297,7 +297,7 @@ def _find_unknown_skills(agent: AgentInForce) -> list[Problem]:
     ]
     if not missing:
         return []
-    found, file = find_all_skills(agent.place), agent.definition.file
+    found, file = get_all_skills(agent.place), agent.definition.file
     names = [package.definition.name for package in found.packages]
     # One that is there and not trusted is left out, and that is said.
     unknown = [

@@ -32,7 +32,7 @@ class HooksInForce(Struct, frozen=True, kw_only=True):
 
 def load_hooks(place: Host) -> HooksInForce:
     """The hooks that a run which begins now has. Raises `ConfigError` with every problem of their files."""
-    found = _find_hooks(place)
+    found = _get_hooks(place)
     if not found.shared and not found.own:
         return HooksInForce()
     is_counted = place.trust.counts("hooks", digest_hooks(found.shared))
@@ -44,12 +44,12 @@ def load_hooks(place: Host) -> HooksInForce:
 
 def list_hook_lines(place: Host) -> list[str]:
     """In words, what a user should read before trusting the folder."""
-    return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _find_hooks(place).shared]
+    return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _get_hooks(place).shared]
 
 
 def digest_workspace_hooks(place: Host) -> str:
     """Names what a user trusts: the commands and the files of the workspace that they name."""
-    return digest_hooks(_find_hooks(place).shared)
+    return digest_hooks(_get_hooks(place).shared)
 
 
 def digest_hooks(hooks: Iterable[HookCommand]) -> str:
@@ -82,7 +82,7 @@ class _Found(Struct, frozen=True, kw_only=True):
     """Of the workspace: its settings file and its other files."""
 
 
-def _find_hooks(place: Host) -> _Found:
+def _get_hooks(place: Host) -> _Found:
     trust = place.trust
     settings = read_hooks_text(place.settings.hooks if trust.are_hooks_own else "", file=SETTINGS)
     own, shared = [settings], [read_hooks_text(trust.settings_hooks, file=SETTINGS)]

@@ -114,7 +114,7 @@ def describe_cuts(instructions: Instructions) -> tuple[Problem, ...]:
     )
 
 
-def find_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
+def get_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
     """What is wrong with each file of `context/` that is there."""
     found: dict[Path, tuple[Problem, ...]] = {}
     for layer, name in FILES.items():
@@ -200,7 +200,7 @@ def _load_project(place: Host, clean: Callable[[str], str], *, deny: Deny = allo
     return tuple(file for file in (own, shared) if file is not None)
 
 
-def find_changed_project(place: Host, pins: Mapping[str, str], *, deny: Deny = allow_all) -> tuple[str, ...]:
+def list_changed_project(place: Host, pins: Mapping[str, str], *, deny: Deny = allow_all) -> tuple[str, ...]:
     """Pins of files that are no longer what the run began with."""
     pinned = {name: digest for name, digest in pins.items() if name.startswith(PROJECT)}
     if not pinned:
@@ -209,7 +209,7 @@ def find_changed_project(place: Host, pins: Mapping[str, str], *, deny: Deny = a
     return tuple(name for name, digest in pinned.items() if now.get(name) != digest)
 
 
-def find_project_problems(place: Host) -> dict[Path, tuple[Problem, ...]]:
+def get_project_problems(place: Host) -> dict[Path, tuple[Problem, ...]]:
     """What is wrong with the instructions of the workspace, by file."""
     files = [file for file in _load_project(place, lambda text: text) if not file.path.startswith("~")]
     return {place.workspace / file.path: file.problems for file in files}

@@ -20,7 +20,7 @@ _NOT_LISTED = frozenset({*CONTROL_NAMES, "delegate", "run_task"})
 _SHOWN = 8
 
 
-def find_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
+def list_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
     """Rules for tools that the list beside them leaves out."""
     if not permits.is_limit:
         return []
@@ -38,7 +38,7 @@ def find_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
     ]
 
 
-def find_bare_skills(
+def list_bare_skills(
     tools: Collection[str], references: Sequence[Reference], skills: Mapping[str, SkillDefinition]
 ) -> Iterator[Problem]:
     """Skills that an agent names, and that leave none of its tools."""
@@ -55,7 +55,7 @@ def find_bare_skills(
             )
 
 
-def find_notices(packages: Iterable[SkillPackage], tools: Toolbox) -> list[SkillWithoutTools]:
+def list_notices(packages: Iterable[SkillPackage], tools: Toolbox) -> list[SkillWithoutTools]:
     """The same of a run: skills that leave none of the tools that it has."""
     names = tools.names()
     limits = ((package.definition, find_limit(package.definition.tools)) for package in packages)

@@ -26,7 +26,7 @@ def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted
             "provider": chosen.provider,
             "name": chosen.model,
             "allowed_models": _narrow(own, options),
-            "fallback_models": _find_fallbacks(own, chosen, options),
+            "fallback_models": _list_fallbacks(own, chosen, options),
             "temperature": agent.temperature if agent and agent.temperature is not None else options.temperature,
             "max_tokens": agent.max_tokens if agent and agent.max_tokens is not None else options.max_tokens,
         }
@@ -69,7 +69,7 @@ def _narrow(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
     return tuple(name for name in own if is_allowed(_parse(name, options), options.allowed_models))
 
 
-def _find_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
+def _list_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
     """Those that the agent allows too; a plain name stays with the provider it was written for."""
     kept: list[str] = []
     for name in options.fallback_models:

@@ -30,7 +30,7 @@ class _Shared(Struct, frozen=True):
         return None
 
 
-def find_plugins(place: Host) -> Plugins:
+def get_plugins(place: Host) -> Plugins:
     """What the settings want of what is installed, loaded but not started."""
     options = place.settings.plugins
     taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in place.tools))
@@ -41,7 +41,7 @@ def find_plugins(place: Host) -> Plugins:
 def using_plugins(place: Host, *, report: Callable[[str], None]) -> Generator[Host]:
     """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
     seconds = place.settings.plugins.timeout_seconds
-    with running(find_plugins(place), seconds=seconds, report=report) as registries:
+    with running(get_plugins(place), seconds=seconds, report=report) as registries:
         subscriptions = [
             Subscription(registry.plugin, subscriber, report=report, seconds=seconds)
             for registry in registries

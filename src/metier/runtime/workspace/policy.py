@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.approval.denied_programs import find_denied_programs
+from metier.approval.denied_programs import list_denied_programs
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import OutsideScripts, Scope
@@ -182,7 +182,7 @@ class NewDenials:
         return self._policy
 
 
-def find_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
+def list_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
     """Programs that the rules deny whatever their arguments are. Mistakes in the rules are told by `build_policy`."""
     reader = ScopeReader(root=str(workspace))
     scopes = [reader.read_policy(speakers.host.decode("utf-8", "replace"), file="")]
@@ -192,7 +192,7 @@ def find_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
         scopes.append(reader.read_task(speakers.task))
         if speakers.step is not None:
             scopes.append(reader.read_step(speakers.step))
-    return find_denied_programs(scopes)
+    return list_denied_programs(scopes)
 
 
 def read_skill_scope(reader: ScopeReader, package: SkillPackage) -> Scope:
@@ -228,7 +228,7 @@ def has_rules(package: SkillPackage) -> bool:
 def build_rule(tool: str, arguments: dict[str, JsonValue]) -> str:
     """A rule that allows calls like this one, as YAML: this command, this host, this folder, else the tool."""
     lines = [f"- tool: {_quote(tool)}", "  allow: true"]
-    if condition := _find_condition(tool, arguments):
+    if condition := _get_condition(tool, arguments):
         lines.append(f"  when: {condition}")
     return "\n".join(lines) + "\n"
 
@@ -246,7 +246,7 @@ def add_rule(policy: str, rule: str, *, file: str, root: str) -> str:
     return text
 
 
-def _find_condition(tool: str, arguments: dict[str, JsonValue]) -> str:
+def _get_condition(tool: str, arguments: dict[str, JsonValue]) -> str:
     match tool:
         case "Bash":
             return f"{{command: {{equals: {_quote(str(arguments.get('command', '')))}}}}}"

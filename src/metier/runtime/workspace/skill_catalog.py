@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
-from metier.definitions.skills.sources import find_bundled_folder
+from metier.definitions.skills.sources import get_bundled_folder
 from metier.engine.skill_index import SkillIndex, build_shelf
 from metier.errors import SkillNotFound
 from metier.routing.prefilter import rank_request
 from metier.routing.similar_opening import Surroundings, open_similarities
 from metier.routing.skill import SkillCandidate
 from metier.runtime.host import Host
-from metier.skills.activation import Activation, BrokenSkill, FoundSkills, activate, build_roots, find_packages
+from metier.skills.activation import Activation, BrokenSkill, FoundSkills, activate, build_roots, get_packages
 from metier.skills.capabilities_report import CapabilityReport, build_report
 from metier.skills.needs import SkillNeeds, describe_lacks, list_dependencies
 from metier.skills.package import SkillPackage
@@ -33,9 +33,9 @@ class ActiveSkills(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def find_skills(place: Host) -> ActiveSkills:
+def get_skills(place: Host) -> ActiveSkills:
     """The active skills of this workspace, and what is wrong with the others."""
-    found = find_all_skills(place)
+    found = get_all_skills(place)
     activation = activate(found, place.settings.skills.enabled)
     return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, place.workspace)))
 
@@ -54,10 +54,10 @@ def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
 
 def open_needs(place: Host) -> SkillNeeds:
     """Says of a name whether that skill is active in this workspace, and why not."""
-    return SkillNeeds(lambda: find_all_skills(place), place.settings.skills.enabled)
+    return SkillNeeds(lambda: get_all_skills(place), place.settings.skills.enabled)
 
 
-def find_blocked(place: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
+def list_blocked(place: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
     """What keeps the scripts and the code of these skills from being called, as `agent check` says it."""
     needs = open_needs(place)
     return tuple(
@@ -78,17 +78,17 @@ def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
     )
 
 
-def find_all_skills(place: Host) -> FoundSkills:
+def get_all_skills(place: Host) -> FoundSkills:
     """Every skill that could be active here."""
     directory = place.workspace / place.settings.skills.dir
     roots = build_roots(
         home=place.home,
         workspace=place.workspace,
-        bundled=find_bundled_folder(),
+        bundled=get_bundled_folder(),
         directories=(directory,) if directory.is_dir() else (),
         trust=place.trust,
     )
-    return find_packages(roots)
+    return get_packages(roots)
 
 
 def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
@@ -147,7 +147,7 @@ class SkillDetails(Struct, frozen=True, kw_only=True):
 
 def list_standings(place: Host) -> SkillStandings:
     """Every skill that could be active here. Nothing of any skill is executed."""
-    found = find_all_skills(place)
+    found = get_all_skills(place)
     active = {package.folder for package in activate(found, place.settings.skills.enabled).packages}
     standings = [
         SkillStanding(
@@ -175,7 +175,7 @@ def describe_skill(place: Host, name: str) -> SkillDetails:
 
 async def probe_skills(place: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
     """The active skills in the order in which a run would consider them for this request. Calls no model."""
-    packages, _ = await run_sync(find_skills, place)
+    packages, _ = await run_sync(get_skills, place)
     shelf = await run_sync(open_shelf, packages, place)
-    near = await shelf.find_similar(request)
+    near = await shelf.get_similar(request)
     return rank_request(shelf.index, request, count=count, similar=near.ranked) if len(shelf.index) else ()

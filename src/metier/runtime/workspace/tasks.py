@@ -24,7 +24,7 @@ from metier.runtime.workspace.agents import AgentInForce, read_definition_file
 from metier.runtime.workspace.listed import check_duplicate, list_definitions
 from metier.runtime.workspace.model_choice import choose_profile
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.runtime.workspace.skill_catalog import activate_named, find_all_skills
+from metier.runtime.workspace.skill_catalog import activate_named, get_all_skills
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
 from metier.tools.base import Tool
@@ -44,13 +44,13 @@ def get_task(place: Host, task_id: str) -> TaskDefinition:
         there = f"There are: {', '.join(known)}" if known else "Write '.agent/tasks/<id>/TASK.md'"
         raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)
     reading = load_task(Path(found.path), id=found.id, within=found.within)
-    problems = find_problems(place, reading)
+    problems = list_problems(place, reading)
     if reading.task is None or has_errors(problems):
         raise ConfigError(f"Task {found.id!r} cannot be used", hint="Correct the lines above", problems=problems)
     return reading.task
 
 
-def find_problems(place: Host, reading: TaskReading) -> tuple[Problem, ...]:
+def list_problems(place: Host, reading: TaskReading) -> tuple[Problem, ...]:
     """Everything that is wrong with a task: its files, what its bodies and lists name, its schemas."""
     if reading.task is None:
         return (*reading.problems, *_find_unknown(place, reading.references))
@@ -85,13 +85,13 @@ async def find_pinned_task(
     def load(file: Path) -> Document:
         return parse_document(texts[file.name], file=file)
 
-    folder = _find_folder(workspace, task_id)
+    folder = _get_folder(workspace, task_id)
     reading = load_task(folder / FILE_NAME, id=task_id, load=load, exists=lambda file: file.name in texts)
     assert reading.task is not None, "only what could be read is pinned"
     return reading.task
 
 
-def find_changed_task(run: PreparedRun) -> tuple[str, ...]:
+def list_changed_task(run: PreparedRun) -> tuple[str, ...]:
     """The pins of files that are no longer what the run began with."""
     steps = run.task.steps if run.task is not None else ()
     names = [(_name(run.task.id, step.file.name), step.file) for step in steps if run.task is not None]
@@ -125,7 +125,7 @@ def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[Sk
     """A package that a step names need not be enabled; it must be trusted all the same."""
     if own is None:
         return agent.packages
-    named = activate_named(find_all_skills(agent.place), [name for name in own if name != INHERIT])
+    named = activate_named(get_all_skills(agent.place), [name for name in own if name != INHERIT])
     wanted = resolve_list(own, [package.definition.name for package in agent.packages])
     pool = {package.definition.name: package for package in (*named.packages, *agent.packages)}
     return tuple(pool[name] for name in sorted(pool) if any(is_called(pool[name].definition, each) for each in wanted))
@@ -134,7 +134,7 @@ def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[Sk
 def _find_unknown(place: Host, references: Iterable[Reference]) -> list[Problem]:
     agents = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values()}
     tasks = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "tasks", FILE_NAME).values()}
-    skills = [package.definition for package in find_all_skills(place).packages]
+    skills = [package.definition for package in get_all_skills(place).packages]
     known = {"agent": list(agents.values()), "task": list(tasks.values()), "skill": [skill.name for skill in skills]}
     problems: list[Problem] = []
     for reference in references:
@@ -201,7 +201,7 @@ def _check_default(spec: InputSpec, *, file: Path, line: int) -> list[Problem]:
     ]
 
 
-def _find_folder(workspace: Path, task_id: str) -> Path:
+def _get_folder(workspace: Path, task_id: str) -> Path:
     found = list_definitions(workspace, "tasks", FILE_NAME).get(fold_id(task_id))
     return Path(found.path).parent if found else workspace / ".agent/tasks" / task_id
 

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.project_files import NAMES
-from metier.definitions.skills.sources import find_bundled_folder
+from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import UsageError
 
-TEMPLATES_FOLDER = find_bundled_folder() / "templates"
+TEMPLATES_FOLDER = get_bundled_folder() / "templates"
 DEFAULT = "starter"
 _ABOUT = {
     "starter": "An agent, two skills with scripts, a task of three steps, rules; it runs without a model.",

@@ -15,12 +15,12 @@ from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import digest_workspace_hooks, list_hook_lines
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.policy import DEFINITIONS, HOST_FILE
-from metier.runtime.workspace.skill_catalog import find_all_skills
+from metier.runtime.workspace.skill_catalog import get_all_skills
 from metier.skills.trust.judgement import TRUSTED_UNREAD
 from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
 
 
-def find_withheld(place: Host, policy: bytes) -> frozenset[str]:
+def get_withheld(place: Host, policy: bytes) -> frozenset[str]:
     """The files of the workspace whose rules may not allow anything; see `Speakers.withheld`."""
     voices = {
         HOST_FILE: not place.trust.counts("policy", digest_bytes(policy)),
@@ -50,7 +50,7 @@ def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
             ]
     for schedule in load_schedules(place.workspace, WORKSPACE_FOLDERS).schedules:
         found.append(f"{SCHEDULES_FILE}: starts {schedule.task or schedule.prompt!r} by itself ({schedule.timing})")
-    for package in find_all_skills(place).packages:
+    for package in get_all_skills(place).packages:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
             found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")
     return found

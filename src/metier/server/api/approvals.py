@@ -46,7 +46,7 @@ async def list_approvals(
 ) -> Response:
     """Oldest first; without a status, also those that were decided."""
     run_id = (await state.runtime.find(run)).run_id if run else ""
-    found = await state.runtime.approvals.find_all(run_id=run_id, status=status)
+    found = await state.runtime.approvals.list_all(run_id=run_id, status=status)
     return answer_page(state, [approval_as_json(each) for each in found])
 
 

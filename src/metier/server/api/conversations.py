@@ -10,7 +10,7 @@ from metier.runtime.chat.chats import ChatRequest, list_chats, open_chat
 from metier.runtime.queue.detached import leave_to_workers
 from metier.runtime.records.index_rows import iso
 from metier.server.api.answers import Listing, PageSize, answer, answer_page
-from metier.server.api.starting import MOST_TEXT, RunLimits, use_limits
+from metier.server.api.starting import MAX_TEXT, RunLimits, use_limits
 from metier.server.body import Body
 from metier.server.idempotency import Document, Key, Once, run_once
 from metier.server.problems import HttpProblem
@@ -31,7 +31,7 @@ class NewConversation(RunLimits):
 
 
 class Message(Body):
-    text: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
 @router.get("", response_model=Listing)

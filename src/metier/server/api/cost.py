@@ -18,7 +18,7 @@ from metier.views.spending import Grouping, Total
 
 router = APIRouter(tags=["cost"])
 
-_MOST_COUNTED = 10_000
+_MAX_COUNTED = 10_000
 
 
 @router.get("/cost", response_model=dict[str, JsonValue])
@@ -54,7 +54,7 @@ async def _measure(state: ServerState) -> list[str]:
     ]
     unfinished = await store.usage.count_unfinished()
     lines += [f'metier_runs{{status="{status}"}} {unfinished.get(status, 0)}' for status in UNFINISHED]
-    waiting = await store.list_approvals(status="open", limit=_MOST_COUNTED)
+    waiting = await store.list_approvals(status="open", limit=_MAX_COUNTED)
     queue = await read_queue(state)
     for name, text, value in (
         ("metier_approvals_open", "Approvals that wait for a decision.", len(waiting)),

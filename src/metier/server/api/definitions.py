@@ -19,7 +19,7 @@ from metier.runtime.child_runs import request_task
 from metier.runtime.documents import build_input_schema, task_as_json
 from metier.runtime.host import Host
 from metier.runtime.workspace.listed import list_definitions
-from metier.runtime.workspace.skill_catalog import find_all_skills, find_skills
+from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.runtime.workspace.tasks import get_task
 from metier.server.api.answers import Listing, answer, answer_page
 from metier.server.api.starting import RunLimits, start_once, use_limits
@@ -127,7 +127,7 @@ def _read_agents(host: Host) -> list[Document]:
 
 
 def _read_skills(host: Host) -> list[Document]:
-    active = {str(package.folder) for package in find_skills(host).packages}
+    active = {str(package.folder) for package in get_skills(host).packages}
     return [
         {
             "name": package.definition.name,
@@ -137,5 +137,5 @@ def _read_skills(host: Host) -> list[Document]:
             "trusted": is_trusted(package),
             "active": str(package.folder) in active,
         }
-        for package in sorted(find_all_skills(host).packages, key=lambda each: each.definition.name)
+        for package in sorted(get_all_skills(host).packages, key=lambda each: each.definition.name)
     ]

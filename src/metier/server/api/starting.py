@@ -17,7 +17,7 @@ from metier.server.state import ServerState, get_state
 from metier.store.failures import RunExists
 from metier.telemetry.otel.trace_context import HEADER
 
-MOST_TEXT = 500_000
+MAX_TEXT = 500_000
 
 
 class RunLimits(Body):
@@ -32,10 +32,10 @@ class RunLimits(Body):
 
 
 class StartRun(RunLimits):
-    task: Annotated[str, Field(min_length=1, max_length=MOST_TEXT, description="What to do.")]
+    task: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, description="What to do.")]
     agent: Annotated[str, Field(max_length=200, description="The agent, by its ID; empty takes the usual one.")] = ""
     model: Annotated[str, Field(max_length=200, description="The model, or provider/model.")] = ""
-    extra_context: Annotated[str, Field(max_length=MOST_TEXT, description="Text that goes with the task.")] = ""
+    extra_context: Annotated[str, Field(max_length=MAX_TEXT, description="Text that goes with the task.")] = ""
     mode: Annotated[Literal["live", "dry_run"], Field(description="`dry_run` only plans.")] = "live"
     output_schema: Annotated[
         dict[str, JsonValue] | None, Field(description="The JSON schema that the result must have.")

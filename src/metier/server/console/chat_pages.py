@@ -12,7 +12,7 @@ from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
-from metier.runtime.records.index_rows import find_shown_status
+from metier.runtime.records.index_rows import get_shown_status
 from metier.runtime.status import RunStatus
 from metier.server.console.inbox_cards import ApprovalCard, WaitingCard, build_approval_card, build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
@@ -21,9 +21,9 @@ from metier.views.run_view import RunView
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-MOST_TURNS = 30
+MAX_TURNS = 30
 """Turns that a page shows; those before are in the runs."""
-_MOST_CHATS = 50
+_MAX_CHATS = 50
 _LONGEST = 100_000
 
 
@@ -44,7 +44,7 @@ class ShownTurn(Struct, frozen=True, kw_only=True):
 
 @router.get("/chat")
 async def list_conversations(page: Here) -> Response:
-    found = await list_chats(page.state.runtime, limit=_MOST_CHATS)
+    found = await list_chats(page.state.runtime, limit=_MAX_CHATS)
     chats = [await _build_listed(page, state) for state in found]
     return await page.render("chats.html", "chat", chats=chats)
 
@@ -55,7 +55,7 @@ async def _build_listed(page: Page, state: ContextState) -> ListedChat:
     return ListedChat(
         context_id=state.context_id,
         said=newest[0].task if newest else "",
-        status=find_shown_status(newest[0]) if newest else state.task_state,
+        status=get_shown_status(newest[0]) if newest else state.task_state,
         turns=state.current_turn,
         updated_at=max(state.updated_at, newest[0].updated_at) if newest else state.updated_at,
     )
@@ -99,7 +99,7 @@ async def _send(page: Page, chat: Chat, message: str) -> Response:
 async def _render(page: Page, context_id: str, template: str) -> Response:
     runtime = page.state.runtime
     chat = await open_chat(runtime, ChatRequest(context_id=context_id))
-    listed = (await chat.list_turns())[-MOST_TURNS:]
+    listed = (await chat.list_turns())[-MAX_TURNS:]
     turns = [
         ShownTurn(run_id=state.run_id, said=turn.said, view=await read_run_view(runtime, state.run_id, levels=1))
         for state, turn in listed

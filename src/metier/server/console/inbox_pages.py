@@ -102,7 +102,7 @@ async def decide_one(page: Here, name: str) -> Response:
         )
     except MetierError as error:
         return await _tell_refusal(page, name, error)
-    return page.go(f"{_find_back(form)}?done={word}")
+    return page.go(f"{_get_back(form)}?done={word}")
 
 
 async def _tell_refusal(page: Page, name: str, error: MetierError) -> Response:
@@ -121,7 +121,7 @@ async def edit_call(page: Here, name: str) -> Response:
     runtime, text = page.state.runtime, form.get("arguments", "")
     question = await runtime.approvals.get(name)
     arguments = _parse_arguments(text)
-    wrong = "they are not a JSON object" if arguments is None else await question.find_wrong_arguments(arguments)
+    wrong = "they are not a JSON object" if arguments is None else await question.get_wrong_arguments(arguments)
     if arguments is None or wrong:
         return await _render_approval(
             page, question, edited=text, refused=f"These arguments cannot be used: {wrong}", status=422
@@ -172,7 +172,7 @@ async def answer_question(page: Here, run_id: str) -> Response:
     question = (await page.state.runtime.get_status(run_id)).question
     values = parse_values(build_fields(question) if question is not None else (), form)
     await answer(page.state, run_id, Answer(values=values, by=page.user.name))
-    return page.go(f"{_find_back(form)}?done=answered")
+    return page.go(f"{_get_back(form)}?done=answered")
 
 
 @router.post("/runs/{run_id}/doubt")
@@ -182,7 +182,7 @@ async def answer_doubt(page: Here, run_id: str) -> Response:
     if word not in ("done", "retry", "skip", "abort"):
         raise UsageError(f"{word[:40]!r} is no answer to a doubt", hint="Use one of the buttons")
     await answer(page.state, run_id, Answer(doubt=word, by=page.user.name))
-    return page.go(f"{_find_back(form)}?done=answered")
+    return page.go(f"{_get_back(form)}?done=answered")
 
 
 @router.post("/runs/{run_id}/accept")
@@ -198,7 +198,7 @@ async def raise_limit(page: Here, run_id: str) -> Response:
     form = await page.read_form()
     raised = _read_limit(form.get("limit", ""), form.get("value", ""))
     await answer(page.state, run_id, Answer(raised=raised, reopens=True, by=page.user.name))
-    return page.go(f"{_find_back(form)}?done=raised")
+    return page.go(f"{_get_back(form)}?done=raised")
 
 
 @router.post("/runs/{run_id}/resume")
@@ -207,7 +207,7 @@ async def resume(page: Here, run_id: str) -> Response:
     return page.go(f"/runs/{run_id}?done=resumed")
 
 
-def _find_back(form: Mapping[str, str]) -> str:
+def _get_back(form: Mapping[str, str]) -> str:
     """The page of the form: a conversation or a run, else the inbox. Any other address is not ours."""
     back = form.get("back", "")
     return back if _BACK_PATH.fullmatch(back) else "/"

@@ -19,7 +19,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 RUNS = 100
 """Past runs that a draft is tried on."""
-_LONGEST_RULES = 200_000
+_MAX_RULES_LENGTH = 200_000
 
 
 @router.get("/policy")
@@ -64,8 +64,8 @@ async def try_rules(page: Here) -> Response:
     """Try a draft on past runs; save it only when that was seen and wanted."""
     form = await page.read_form()
     draft, before = form.get("rules", "").replace("\r\n", "\n"), form.get("saved", "").replace("\r\n", "\n")
-    if len(draft) > _LONGEST_RULES:
-        raise UsageError("The rules are too long", hint=f"Keep them within {_LONGEST_RULES:,} characters")
+    if len(draft) > _MAX_RULES_LENGTH:
+        raise UsageError("The rules are too long", hint=f"Keep them within {_MAX_RULES_LENGTH:,} characters")
     try:
         past = await backtest_past_runs(page.state.runtime, runs=RUNS, host=draft.encode())
     except ConfigError as error:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.runtime.history.spending import parse_since
-from metier.runtime.records.index_rows import find_shown_status
+from metier.runtime.records.index_rows import get_shown_status
 from metier.store.base import RUNNABLE, RunRow, RunSearch
 
 FIELDS = ("q", "status", "agent", "model", "skill", "task", "cost", "since", "until", "children")
@@ -43,7 +43,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         return urlencode({name: value for name, value in self.given.items() if value})
 
     def fits(self, row: RunRow) -> bool:
-        status = find_shown_status(row)
+        status = get_shown_status(row)
         return (not self.shown.wanted or status in self.shown.wanted) and status not in self.shown.unwanted
 
 
@@ -77,8 +77,8 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
     least_cost, most_cost = _parse_costs(found.get("cost", []))
     since, until = _parse_times(found, now=now)
     search = RunSearch(
-        statuses=_find_stored(status.wanted),
-        not_statuses=_find_excluded(status.unwanted),
+        statuses=_list_stored(status.wanted),
+        not_statuses=_list_excluded(status.unwanted),
         agents=_name_built_in(agent.wanted),
         not_agents=_name_built_in(agent.unwanted),
         models=model.wanted,
@@ -98,14 +98,14 @@ def _build(found: Mapping[str, list[tuple[bool, str]]], given: Mapping[str, str]
     return RunFilter(search=search, shown=status, given=dict(given))
 
 
-def _find_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
+def _list_stored(wanted: Sequence[str]) -> tuple[TaskState, ...]:
     """The states of the store among which those that people know can be; none where all can."""
     known = get_args(TaskState.__value__)
     found = [state for word in wanted for state in (RUNNABLE if word in _WITHOUT_DRIVER else (word,))]
     return tuple(cast("TaskState", state) for state in dict.fromkeys(found) if state in known)  # checked here
 
 
-def _find_excluded(unwanted: Sequence[str]) -> tuple[TaskState, ...]:
+def _list_excluded(unwanted: Sequence[str]) -> tuple[TaskState, ...]:
     """Those that the store can leave out: not those of runs that are shown as interrupted or queued."""
     known = set(get_args(TaskState.__value__)) - set(RUNNABLE)
     return tuple(cast("TaskState", word) for word in unwanted if word in known)  # checked here

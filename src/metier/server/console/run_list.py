@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from metier.ids import CHILD
-from metier.runtime.records.index_rows import find_listed_cost, find_shown_status
+from metier.runtime.records.index_rows import find_listed_cost, get_shown_status
 from metier.runtime.runs import Runtime
 from metier.server.console.run_filter import RunFilter
 from metier.store.base import ENDED, RunRow
@@ -13,7 +13,7 @@ from metier.store.usage import format_hour
 
 PAGE = 50
 _READ = PAGE + 1
-_MOST_READ = 2_000
+_MAX_READ = 2_000
 """Rows that one request looks at where the store cannot tell a state that people know."""
 HOURS = 24
 _FAILED = tuple(status for status in ENDED if status not in ("completed", "canceled"))
@@ -51,20 +51,20 @@ async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> 
     """The next runs that fit, newest first."""
     found: list[RunRow] = []
     last, read = before, 0
-    while len(found) <= PAGE and read < _MOST_READ:
+    while len(found) <= PAGE and read < _MAX_READ:
         rows = await runtime.store.search_runs(wanted.search, before=last, limit=_READ)
         if not rows:
             break
         last, read = rows[-1].number, read + len(rows)
         found += [row for row in rows if wanted.fits(row)]
-    more = found[PAGE - 1].number if len(found) > PAGE else last if read >= _MOST_READ else 0
+    more = found[PAGE - 1].number if len(found) > PAGE else last if read >= _MAX_READ else 0
     return RunList(runs=tuple(build_listed(row) for row in found[:PAGE]), next_cursor=more)
 
 
 def build_listed(row: RunRow) -> ListedRun:
     return ListedRun(
         run_id=row.run_id,
-        status=find_shown_status(row),
+        status=get_shown_status(row),
         task=row.task,
         agent=row.agent,
         model=row.model,

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from metier.server.console.rendering import Here, Page, PageRoute
 from metier.server.console.run_filter import STATES, parse_filter
 from metier.server.console.run_list import list_page, read_last_day
-from metier.server.console.saved_views import LONGEST_NAME, SavedView, list_views, remove_view, save_view
+from metier.server.console.saved_views import MAX_NAME_LENGTH, SavedView, list_views, remove_view, save_view
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -52,7 +52,7 @@ async def _render_list(page: Page, template: str) -> Response:
         views=VIEWS,
         own_views=own,
         here_view=next((view.name for view in own if view.address == wanted.address), ""),
-        longest_name=LONGEST_NAME,
+        longest_name=MAX_NAME_LENGTH,
         states=STATES,
         narrowed=any(wanted.given.get(name) for name in MORE),
         hours=await read_last_day(runtime, now=now),

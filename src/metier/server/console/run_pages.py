@@ -15,7 +15,7 @@ from metier.runtime.history.run_views import read_history, read_run_view, read_s
 from metier.runtime.history.transfer import export_run
 from metier.runtime.history.undo import CANNOT, plan_undo, undo
 from metier.runtime.inbox import find_waiting_run
-from metier.runtime.records.index_rows import find_shown_status
+from metier.runtime.records.index_rows import get_shown_status
 from metier.server.api.answers import answer_file
 from metier.server.console.actions import fork
 from metier.server.console.inbox_cards import build_waiting_card
@@ -50,7 +50,7 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         "runs",
         row=row,
         run_id=row.run_id,
-        shown_status=find_shown_status(row),
+        shown_status=get_shown_status(row),
         is_over=row.status in ENDED,
         question=build_waiting_card(waits, clean=clean) if waits is not None else None,
         view=view,

@@ -24,7 +24,7 @@ from metier.views.form_fields import FormField, build_field, parse_values
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 type Mode = Literal["live", "dry_run"]
-_LONGEST_TASK = 100_000
+_MAX_TASK_LENGTH = 100_000
 
 
 @router.get("/tasks")
@@ -43,8 +43,8 @@ async def start_words(page: Here) -> Response:
     text = form.get("task", "").replace("\r\n", "\n").strip()
     if not text:
         raise UsageError("The task is missing", hint="Describe the task")
-    if len(text) > _LONGEST_TASK:
-        raise UsageError(f"The task is longer than {_LONGEST_TASK:,} characters", hint="Put the rest into a file")
+    if len(text) > _MAX_TASK_LENGTH:
+        raise UsageError(f"The task is longer than {_MAX_TASK_LENGTH:,} characters", hint="Put the rest into a file")
     request = RunRequest(
         task=text,
         mode=_read_mode(form.get("mode", "")),

@@ -34,11 +34,11 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 GROUPINGS: tuple[str, ...] = get_args(Grouping)
 SPANS = (("24h", "Last day"), ("7d", "Last week"), ("4w", "Last four weeks"))
-_MOST_DAYS = 31
-_MOST_COLOURS = 8
+_MAX_DAYS = 31
+_MAX_COLOURS = 8
 _LEAST_SHARE = 0.001
-_MOST_RUNS = 50
-_MOST_ROWS = 2_000
+_MAX_RUNS = 50
+_MAX_ROWS = 2_000
 
 
 class DayPart(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ async def show_cost(page: Here, by: str = "model", since: str = "7d") -> Respons
     found = await read_spending(page.state.runtime, grouping, since=begun)
     colours = _choose_colours(found.totals) if by != "day" else {}
     parts = await read_days(page.state.runtime, grouping, names=tuple(colours), since=begun)
-    first = f"{max(begun, now - timedelta(days=_MOST_DAYS)):%Y-%m-%d}"
+    first = f"{max(begun, now - timedelta(days=_MAX_DAYS)):%Y-%m-%d}"
     return await page.render(
         "cost.html",
         "cost",
@@ -108,7 +108,7 @@ def build_days(days: Sequence[Total], groups: Sequence[DayTotal], colours: Mappi
 
 def _choose_colours(totals: Sequence[Total]) -> dict[str, int]:
     """For the costliest groups; the others share one."""
-    return {total.name: number for number, total in enumerate(totals[:_MOST_COLOURS], start=1)}
+    return {total.name: number for number, total in enumerate(totals[:_MAX_COLOURS], start=1)}
 
 
 def _stack(shares: Sequence[tuple[str, float]], colours: Mapping[str, int]) -> tuple[DayPart, ...]:
@@ -138,7 +138,7 @@ async def show_health(page: Here) -> Response:
         areas=areas,
         driven=driven,
         waiting=waiting,
-        shown=[*driven, *waiting][:_MOST_RUNS],
+        shown=[*driven, *waiting][:_MAX_RUNS],
         workers=Counter(row.driver for row in driven).most_common(),
         queues=Counter(row.queue for row in waiting if row.queue).most_common(),
         pool=page.state.pool,
@@ -153,7 +153,7 @@ async def _list_under_way(runtime: Runtime) -> list[RunRow]:
     """Return all runs that are driven or can be, page by page."""
     search = RunSearch(statuses=(*RUNNABLE, "delegating"))
     rows: list[RunRow] = []
-    while page := await runtime.store.search_runs(search, before=rows[-1].number if rows else 0, limit=_MOST_ROWS):
+    while page := await runtime.store.search_runs(search, before=rows[-1].number if rows else 0, limit=_MAX_ROWS):
         rows += page
     return rows
 

@@ -58,7 +58,7 @@ class Access:
     def is_door(self, path: str) -> bool:
         return any(path == each or path.startswith(f"{each}/") for each in self.tokens_only)
 
-    def find_least_role(self, path: str, method: str) -> Role:
+    def get_least_role(self, path: str, method: str) -> Role:
         if method in SAFE:
             return "viewer"
         fitting: list[Role] = [role for pattern, role in self.writers if pattern.fullmatch(path)]
@@ -136,7 +136,7 @@ class Guard:
         if user is None:
             raise self._refuse(headers, path, method)
         if not (user.role == "peer" and access.is_door(path)):
-            _check_role(user, access.find_least_role(path, method))
+            _check_role(user, access.get_least_role(path, method))
         if method not in SAFE and user.session_id:
             return await self._check_csrf(user, headers, receive)
         return receive

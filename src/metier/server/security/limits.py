@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from metier.ids import Clock
 
-_MOST_KEPT = 10_000
+_MAX_KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class RateLimit:
         now = self.clock.monotonic()
         left, at = self._buckets.get(name, (float(self.per_minute), now))
         left = min(float(self.per_minute), left + (now - at) * self.per_minute / 60)
-        if len(self._buckets) >= _MOST_KEPT and name not in self._buckets:
+        if len(self._buckets) >= _MAX_KEPT and name not in self._buckets:
             self._buckets.clear()  # a flood of addresses: forget them rather than run out of memory
         if left < 1:
             self._buckets[name] = (left, now)

@@ -17,7 +17,7 @@ from metier.definitions.files.contained_path import is_absent
 _REMOTE = re.compile(r'^\s*\[\s*remote\s+"(?P<name>[^"]*)"', re.MULTILINE | re.IGNORECASE)
 _INCLUDE = re.compile(r"^\s*\[\s*include(?:if\b[^\]]*)?\s*\]", re.MULTILINE | re.IGNORECASE)
 _NONE = "0" * 40
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _FIRST_LINE = 4096
 _FOREIGN_MOVES = re.compile(
     rb"\t(?:clone: from|pull\b|initial pull|fetch\b|am\b|am:|merge (?:FETCH_HEAD|[^:\n]*(?:origin|remotes)/)"
@@ -40,7 +40,7 @@ _ORIGIN_MARKS = ("user.xdg.origin.url", "com.apple.quarantine")
 """What browsers and archive programs write beside a file that was downloaded."""
 
 
-def find_git_folder(workspace: Path) -> Path:
+def get_git_folder(workspace: Path) -> Path:
     """The `.git` of a folder, also of a linked work tree or a submodule. Raises `OSError`."""
     git = workspace / ".git"
     return git if git.is_dir() else git.parent / _read(git).removeprefix("gitdir:").strip()
@@ -48,7 +48,7 @@ def find_git_folder(workspace: Path) -> Path:
 
 def read_git_config(workspace: Path) -> str:
     """Raises `OSError`."""
-    return _read(_find_common(find_git_folder(workspace)) / "config")
+    return _read(_get_common(get_git_folder(workspace)) / "config")
 
 
 # All these records are written by the user's own git, never by a repository. Two questions: is there a sign that
@@ -58,21 +58,21 @@ def find_git_origin(folder: Path) -> str | None:
     if is_absent(folder / ".git"):
         return None
     try:
-        own = find_git_folder(folder)
-        common = _find_common(own)
+        own = get_git_folder(folder)
+        common = _get_common(own)
         config = _read(common / "config")
     except FileNotFoundError:
         # An empty `.git`: a repository above it still speaks.
         return None
     except (OSError, ValueError):
         return "git"
-    sign, remote = _find_fetched(own, common, config), _find_remote(common, config)
+    sign, remote = _get_fetched(own, common, config), _get_remote(common, config)
     if remote and (sign or not _is_made_here(own, common)):
         return f"git remote {remote!r}"
     return sign
 
 
-def _find_fetched(own: Path, common: Path, config: str) -> str:
+def _get_fetched(own: Path, common: Path, config: str) -> str:
     """A sign that something came from elsewhere, whether or not a remote is still named."""
     if _INCLUDE.search(config) or _INCLUDE.search(_read_if_there(own / "config.worktree")):
         return "git settings that include others"
@@ -91,7 +91,7 @@ def _find_fetched(own: Path, common: Path, config: str) -> str:
     return ""
 
 
-def _find_remote(common: Path, config: str) -> str:
+def _get_remote(common: Path, config: str) -> str:
     """The first remote that is named anywhere; branches of a remote count as one."""
     if (found := _REMOTE.search(config)) is not None:
         return found["name"]
@@ -107,7 +107,7 @@ def _find_remote(common: Path, config: str) -> str:
 def _is_made_here(own: Path, common: Path) -> bool:
     """Every commit that `HEAD` ever stood on was made here, and all that is known of remotes was pushed to them."""
     log = _read_bytes(own / "logs/HEAD")
-    if not log or len(log) >= _MOST_BYTES or own != common:
+    if not log or len(log) >= _MAX_BYTES or own != common:
         return False
     known = {_NONE}
     for line in log.decode("utf-8", "replace").splitlines():
@@ -139,7 +139,7 @@ def _list_files(folder: Path) -> Iterator[str]:
             yield Path(parent, name).relative_to(folder).as_posix()
 
 
-def _find_common(own: Path) -> Path:
+def _get_common(own: Path) -> Path:
     common = own / "commondir"
     return own / _read(common).strip() if common.is_file() else own
 
@@ -158,14 +158,14 @@ def _read_if_there(file: Path) -> str:
 def _read_bytes(file: Path) -> bytes:
     try:
         with file.open("rb") as stream:
-            return stream.read(_MOST_BYTES)
+            return stream.read(_MAX_BYTES)
     except OSError:
         return b""
 
 
 def _read(file: Path) -> str:
     with file.open("rb") as stream:
-        return stream.read(_MOST_BYTES).decode("utf-8", "replace")
+        return stream.read(_MAX_BYTES).decode("utf-8", "replace")
 
 
 type _Look = Callable[[Path], str | None]
@@ -185,7 +185,7 @@ def find_origin(workspace: Path, *, nested: Iterable[str] = ()) -> str:
     return next(filter(None, (*said, *inside)), "")
 
 
-def find_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -> str:
+def get_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -> str:
     """In words, a file that an archive or a browser put there; empty where none of them shows it.
 
     An archive keeps times in whole seconds and gives them to what it unpacks; a file that a user saves has the time
@@ -202,7 +202,7 @@ def find_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) 
     return ""
 
 
-def find_source(workspace: Path) -> str:
+def get_source(workspace: Path) -> str:
     """A digest of the address that the files come from; empty where there is none, or none can be read."""
     for folder in (workspace.resolve(), *workspace.resolve().parents):
         for read in (read_git_config, _read_hg_config):
@@ -221,7 +221,7 @@ def is_tracked(file: Path) -> bool:
     """A repository brings this file, or one beside it whose name begins alike, such as a database's log."""
     for folder in file.absolute().parents:
         try:
-            index = (find_git_folder(folder) / "index").read_bytes()
+            index = (get_git_folder(folder) / "index").read_bytes()
         except OSError:
             continue
         if os.fsencode(file.absolute().relative_to(folder)) in index:

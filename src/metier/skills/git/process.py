@@ -125,7 +125,7 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
             await process.aclose()
 
 
-def find_git(session: GitSession, environ: Mapping[str, str]) -> Program:
+def get_git(session: GitSession, environ: Mapping[str, str]) -> Program:
     """Find git, with everything it may know. Every GIT_… variable of the caller is left out. Raises `SkillError`."""
     found = find_program(GIT, "git", environ, writable=(Path.cwd(),), passed=_PASSED_ON)
     if found is None:
@@ -137,7 +137,7 @@ async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Pr
     # Starting is not cut in two by a cancellation: a process without a handle could not be killed.
     with anyio.CancelScope(shield=True):
         return await open_program(
-            find_git(session, os.environ),
+            get_git(session, os.environ),
             *words,
             folder=session.repository.parent,
             stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,

@@ -17,11 +17,11 @@ from metier.errors import ConfigError, UsageError
 from metier.messages import Value
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
 
-MOST_NAMED = 10
+MAX_NAMED = 10
 """Skills that a hint names, where a collection holds many."""
 
 FILE_NAME = "skills-index.json"
-_MOST_BYTES = 16 * 1_048_576
+_MAX_BYTES = 16 * 1_048_576
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class CollectionFound(ConfigError):
     """The source is no skill itself: it holds some, and one of them must be named."""
 
     def __init__(self, source: InstallSource, offers: abc.Sequence[Offer]) -> None:
-        named = ", ".join(offer.name for offer in offers[:MOST_NAMED]) + (", …" if len(offers) > MOST_NAMED else "")
+        named = ", ".join(offer.name for offer in offers[:MAX_NAMED]) + (", …" if len(offers) > MAX_NAMED else "")
         super().__init__(
             f"{source.describe()!r} holds {len(offers)} skills",
             hint=f"Add --pick NAME,NAME or --all; there are: {named}",
@@ -121,8 +121,8 @@ def read_index(file: Path, *, allow_file: bool) -> IndexReading:
     `allow_file`: it may name repositories of this machine, as an index that was fetched may not.
     """
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"Index {str(file)!r} has more than {_MOST_BYTES} bytes")
+        if file.stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"Index {str(file)!r} has more than {_MAX_BYTES} bytes")
         rows = _IndexFile.model_validate(json.loads(file.read_bytes())).skills
     except OSError as error:
         raise ConfigError(f"Index {str(file)!r} cannot be read: {error.strerror}") from error

@@ -271,7 +271,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         reading = load_skill(installed) if installed.is_dir() else None
         try:
             digest = digest_tree(installed)
-            local = find_changes(previous.files, digest.files) if digest.tree != previous.tree else ()
+            local = list_changes(previous.files, digest.files) if digest.tree != previous.tree else ()
             report = build_report(reading.skill, digest) if reading and reading.skill else report
         except SkillRejected as error:
             local = (error.message,)
@@ -346,7 +346,7 @@ def source_of(entry: RegistryEntry) -> InstallSource:
     return GitSource(url=entry.git_url, ref=ref, subdir=entry.subdir)
 
 
-def find_changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
+def list_changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
     """The paths that were added, changed or removed, sorted; an executable bit alone is a change of no path."""
     names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     return tuple(sorted(names)) or ("a file's executable bit",)

@@ -34,7 +34,7 @@ def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
     if package.trusted_digest is None or package.source in TRUSTED_BY_LOCATION:
         return package
     try:
-        folder = _find_copy(package, package.trusted_digest, store=home / FOLDER)
+        folder = _get_copy(package, package.trusted_digest, store=home / FOLDER)
     except OSError as error:
         hint = "Make it writable: trusted code is run from there"
         raise SkillError(f"Folder {str(home / FOLDER)!r} cannot hold a copy: {error.strerror}", hint=hint) from error
@@ -42,7 +42,7 @@ def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
     return replace(package, folder=folder, definition=definition)
 
 
-def _find_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
+def _get_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = store / digest
     if _holds(target, digest):

@@ -26,10 +26,10 @@ from metier.definitions.project_files import NAMES
 from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.errors import ConfigError
 from metier.messages import Value
-from metier.skills.git.clones import find_origin, find_source, find_unpacked
+from metier.skills.git.clones import find_origin, get_source, get_unpacked
 
-_MOST_FILES = 2000
-_MOST_BYTES = 32 * 1024 * 1024
+_MAX_FILES = 2000
+_MAX_BYTES = 32 * 1024 * 1024
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", ".venv"})
 _REPOSITORIES = frozenset({".git", ".hg", ".svn", ".jj"})
 
@@ -62,7 +62,7 @@ def survey(workspace: Path, names: Sequence[str]) -> Brought:
     tops = dict.fromkeys(name.partition("/")[0] for name in names if "/" in name)
     nested = [top for top in tops if any(os.path.lexists(workspace / top / each) for each in _REPOSITORIES)]
     start = len(str(workspace)) + 1
-    while waiting and len(files) <= _MOST_FILES:
+    while waiting and len(files) <= _MAX_FILES:
         path = waiting.pop()
         try:
             status = os.lstat(path)
@@ -88,7 +88,7 @@ def stamp_brought(brought: Brought) -> str:
 
 def digest_brought(workspace: Path, brought: Brought) -> str:
     """The same as long as every file holds the same bytes and every link leads to the same place. Raises `OSError`."""
-    left = _MOST_BYTES
+    left = _MAX_BYTES
     digest = hashlib.sha256()
     for name, status in brought.files:
         if stat.S_ISLNK(status.st_mode):
@@ -117,7 +117,7 @@ class TrustRecord(Value):
     """A digest of the address it was cloned from: another repository at the same place is another one."""
 
     def is_about(self, workspace: Path) -> bool:
-        return not self.source or self.source == find_source(workspace)
+        return not self.source or self.source == get_source(workspace)
 
 
 _RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
@@ -155,7 +155,7 @@ class WorkspaceTrust(Struct, frozen=True, kw_only=True):
 MADE_HERE = WorkspaceTrust()
 
 
-def find_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> WorkspaceTrust:
+def get_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> WorkspaceTrust:
     """How the folder stands. Raises `ConfigError` where the variable holds another word."""
     match environ.get(VARIABLE, "").strip().lower():
         case "all":
@@ -181,7 +181,7 @@ def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
     seen = _path(home, workspace).with_suffix(".seen")
     if brought.files and brought.is_complete and _read_seen(seen)[:1] == [stamp_brought(brought)]:
         return MADE_HERE  # nothing was written since the last time
-    origin = find_origin(workspace, nested=brought.nested) or find_unpacked(brought.files, workspace)
+    origin = find_origin(workspace, nested=brought.nested) or get_unpacked(brought.files, workspace)
     if not origin:
         _remember(workspace, brought, seen)
         return MADE_HERE
@@ -234,7 +234,7 @@ def record_trust(
         origin=origin,
         trusted_at=now,
         digests=dict(digests),
-        source=find_source(workspace),
+        source=get_source(workspace),
     )
     path = _path(home, workspace)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

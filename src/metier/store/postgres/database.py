@@ -118,7 +118,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def build_failure(error: psycopg.Error, shown: str) -> StoreError:
-    meaning = _find_meaning(error)
+    meaning = _get_meaning(error)
     primary = error.diag.message_primary or str(error).strip().partition("\n")[0]
     name = error.sqlstate or type(error).__name__
     return meaning.kind(f"The run store '{shown}' {meaning.fact} ({name}: {primary})", hint=meaning.hint)
@@ -132,7 +132,7 @@ def is_closed(error: psycopg.Error) -> bool:
     return isinstance(error, PoolClosed)
 
 
-def _find_meaning(error: psycopg.Error) -> _Meaning:
+def _get_meaning(error: psycopg.Error) -> _Meaning:
     state = error.sqlstate or ""
     if not state:
         return _GONE if isinstance(error, psycopg.OperationalError) else _UNUSABLE
@@ -197,7 +197,7 @@ def _decode(row: SqlRow) -> SqlRow:
 
 _CONNECT_SECONDS = 10
 _FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 1.0
 _OLDEST_SERVER = 130000
 _COMMITS_KEPT = "1 hour"
 
@@ -284,7 +284,7 @@ class PostgresDatabase:
             number += 1
             # Whatever else lies in the pool is as broken: the first attempts go through it without a pause.
             if number > self._options.max_connections:
-                pause = min(_LONGEST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
+                pause = min(_MAX_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
             await anyio.sleep(pause)
 
     async def _with_session[T](self, work: Work[T], *, in_transaction: bool = False) -> T:

@@ -18,11 +18,11 @@ _NAME = re.compile(r"agent_journal_(\d{8})")
 _DAY = re.compile(r"(\d{8})-\d{6}-")
 _LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '2s'"
 """To add or drop a table, writers are kept waiting; where one of them takes long, it is left for another time."""
-_MOST_REST_BYTES = 1_000_000_000
+_MAX_REST_BYTES = 1_000_000_000
 """Adding a table reads the rest once, while writers wait; a journal from before this version may be too large."""
 
 
-def find_day(run_id: str) -> str:
+def get_day(run_id: str) -> str:
     """The day on which a run began, as `20261115`; empty where its id does not say."""
     started = _DAY.match(run_id)
     return started[1] if started else ""
@@ -34,7 +34,7 @@ async def add_day(connection: Connection, day: str) -> None:
         return
     size = await fetch_one(connection, "SELECT pg_relation_size('agent_journal_rest')")
     following = _parse(day)
-    if following is None or size is None or size[0] > _MOST_REST_BYTES:
+    if following is None or size is None or size[0] > _MAX_REST_BYTES:
         return
     query = sql.SQL("CREATE TABLE IF NOT EXISTS {} PARTITION OF agent_journal FOR VALUES FROM ({}) TO ({})").format(
         sql.Identifier(f"agent_journal_{day}"), day, f"{following + timedelta(days=1):%Y%m%d}"

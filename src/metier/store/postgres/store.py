@@ -112,7 +112,7 @@ class PostgresStore(SqlStore):
         await super().close()
 
     async def _add_day(self, run_id: str) -> None:
-        day = partitions.find_day(run_id)
+        day = partitions.get_day(run_id)
         if day and day not in self._days:
             await self._server.run(lambda connection: partitions.add_day(connection, day))
             self._days.add(day)
@@ -127,7 +127,7 @@ class PostgresStore(SqlStore):
         """Return the runs whose entries need not be deleted: the tables of their days can be dropped afterwards."""
         if before is None:
             return frozenset()
-        days = {run_id: partitions.find_day(run_id) for run_id in run_ids}
+        days = {run_id: partitions.get_day(run_id) for run_id in run_ids}
 
         async def query(connection: Connection) -> frozenset[str]:
             old = set(days.values()).intersection(await partitions.list_days(connection, before))

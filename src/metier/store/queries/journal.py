@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from metier.store.base import Lease, StoredEntry, build_damaged, build_misplaced, checksum_of, find_digests
+from metier.store.base import Lease, StoredEntry, build_damaged, build_misplaced, checksum_of, list_digests
 from metier.store.queries.leases import check_fence
 from metier.store.queries.session import RowExists, Session, SqlValue
 
@@ -29,7 +29,7 @@ async def append(db: Session, lease: Lease, entries: Sequence[StoredEntry], *, d
     if not entries:
         await check_fence(db, lease)
         return
-    digests = sorted({digest for entry in entries for digest in find_digests(entry.data)})
+    digests = sorted({digest for entry in entries for digest in list_digests(entry.data)})
     insert = _INSERT.format(rows=", ".join(["(?, ?, ?, ?)"] * len(entries)))
     held: list[SqlValue] = [lease.run_id, lease.owner, lease.token]
     rows: list[SqlValue] = [value for entry in entries for value in _list_columns(lease.run_id, entry)]

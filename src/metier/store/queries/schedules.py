@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec.structs import replace as replace_fields
 
 from metier.store.queries.session import Database, Session, SqlRow, parse_time
-from metier.store.schedules import MOST_FIRINGS, Firing, FiringOutcome, ScheduleMark, ScheduleRow
+from metier.store.schedules import MAX_FIRINGS, Firing, FiringOutcome, ScheduleMark, ScheduleRow
 
 _FIRINGS = "queue, name, due_at, outcome, run_id, reason, decided_at, is_open"
 _INSERT_SCHEDULE = (
@@ -93,7 +93,7 @@ class SqlSchedules:
                 f"DELETE FROM schedule_firings WHERE queue = ? AND name = ? AND is_open {db.dialect.is_false}"
                 " AND due_at < (SELECT due_at FROM schedule_firings WHERE queue = ? AND name = ?"
                 " ORDER BY due_at DESC LIMIT 1 OFFSET ?)",
-                (mark.queue, mark.name, mark.queue, mark.name, MOST_FIRINGS),
+                (mark.queue, mark.name, mark.queue, mark.name, MAX_FIRINGS),
             )
             return True
 

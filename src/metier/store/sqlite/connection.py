@@ -79,7 +79,7 @@ def is_unclear(error: sqlite3.Error) -> bool:
 
 def build_failure(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> StoreError:
     """A text that cannot be decoded, of a row or of SQLite's own complaint, was damaged too."""
-    meaning = _find_meaning(error, database)
+    meaning = _get_meaning(error, database)
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     return meaning.kind(f"The run store '{database}' {meaning.fact} ({name}: {error})", hint=meaning.hint)
 
@@ -101,7 +101,7 @@ def build_sync_failure(error: OSError, database: Path) -> StoreError:
     )
 
 
-def _find_meaning(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Meaning:
+def _get_meaning(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Meaning:
     # Text in a row that is none: Python's own complaint, which carries no code.
     if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return _DAMAGED
@@ -159,7 +159,7 @@ def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
         text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
-    kind = find_file_system(os.path.realpath(folder), text)
+    kind = get_file_system(os.path.realpath(folder), text)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnavailable(
             f"The folder '{folder}' is on a network file system ({kind}), where SQLite loses data",
@@ -167,7 +167,7 @@ def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
         )
 
 
-def find_file_system(folder: str, mountinfo: str) -> str:
+def get_file_system(folder: str, mountinfo: str) -> str:
     """The type of the file system that holds an absolute path: the longest mount above it, the last of equals."""
     best, kind = "", ""
     for line in mountinfo.splitlines():

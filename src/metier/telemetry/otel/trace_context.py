@@ -10,7 +10,7 @@ HEADER = "traceparent"
 VARIABLE = "TRACEPARENT"
 """How child processes get it, and how a command line takes it."""
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
-_MOST_CHARACTERS = 256
+_MAX_CHARACTERS = 256
 _SAMPLED = 1
 
 
@@ -24,7 +24,7 @@ class TraceParent(Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """What a header says; None for anything that is not one, as the standard asks."""
-        found = _FORM.fullmatch(text.strip()) if len(text) <= _MOST_CHARACTERS else None
+        found = _FORM.fullmatch(text.strip()) if len(text) <= _MAX_CHARACTERS else None
         if found is None:
             return None
         version, trace_id, span_id, flags, more = found.groups()

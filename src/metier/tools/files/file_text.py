@@ -22,7 +22,7 @@ _BOMS = (
 """The four bytes of UTF-32 before the two of UTF-16, which they begin with."""
 _ODD = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b\b") | {127}
 """Bytes that text of one byte a letter does not contain."""
-_MOST_ODD = 0.02
+_MAX_ODD = 0.02
 _MANY_ZEROS = 0.4
 _SIGNATURES = (
     (b"\x89PNG", "a PNG image"),
@@ -102,7 +102,7 @@ def _guess_wide(sample: bytes) -> str:
 
 
 def _looks_like_text(sample: bytes) -> bool:
-    return sum(byte in _ODD for byte in sample) <= len(sample) * _MOST_ODD
+    return sum(byte in _ODD for byte in sample) <= len(sample) * _MAX_ODD
 
 
 async def find_held(path: str, scope: Scope, buffers: Buffers) -> str | None:

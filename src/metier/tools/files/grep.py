@@ -146,7 +146,7 @@ _NONE_FOUND = 1
 _FLAGS = ("--no-config", "--files-with-matches", "--null", "--no-messages", "--text", "--color=never", "--no-ignore")
 
 
-def find_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
+def get_ripgrep(environ: Mapping[str, str], workspace: Path) -> str:
     """The program's path, empty where there is none."""
     found = find_program(RIPGREP, "rg", environ, writable=(workspace,))
     return found.path if found is not None else ""
@@ -334,7 +334,7 @@ class _Page:
 
     def add(self, path: str, data: bytes) -> None:
         most = 1 if self._query.files_only else self._left + 1
-        matched = _find_lines(self._query.expression, data, most)
+        matched = _list_lines(self._query.expression, data, most)
         if matched and self._guard.hides(path):
             return
         if matched and self._left == 0:
@@ -393,7 +393,7 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_LINE_CHARACTERS]} [cut: the line has {len(text)} characters]"
 
 
-def _find_lines(expression: SearchExpression, data: bytes, most: int) -> list[int]:
+def _list_lines(expression: SearchExpression, data: bytes, most: int) -> list[int]:
     """The first matching lines, counted from 0, at most so many."""
     found: list[int] = []
     line = counted = start = 0

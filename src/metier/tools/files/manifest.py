@@ -204,7 +204,7 @@ class WorkspaceSnapshots:
 
     def _has_git(self) -> bool:
         try:
-            self._by_git.find_git()
+            self._by_git.get_git()
         except Unavailable:
             return False
         return True

@@ -13,7 +13,7 @@ from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import read_all
 from metier.tools.files.file_text import FileText, decode, find_held, name_kind, overlay
 from metier.tools.files.scope import Scope
-from metier.tools.media import find_media_type, prepare_media
+from metier.tools.media import get_media_type, prepare_media
 
 DEFAULT_LINES = 2000
 MAX_LINE_CHARACTERS = 2000
@@ -68,7 +68,7 @@ class Read:
             saved = read_all(opened.descriptor, path)
         data = overlay(held, saved) or b""
         found = decode(data)
-        if found is None and find_media_type(data):
+        if found is None and get_media_type(data):
             return _show(data, path)
         if found is None:
             raise ToolFailed(f"File {path!r} is not text but {name_kind(data)} of {len(data)} bytes", code="binary")

@@ -101,7 +101,7 @@ class Snapshots:
             (self._git / "index").unlink(missing_ok=True)
             self._run("add", "--all", "--ignore-errors", "--", ".", allowed=(0, 1))
         listing = self._list()
-        modes = json.dumps(self._find_odd_modes(listing.names), sort_keys=True)
+        modes = json.dumps(self._get_odd_modes(listing.names), sort_keys=True)
         digest = hashlib.sha256(modes.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         file = self._folder / f"modes-{digest}.json"
         if not file.exists():
@@ -213,7 +213,7 @@ class Snapshots:
             self._listing = _Listing(_read_mark(index), tree, self._run("ls-files", "-z"))
         return self._listing
 
-    def _find_odd_modes(self, names: bytes) -> dict[str, int]:
+    def _get_odd_modes(self, names: bytes) -> dict[str, int]:
         """Git keeps one bit of a mode; the others are noted for the files where they are not the usual ones."""
         odd: dict[str, int] = {}
         root = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -301,14 +301,14 @@ class Snapshots:
         settings = ("core.compression=1", "core.safecrlf=false", "core.quotePath=false", "advice.addEmbeddedRepo=false",
                     "core.splitIndex=false", "core.untrackedCache=false")  # fmt: skip
         words = (*(word for setting in settings for word in ("-c", setting)), *args)
-        program = self.find_git()
+        program = self.get_git()
         return run_git(self._workspace, words, program=program, variables=variables, given=given, allowed=allowed)
 
-    def find_git(self) -> Program:
+    def get_git(self) -> Program:
         """Looked for once while PATH stays the same: a snapshot runs it up to three times, a step takes two."""
         known, path = self._program, os.environ.get("PATH", "")
         if known is None or self._searched != path or not os.access(known.path, os.X_OK):
-            known = self._program = find_git(self._workspace)
+            known = self._program = get_git(self._workspace)
             self._searched = path
         return known
 
@@ -332,7 +332,7 @@ def run_git(
         **(variables or {}),
     }
     settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", f"safe.directory={folder}")
-    git = (program or find_git(folder)).with_variables(own)
+    git = (program or get_git(folder)).with_variables(own)
     options = (word for setting in settings for word in ("-c", setting))
     try:
         done = run_program(git, *options, *words, folder=folder, given=os.fsencode(given), timeout=MAX_SECONDS)
@@ -348,7 +348,7 @@ def run_git(
     return done.stdout
 
 
-def find_git(folder: Path) -> Program:
+def get_git(folder: Path) -> Program:
     """Find the git for a folder. Raises `Unavailable`."""
     passed = ("TMPDIR", "SYSTEMROOT", "TEMP")
     found = launcher.find_program(launcher.GIT, "git", os.environ, writable=(folder,), passed=passed)

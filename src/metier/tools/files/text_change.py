@@ -40,7 +40,7 @@ def replace_exactly(text: str, old: str, new: str, *, every: bool) -> Edited:
         raise ToolFailed("The old and the new text are the same", code="invalid_input")
     if _has_windows_lines(text):
         old, new = _to_windows(old), _to_windows(new)
-    places = _find_all(text, old)
+    places = _list_all(text, old)
     if not places:
         raise ToolFailed(f"The old text is not in the file{_describe_nearest(text, old)}", code="not_found")
     lines = _count_lines(text, places)
@@ -54,7 +54,7 @@ def replace_exactly(text: str, old: str, new: str, *, every: bool) -> Edited:
     return Edited(text.replace(old, new), lines)
 
 
-def _find_all(text: str, old: str) -> list[int]:
+def _list_all(text: str, old: str) -> list[int]:
     places: list[int] = []
     place = text.find(old)
     while place >= 0:

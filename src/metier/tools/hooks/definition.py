@@ -241,17 +241,17 @@ def name_folder(text: str, workspace: Path) -> str:
 def pin_files(hooks: Iterable[HookCommand], workspace: Path) -> tuple[HookCommand, ...]:
     """The hooks with the hashes of the files in the workspace that their commands name."""
     return tuple(
-        hook.model_copy(update={"files": {name: _digest(workspace, name) for name in _find_files(hook, workspace)}})
+        hook.model_copy(update={"files": {name: _digest(workspace, name) for name in _get_files(hook, workspace)}})
         for hook in hooks
     )
 
 
-def find_changed_file(hook: HookCommand, workspace: Path) -> str:
+def get_changed_file(hook: HookCommand, workspace: Path) -> str:
     """The first file that is no longer what it was when the run began; empty where none is."""
     return next((name for name, digest in hook.files.items() if _digest(workspace, name) != digest), "")
 
 
-def _find_files(hook: HookCommand, workspace: Path) -> list[str]:
+def _get_files(hook: HookCommand, workspace: Path) -> list[str]:
     line = name_folder(hook.command, workspace)
     try:
         words = [hook.command] if hook.args is not None else shlex.split(line, comments=False)

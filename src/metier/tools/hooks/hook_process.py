@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.tools.hooks.definition import FOLDER_VARIABLES, HookCommand, find_changed_file, name_folder
+from metier.tools.hooks.definition import FOLDER_VARIABLES, HookCommand, get_changed_file, name_folder
 from metier.tools.hooks.protocol import BLOCKED, HookAnswer, HookStatus, read_answer
 from metier.tools.process.child_environment import build_environment
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
@@ -42,7 +42,7 @@ class HookRunner(Struct, frozen=True, kw_only=True):
 
     async def run(self, hook: HookCommand, data: Mapping[str, JsonValue]) -> HookRun:
         """Never raises for what a hook does: a failure is an outcome."""
-        if changed := await anyio.to_thread.run_sync(find_changed_file, hook, self.workspace):
+        if changed := await anyio.to_thread.run_sync(get_changed_file, hook, self.workspace):
             return HookRun(status="changed", problem=f"{changed!r} changed since the run began")
         command = Command(
             arguments=self._build_arguments(hook),

@@ -90,7 +90,7 @@ def describe_result(tool: str, arguments: Mapping[str, JsonValue], *, text: str,
 
 BLOCKED = 2
 """The exit code that says no; stderr says why."""
-MOST_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000
 """Of a reason or of text for the model."""
 PLAIN_TEXT_EVENTS: frozenset[HookEvent] = frozenset({"SessionStart", "UserPromptSubmit"})
 """What a hook of these prints is for the model, also where it is not JSON."""
@@ -165,4 +165,4 @@ def _first_text(*values: JsonValue) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…"

@@ -54,7 +54,7 @@ def build_listing(server: str, offered: Sequence[OfferedTool], *, clean: Clean) 
         refused.append(f"{len(offered) - MAX_TOOLS} of {len(offered)} tools are left out: {MAX_TOOLS} are the most")
     room = MAX_LISTING_CHARACTERS
     for each in offered[:MAX_TOOLS]:
-        problem, size = _find_problem(server, each, tools, room=room)
+        problem, size = _get_problem(server, each, tools, room=room)
         if problem:
             refused.append(clean(problem))
         else:
@@ -64,7 +64,7 @@ def build_listing(server: str, offered: Sequence[OfferedTool], *, clean: Clean) 
     return Listing(tuple(sorted(tools.values(), key=lambda info: info.name)), tuple(refused))
 
 
-def find_server(info: ToolInfo) -> str:
+def get_server(info: ToolInfo) -> str:
     """The server that a tool belongs to; empty for tools of another kind."""
     return info.name.partition("/")[0] if info.id.startswith(ID_PREFIX) else ""
 
@@ -102,7 +102,7 @@ def _judge(tool: OfferedTool) -> _Worth:
     return _Worth(risk, "idempotent" if tool.idempotent else "opaque")
 
 
-def _find_problem(server: str, tool: OfferedTool, known: Mapping[str, ToolInfo], *, room: int) -> tuple[str, int]:
+def _get_problem(server: str, tool: OfferedTool, known: Mapping[str, ToolInfo], *, room: int) -> tuple[str, int]:
     """Why a tool cannot be used, empty when it can, and the characters of its schema."""
     if not _NAME.fullmatch(tool.name):
         return f"Tool {tool.name[:80]!r} is left out: its name has more than letters, digits, '_', '-' and '.'", 0

@@ -139,12 +139,12 @@ class _Reader(Struct, frozen=True):
         except anyio.DelimiterNotFound:
             reason = f"it sent a message of more than {self.max_message_bytes} bytes"
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            reason = await self._find_reason()
+            reason = await self._get_reason()
         self.ending.tell(reason)
         # A caller that waits for an answer learns now that none will come.
         incoming.close()
 
-    async def _find_reason(self) -> str:
+    async def _get_reason(self) -> str:
         with anyio.move_on_after(_WORDS_SECONDS):
             ended = await self.tree.wait()
             if ended.problem:
@@ -275,7 +275,7 @@ class _SdkConversation:
             return
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
-        if wrong := await check.find_error_in_thread(_JSON.validate_python(result.structured_content)):
+        if wrong := await check.get_error_in_thread(_JSON.validate_python(result.structured_content)):
             raise RuntimeError(f"Invalid structured content returned by tool {name}: {wrong}")
 
     async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:

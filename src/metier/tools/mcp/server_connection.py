@@ -146,7 +146,7 @@ PACKAGE = "mcp"
 MAX_FAILURES = 5
 """So many ends in a row without an answer in between, and the server is left alone for the rest of the run."""
 _FIRST_DELAY_SECONDS = 0.5
-_LONGEST_DELAY_SECONDS = 30.0
+_MAX_DELAY_SECONDS = 30.0
 _MAX_PROGRESS_LINES = 100
 """Of a call that is interrupted the last of these reports are kept."""
 
@@ -345,7 +345,7 @@ class ServerConnection:
             return
         life.is_counted = True
         self._failures += 1
-        delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** (self._failures - 1))
+        delay = min(_MAX_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** (self._failures - 1))
         self._not_before = anyio.current_time() + delay
 
     async def _drop(self, life: _Life) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import ConfigError, ToolFailed
-from metier.programs.code import CommandLine, ProgramCode, find_program_code
+from metier.programs.code import CommandLine, ProgramCode, get_program_code
 from metier.programs.launcher import MCP_SERVER, use_accepted_program
 from metier.programs.search import drop_writable_paths
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
@@ -69,7 +69,7 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
     """Whom to talk to, with variables put in. Raises `ConfigError` where one is missing, or its files changed."""
     expanded = expand_server(server, place.environ)
     writable = place.writable or (place.workspace.resolve(),)
-    code = find_server_code(expanded, place.environ, writable=writable)
+    code = get_server_code(expanded, place.environ, writable=writable)
     if place.accepted_code is not None:
         _check_code(expanded, code, place.accepted_code)
     path = place.logs / f"{server.name}.log" if place.logs is not None else None
@@ -83,11 +83,11 @@ def build_target(server: ServerDefinition, place: ServerPlace) -> Target:
     )
 
 
-def find_server_code(server: ServerDefinition, environ: Mapping[str, str], *, writable: Sequence[Path]) -> ProgramCode:
+def get_server_code(server: ServerDefinition, environ: Mapping[str, str], *, writable: Sequence[Path]) -> ProgramCode:
     """`server` with its variables put in; the first of `writable` is the workspace, all of them resolved."""
     if not server.command:
         return ProgramCode()
-    return find_program_code(_build_line(server, writable[0], {**environ, **server.env}), writable=writable)
+    return get_program_code(_build_line(server, writable[0], {**environ, **server.env}), writable=writable)
 
 
 def _build_line(server: ServerDefinition, workspace: Path, environment: Mapping[str, str]) -> CommandLine:

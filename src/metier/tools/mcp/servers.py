@@ -183,7 +183,7 @@ def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> Serve
     return expanded
 
 
-def find_server_secrets(servers: Iterable[ServerDefinition], environ: Mapping[str, str]) -> tuple[str, ...]:
+def list_server_secrets(servers: Iterable[ServerDefinition], environ: Mapping[str, str]) -> tuple[str, ...]:
     """What must never show: variables that are in `env` and `headers`, and values there behind a secret's name."""
     found: list[str] = []
     for server in servers:

@@ -289,7 +289,7 @@ class ProcessTree:
         with anyio.CancelScope(shield=True):
             if sys.platform == "win32":
                 if self._process.returncode is None:
-                    taskkill = use_own_program(launcher.TASKKILL, _find_taskkill(), environment={})
+                    taskkill = use_own_program(launcher.TASKKILL, _get_taskkill(), environment={})
                     await run_program_async(taskkill, "/T", "/F", "/PID", str(self._process.pid))
             else:
                 self._order_stop()
@@ -357,7 +357,7 @@ async def _prepare(command: Command, mark: str) -> Launch:
     return await anyio.to_thread.run_sync(lambda: confinement.prepare(command.folder, mark=mark))
 
 
-def _find_taskkill() -> str:
+def _get_taskkill() -> str:
     return str(Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32" / "taskkill.exe")
 
 
@@ -423,17 +423,17 @@ async def _feed(stream: ByteSendStream, data: bytes) -> None:
 async def _kill_marked(mark: str) -> int:
     """After the supervisor was killed: kill its processes, found by their mark. Returns how many remain after 3 s."""
     with anyio.move_on_after(3):
-        while marked := find_marked(mark):
+        while marked := list_marked(mark):
             for process in marked:
                 try:
                     os.kill(process, signal.SIGKILL)
                 except (ProcessLookupError, PermissionError):
                     continue
             await anyio.sleep(0.01)
-    return len(find_marked(mark))
+    return len(list_marked(mark))
 
 
-def find_marked(mark: str) -> list[int]:
+def list_marked(mark: str) -> list[int]:
     """The processes of one tree, as far as they keep the variable that marks it."""
     wanted = f"{TREE_VARIABLE}={mark}".encode()
     found: list[int] = []
@@ -496,6 +496,6 @@ def _clear(folder: Path) -> bool:
 
 def _kill(mark: str) -> None:
     """What the kernel did not end together with the supervisor."""
-    for process in find_marked(mark):
+    for process in list_marked(mark):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)

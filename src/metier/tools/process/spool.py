@@ -70,7 +70,7 @@ def is_lost(path: Path) -> bool:
     return os.path.exists(f"{path}{LOST}")  # noqa: PTH110
 
 
-def find_identity(folder: Path) -> str:
+def get_identity(folder: Path) -> str:
     """The identity of a spool folder; empty where it has none."""
     try:
         return (folder / IDENTITY).read_text(encoding="ascii").strip()
@@ -84,7 +84,7 @@ def take_identity(folder: Path) -> str:
     Not synced: a power cut that takes it away leaves a folder that counts as another one, and that only costs a
     question.
     """
-    if found := find_identity(folder):
+    if found := get_identity(folder):
         return found
     made = secrets.token_hex(16)
     # One name for all: the next attempt replaces what a kill left.

@@ -152,7 +152,7 @@ class ScriptCatalog:
     def get_package(self, name: str) -> SkillPackage:
         return self._packages[canonical_name(name)]
 
-    def find_script(self, skill_name: str, script_name: str) -> tuple[SkillPackage, Script]:
+    def get_script(self, skill_name: str, script_name: str) -> tuple[SkillPackage, Script]:
         """Raises `ScriptFailed`: `invalid_name`, `not_found`, or `permission_denied` for a symbolic link."""
         file_name = parse_script_name(script_name)
         package = self.find_package(skill_name)

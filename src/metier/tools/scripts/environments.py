@@ -197,7 +197,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         return text
 
     async def _uv(self, *arguments: str) -> Outcome:
-        program = find_uv()
+        program = list_uv()
         if not program:
             raise ToolFailed(
                 "The script names packages, and uv, which prepares them, is not installed", hint=hint_extra("scripts")
@@ -220,7 +220,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         return outcome
 
 
-def find_uv() -> list[str]:
+def list_uv() -> list[str]:
     """The `uv` that was installed with Metier, never one that happens to be on the path; empty where there is none."""
     if importlib.util.find_spec("uv") is None:
         return []

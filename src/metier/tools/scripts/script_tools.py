@@ -132,14 +132,14 @@ def find_lack(outcome: Outcome, call: ScriptCall, environ: Mapping[str, str]) ->
     stderr = outcome.stderr.text
     stdout = outcome.stdout.last(ScriptLimits().stdout_tail_bytes).strip()
     name, allowed = call.script.name, call.package.definition.permissions_env
-    if variable := find_withheld_variable(stderr, environ, allowed):
+    if variable := get_withheld_variable(stderr, environ, allowed):
         message = (
             f"Env var {variable!r} not in allowlist: the script asks for it, and 'permissions: env:' of skill"
             f" {call.package.definition.name!r} does not name it"
         )
         tail = outcome.stderr.last(ScriptLimits().stderr_tail_bytes).strip()
         return ScriptFailed("permission_denied", f"{message}\nstderr: {tail}", stdout=stdout)
-    package = find_missing_package(stderr)
+    package = get_missing_package(stderr)
     beside = {path.stem for path in call.script.path.parent.glob("*.py")}
     if package and package not in beside:
         declared = _list_declared(call)
@@ -152,7 +152,7 @@ def rejects_json_flag(outcome: Outcome) -> bool:
     return outcome.exit_code == USAGE_ERROR and "--json" in outcome.stderr.text
 
 
-def find_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Collection[str]) -> str:
+def get_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Collection[str]) -> str:
     """The variable that a script failed for: the agent has it, the skill does not ask for it, the error names it."""
     passed = build_environment(environ, allowed)
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", stderr))
@@ -160,7 +160,7 @@ def find_withheld_variable(stderr: str, environ: Mapping[str, str], allowed: Col
     return min((name for name in names if name in words), default="")
 
 
-def find_missing_package(stderr: str) -> str:
+def get_missing_package(stderr: str) -> str:
     """The package to add for the module that the script did not find; empty where it found all."""
     found = _MISSING_MODULE.findall(stderr)
     if not found:
@@ -293,7 +293,7 @@ class ScriptHelp:
             text = outcome.stdout.text.strip() or outcome.stderr.text.strip()
             known = text
             self._help.keep(script, text)
-        found: JsonValue = {"help_text": known, "usage": _find_usage(known)}
+        found: JsonValue = {"help_text": known, "usage": _get_usage(known)}
         return build_success(found, f"Retrieved help for {script.path.stem}")
 
 
@@ -463,7 +463,7 @@ def _build_event(tool: str, result: ToolResult, record: _Record) -> SkillStepExe
 
 
 def _find(catalog: ScriptCatalog, arguments: Arguments, record: _Record) -> tuple[SkillPackage, Script]:
-    package, script = catalog.find_script(str(arguments["skill_name"]), str(arguments["script_name"]))
+    package, script = catalog.get_script(str(arguments["skill_name"]), str(arguments["script_name"]))
     record.skill, record.script = package.definition.name, script.name
     record.is_repeatable = is_declared_read(package.definition)
     return package, script
@@ -530,7 +530,7 @@ def _warning(stdout: Output) -> str:
     return f" (warning: output of {stdout.total_bytes} bytes cut, {stdout.dropped_bytes} bytes in the middle dropped)"
 
 
-def _find_usage(text: str) -> str:
+def _get_usage(text: str) -> str:
     found = _USAGE.search(text)
     return " ".join(found.group(1).split()) if found else ""
 

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from metier.tools.shell.harmless import CommandFolders, Naming, find_objection, is_runner, is_vouched
+from metier.tools.shell.harmless import CommandFolders, Naming, get_objection, is_runner, is_vouched
 from metier.tools.shell.line import NotUnderstood, Pipeline, ShellLine, SimpleCommand, canonical_command, has_pattern
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.programs import BUILTINS
@@ -30,7 +30,7 @@ _CALLS = re.compile(r"\b(?:os\.)?f?chmod(?:at)?\s*\([^)]*\b0o?[2-7][0-7]{3}\b|\b
 """The same in code that a line hands to an interpreter."""
 
 
-def find_special_mode(line: ShellLine | NotUnderstood, text: str) -> str:
+def get_special_mode(line: ShellLine | NotUnderstood, text: str) -> str:
     """The command that would set such a mode, as it is written; empty where none does.
 
     Words are read where the line is understood, also those of programs that run programs. A line that only a shell can
@@ -91,9 +91,9 @@ def find_refusal(
     """Why this line does not run, whatever rules say, as a sentence; empty when it does. `text` is what was written."""
     if not options.enabled or options.mode == "off":
         return "The shell is turned off (shell.mode)"
-    if options.cwd == "workspace" and isinstance(line, ShellLine) and (wrong := _find_leaving(line, place)):
+    if options.cwd == "workspace" and isinstance(line, ShellLine) and (wrong := _get_leaving(line, place)):
         return wrong
-    if special := find_special_mode(line, text):
+    if special := get_special_mode(line, text):
         return f"{special[:200]!r} gives a file the rights of its owner for any user who runs it (setuid, setgid)"
     if options.mode == "full":
         return ""
@@ -106,7 +106,7 @@ def find_refusal(
     return ""
 
 
-def _find_leaving(line: ShellLine, place: CommandFolders) -> str:
+def _get_leaving(line: ShellLine, place: CommandFolders) -> str:
     """A `cd` that leads out of the workspace, where commands must stay in it."""
     for command, where in walk_commands(line, place):
         if command.argv[0] != CD:
@@ -164,7 +164,7 @@ def _refuse(command: SimpleCommand, prefixes: Sequence[str], place: CommandFolde
         return f"Command {text[:200]!r} begins with none of shell.allowed_prefixes"
     naming = Naming(prefixes=matching, trusts_unknown=True)
     outside = next((path for path in command.inputs if not place.holds(path)), None)
-    objection = find_objection(command.argv, text, naming=naming, place=place)
+    objection = get_objection(command.argv, text, naming=naming, place=place)
     if outside is not None and not objection:
         objection = f"input {outside[:80]!r} is outside of the workspace"
     return f"Command {text[:200]!r} is not let through by shell.allowed_prefixes: {objection}" if objection else ""

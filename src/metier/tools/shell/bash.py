@@ -222,7 +222,7 @@ class Bash:
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         text = str(arguments["command"])
         check_text(text)
-        folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), context.paths)
+        folder = await run_sync(self._get_folder, str(arguments.get("cwd") or "."), context.paths)
         line = await run_sync(self._read, text, folder)
         followed = await run_sync(self._follow, line, folder, text)
         self._check_line(line, followed, folder, text=text)
@@ -285,7 +285,7 @@ class Bash:
 
     async def locate(self, arguments: dict[str, JsonValue]) -> dict[str, str]:
         """The folder, and the line with its words followed where one of them is a link."""
-        folder = await run_sync(self._find_folder, str(arguments.get("cwd") or "."), NoGuard())
+        folder = await run_sync(self._get_folder, str(arguments.get("cwd") or "."), NoGuard())
         text = str(arguments["command"])
         line = await run_sync(self._read, text, folder)
         followed = await run_sync(self._follow, line, folder, text)
@@ -309,14 +309,14 @@ class Bash:
         if not isinstance(line, ShellLine):
             return None
         place = CommandFolders(str(self._scope.workspace), (str(folder),))
-        followed = follow_links(line, place, self._find_programs())
+        followed = follow_links(line, place, self._get_programs())
         return followed if followed != parse_line(text) else None
 
-    def _find_programs(self) -> ProgramSearch:
+    def _get_programs(self) -> ProgramSearch:
         writable = {os.path.realpath(path) for path in (self._scope.workspace, *self._confinement.writable)}
         return ProgramSearch(build_environment(self._environ)["PATH"], (str(self._scope.workspace), *writable))
 
-    def _find_folder(self, cwd: str, guard: PathGuard) -> Path:
+    def _get_folder(self, cwd: str, guard: PathGuard) -> Path:
         """Absolute. Raises `ToolFailed` for one outside of the workspace, unless any is open."""
         if self._options.cwd == "any":
             folder = (self._scope.workspace / cwd).resolve()

@@ -83,7 +83,7 @@ type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "r
 type Takes = Literal["nothing", "value", "attached", "word"]
 """What an option has behind it: nothing; a value, attached or next; a value only if attached; exactly one word."""
 
-_LONGEST_NAME = 3
+_MAX_NAME_LENGTH = 3
 _GIT = ("--no-pager", "-P")
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|lua|php|node|pip)[0-9.]+")
@@ -178,7 +178,7 @@ def find_tables(argv: Sequence[str], *, program: str = "") -> Found | None:
         words = ["test", *words[1:-1]] if words[-1] == "]" else words
     elif words[0] == "git":
         words = ["git", *_skip(words[1:], _GIT)]
-    for size in range(min(_LONGEST_NAME, len(words)), 0, -1):
+    for size in range(min(_MAX_NAME_LENGTH, len(words)), 0, -1):
         name = " ".join(words[:size])
         tables = load_tables().get(SAME_TABLE.get(name, name))
         if tables is not None:
@@ -210,7 +210,7 @@ def is_unclear(argv: Sequence[str]) -> bool:
     return not any(not table.acts or name in _OWN_CODE_ONLY for table in fitting)
 
 
-def find_harm(found: Found, place: CommandFolders, *, named: bool) -> str:
+def get_harm(found: Found, place: CommandFolders, *, named: bool) -> str:
     """Why these arguments are not known to be harmless; empty when they are. `named`: a rule names the command."""
     reasons = [_try(table, found.arguments, place, named=named) for table in found.tables]
     return "" if "" in reasons else reasons[0]
@@ -233,7 +233,7 @@ class Naming(Struct, frozen=True, kw_only=True):
         return _names(self.expressions, program)
 
 
-def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: CommandFolders) -> str:
+def get_objection(argv: Sequence[str], text: str, *, naming: Naming, place: CommandFolders) -> str:
     """Why an allow that matches this command (`text` in its one spelling) does not reach it; empty when it does."""
     written = argv[0]
     if text in naming.prefixes and _is_named_whole(argv):
@@ -244,7 +244,7 @@ def find_objection(argv: Sequence[str], text: str, *, naming: Naming, place: Com
     found = find_tables(argv, program=program)
     if found is not None:
         command = found.name if program == written else written + found.name.removeprefix(program)
-        return find_harm(found, place, named=naming.names(command))
+        return get_harm(found, place, named=naming.names(command))
     if is_runner(program) or is_tabled(program):
         return f"{program!r} can run other programs or write anywhere; name the whole command by 'equals' or 'in'"
     if naming.trusts_unknown or naming.expresses(written):
@@ -432,7 +432,7 @@ class _Arguments:
 
 def _check_operands(table: Table, reading: _Arguments, place: CommandFolders) -> str:
     operands = reading.operands
-    if wrong := _find_refused(table, operands):
+    if wrong := _get_refused(table, operands):
         return wrong
     match table.operands:
         case "words":
@@ -454,7 +454,7 @@ def _check_operands(table: Table, reading: _Arguments, place: CommandFolders) ->
             return _check_paths(operands, place)
 
 
-def _find_refused(table: Table, operands: Sequence[str]) -> str:
+def _get_refused(table: Table, operands: Sequence[str]) -> str:
     """By the marks that say how many operands there are, and how they must not look."""
     if table.most is not None and len(operands) > table.most:
         return f"it takes {table.most} such argument"

@@ -41,7 +41,7 @@ class ProgramSearch(Struct, frozen=True):
     writable: tuple[str, ...]
     """Folders, with links resolved."""
 
-    def find_planted(self, argv: Sequence[str], place: CommandFolders) -> str:
+    def get_planted(self, argv: Sequence[str], place: CommandFolders) -> str:
         """The path of a program in a writable folder whose name a table vouches for; empty if there is none.
 
         A program that a rule has to name (`pytest`) may well be in the workspace. It is reported only if it takes the
@@ -54,12 +54,12 @@ class ProgramSearch(Struct, frozen=True):
         if not found:
             return ""
         if not self._is_writable(found[0]):
-            started = self._find_started(name, found[0])
+            started = self._get_started(name, found[0])
             return started if started and is_vouched(argv, place) else ""
         is_shadow = any(not self._is_writable(file) for file in found[1:])
         return found[0] if is_vouched(argv, place) or (is_shadow and not is_unclear(argv)) else ""
 
-    def _find_started(self, name: str, file: str) -> str:
+    def _get_started(self, name: str, file: str) -> str:
         """The path of a program in a writable folder that this one, a script, would start; empty if there is none."""
         names = [*_STARTS.get(name, ()), *_read_interpreter(file)]
         starts = (self._list_files(each)[:1] for each in names)
@@ -101,20 +101,18 @@ def _follow(command: SimpleCommand, place: CommandFolders, programs: ProgramSear
     if program == _FOLLOWS_ENTRIES:
         followed = [each for word in followed for each in (word, *_follow_entries(word, folders))]
     if program.rpartition("/")[2] == _GIT:
-        followed = [*_find_git_options(words, place), *followed]
+        followed = [*_list_git_options(words, place), *followed]
     if programs is None:
         return replace(command, argv=(program, *followed), redirects=redirects)
     call = read_xargs(command.argv)
-    if call is not None and (planted := programs.find_planted(call.over_files, place)):
+    if call is not None and (planted := programs.get_planted(call.over_files, place)):
         followed[-len(call.command)] = planted
-    return replace(
-        command, argv=(programs.find_planted(command.argv, place) or program, *followed), redirects=redirects
-    )
+    return replace(command, argv=(programs.get_planted(command.argv, place) or program, *followed), redirects=redirects)
 
 
-def _find_git_options(words: Sequence[str], place: CommandFolders) -> tuple[str, ...]:
+def _list_git_options(words: Sequence[str], place: CommandFolders) -> tuple[str, ...]:
     """Options that say what the disk makes of this git command: no rule or table allows them."""
-    if nested := find_nested_repository(place):
+    if nested := get_nested_repository(place):
         return ("-C", nested)
     command = next((word for word in words if not word.startswith("-")), "")
     if command in _QUIET_GIT or not any(_enters_submodules(folder) for folder in place.folders):
@@ -158,7 +156,7 @@ def _has_submodules(git: str) -> bool:
     return False
 
 
-def find_nested_repository(place: CommandFolders) -> str:
+def get_nested_repository(place: CommandFolders) -> str:
     """The repository below the root that git would work on in one of the folders; empty where there is none."""
     for folder in place.folders:
         path = folder

@@ -68,6 +68,6 @@ def declare[Method: Callable[..., object]](
     return mark
 
 
-def find_declaration(method: Callable[..., object]) -> Declaration:
+def get_declaration(method: Callable[..., object]) -> Declaration:
     declaration = getattr(method, _DECLARATION, None)
     return declaration if isinstance(declaration, Declaration) else Declaration()

@@ -289,7 +289,7 @@ async def load_toolsets(
             continue
         failed += [(package, failure) for failure in reply.failures]
         loaded += [(_build_tool(package, client, described), described.name) for described in reply.tools]
-    collisions = _find_collisions(loaded)
+    collisions = _get_collisions(loaded)
     problems = [_problem(package, failure) for package, failure in failed]
     problems += [_collision(short, names) for short, names in collisions.items()]
     return ToolsetReading(
@@ -324,7 +324,7 @@ def _with_alias(tool: ToolsetTool, short: str) -> ToolsetTool:
     return replace(tool, info=dataclasses.replace(tool.info, aliases=(short,)))
 
 
-def _find_collisions(loaded: Sequence[tuple[ToolsetTool, str]]) -> dict[str, list[str]]:
+def _get_collisions(loaded: Sequence[tuple[ToolsetTool, str]]) -> dict[str, list[str]]:
     owners: dict[str, list[str]] = {}
     for tool, short in loaded:
         owners.setdefault(short, []).append(tool.info.name)

@@ -25,7 +25,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from metier.errors import ToolFailed
 from metier.tools.private_package import open_private_package
 from metier.tools.signatures import Signature, read_description, read_signature
-from metier.tools.toolsets import AgentToolset, find_declaration
+from metier.tools.toolsets import AgentToolset, get_declaration
 from metier.tools.toolsets.worker_protocol import (
     CallReply,
     CallRequest,
@@ -72,7 +72,7 @@ def describe_tool(method: Callable[..., object], toolset: AgentToolset) -> Loade
     """Raises `ToolFailed` when the parameters cannot be described by a schema."""
     name = method.__name__
     signature = read_signature(method)
-    declaration = find_declaration(method)
+    declaration = get_declaration(method)
     return LoadedTool(
         toolset=toolset,
         method=method,

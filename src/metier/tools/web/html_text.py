@@ -59,7 +59,7 @@ def _split(html: str) -> Iterator[_Piece]:
         start = opened.start()
         yield _Piece(html[place:start])
         found = _TAG_NAME.match(html, start)
-        end = _find_end(html, start)
+        end = _get_end(html, start)
         if end < 0:
             return
         place = end
@@ -68,13 +68,13 @@ def _split(html: str) -> Iterator[_Piece]:
         name, is_end = found.group(1).lower(), html[start + 1] == "/"
         yield _Piece(html[start:end], name, is_end)
         if name in _RAW and not is_end:
-            stop = _find_close(html, name, end)
+            stop = _get_close(html, name, end)
             yield _Piece(html[end:stop] if name == "title" else "")
             place = stop
     yield _Piece(html[place:])
 
 
-def _find_end(html: str, start: int) -> int:
+def _get_end(html: str, start: int) -> int:
     """Behind the `>` of a tag or comment; one within quotes is passed over, but not for ever. -1: there is none."""
     if html.startswith("<!--", start):
         end = html.find("-->", start + 2)
@@ -90,7 +90,7 @@ def _find_end(html: str, start: int) -> int:
     return first + 1 if first >= 0 else -1
 
 
-def _find_close(html: str, name: str, start: int) -> int:
+def _get_close(html: str, name: str, start: int) -> int:
     found = re.compile(f"</{name}", re.IGNORECASE).search(html, start)
     return found.start() if found else len(html)
 

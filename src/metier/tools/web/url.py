@@ -51,11 +51,11 @@ _MAX_PARTS = 4
 _MAX_ADDRESS = 2**32
 
 
-def find_reason(address: IPv4Address | IPv6Address) -> str:
+def get_reason(address: IPv4Address | IPv6Address) -> str:
     """What a forbidden address leads to; empty for one that everybody may reach."""
     if isinstance(address, IPv6Address):
         if any(address in IPv6Network(network) for network in _TRANSLATED_6):
-            return find_reason(IPv4Address(address.packed[-4:]))
+            return get_reason(IPv4Address(address.packed[-4:]))
         if address not in IPv6Network(_GLOBAL_6):
             return "this machine or a private network"
         return _look_up_6(address)
@@ -189,7 +189,7 @@ def check_name(url: WebUrl) -> None:
 
 
 def check_address(url: WebUrl, address: IPv4Address | IPv6Address) -> None:
-    if reason := find_reason(address):
+    if reason := get_reason(address):
         raise forbidden(url, reason)
 
 
@@ -275,7 +275,7 @@ def pin_url(url: WebUrl, address: str) -> Pinned:
     return Pinned(f"{url.scheme}://{host}:{url.port}{url.rest}", {"Host": url.authority}, extensions)
 
 
-async def find_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = resolve_host) -> list[str]:
+async def list_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = resolve_host) -> list[str]:
     """What is connected to is one of these, not the name. Raises `ToolFailed` where one of them is not allowed."""
     check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
     is_open = (url.host, url.port) in access.open_hosts

@@ -25,8 +25,8 @@ from metier.tools.web.url import (
     WebUrl,
     check_domain,
     check_name,
-    find_addresses,
     join_url,
+    list_addresses,
     parse_url,
     pin_url,
     resolve_host,
@@ -131,7 +131,7 @@ class WebFetch:
     async def get(self, address: str, *, headers: Mapping[str, str], most: int) -> bytes:
         """The bytes of one answer, with headers of the caller's; not sent on, so that these go nowhere else."""
         url = parse_url(address)
-        answer = await self._ask_any(url, await self._find_addresses(url), most, headers=headers)
+        answer = await self._ask_any(url, await self._list_addresses(url), most, headers=headers)
         if isinstance(answer, str):
             raise ToolFailed(f"Host {url.host!r} sends on to another address", code="execution_failed")
         return answer.data
@@ -139,7 +139,7 @@ class WebFetch:
     async def _follow(self, url: WebUrl, most: int, *, guard: PathGuard) -> _Answer:
         """Wherever it is sent on to, the rules are asked as if the call had named it."""
         for _ in range(MAX_REDIRECTS + 1):
-            addresses = await self._find_addresses(url)
+            addresses = await self._list_addresses(url)
             answer = await self._ask_any(url, addresses, most)
             if isinstance(answer, _Answer):
                 return answer
@@ -147,8 +147,8 @@ class WebFetch:
             _check_hop(before, url, guard)
         raise ToolFailed(f"More than {MAX_REDIRECTS} redirects, the last one to {url.text!r}", code="execution_failed")
 
-    async def _find_addresses(self, url: WebUrl) -> list[str]:
-        return await find_addresses(url, self._access, resolve=self._resolve)
+    async def _list_addresses(self, url: WebUrl) -> list[str]:
+        return await list_addresses(url, self._access, resolve=self._resolve)
 
     async def _ask_any(
         self, url: WebUrl, addresses: Sequence[str], most: int, *, headers: Mapping[str, str] | None = None

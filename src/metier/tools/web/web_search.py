@@ -25,7 +25,7 @@ from metier.tools.web.web_fetch import WebFetch
 TIMEOUT_SECONDS = 20.0
 MAX_QUERY_CHARACTERS = 400
 MAX_EXCERPT_CHARACTERS = 400
-_MOST_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
 
 
 class Found(Struct, frozen=True):
@@ -69,7 +69,7 @@ class WebSearch:
         seconds = min(TIMEOUT_SECONDS, context.timeout_seconds or TIMEOUT_SECONDS)
         try:
             with anyio.fail_after(seconds):
-                data = await self._web.get(self._build_url(query, most), headers=self._headers(), most=_MOST_BYTES)
+                data = await self._web.get(self._build_url(query, most), headers=self._headers(), most=_MAX_BYTES)
         except TimeoutError as error:
             raise ToolFailed(f"The search took longer than {seconds:g} seconds", code="timeout") from error
         found = choose_open(parse_results(data, self._options.backend), self._access)[:most]

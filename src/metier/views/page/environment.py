@@ -17,13 +17,13 @@ from pydantic import JsonValue
 from metier.telemetry.call_text import has_same_signs
 from metier.telemetry.excerpt import cut_middle, one_line
 from metier.telemetry.sanitize import reveal, sanitize
-from metier.views.closing import find_seconds, format_cost, format_seconds, format_tokens
+from metier.views.closing import format_cost, format_seconds, format_tokens, get_seconds
 from metier.views.diff import build_step_diff, parse_diff
 from metier.views.page.markdown_html import render_markdown_html
 
 FOLDER = Path(__file__).parent
 STYLE_FILE = FOLDER / "style.css"
-_MOST_LINES = 400
+_MAX_LINES = 400
 
 _STATUS_WORDS = {"input_required": "needs an answer", "in_progress": "running", "delegating": "waits for a child run"}
 _STATUS_KINDS = {
@@ -69,12 +69,12 @@ def build_environment(folders: Sequence[Path] = (), *, clean: Callable[[str], st
         "cut": cut_long,
         "markdown": texts.render_markdown,
         "status": _name_status,
-        "status_kind": _find_status_kind,
-        "step_kind": _find_step_kind,
+        "status_kind": _get_status_kind,
+        "step_kind": _get_step_kind,
         "diff_lines": texts.list_diff_lines,
         "step_diff": build_step_diff,
         "count": count,
-        "took": find_seconds,
+        "took": get_seconds,
     }
     return environment
 
@@ -134,7 +134,7 @@ class _OutsideTexts(Struct, frozen=True):
     def list_diff_lines(self, unified: str) -> list[tuple[str, str, str]]:
         """Kind, number and text of each line; the rest is counted."""
         lines = list(parse_diff(self.clean(reveal(unified))))
-        shown = [(line.kind, str(line.number or ""), line.text) for line in lines[:_MOST_LINES]]
+        shown = [(line.kind, str(line.number or ""), line.text) for line in lines[:_MAX_LINES]]
         left = len(lines) - len(shown)
         return [*shown, ("note", "", f"… {left:,} more lines")] if left else shown
 
@@ -143,9 +143,9 @@ def _name_status(status: str) -> str:
     return _STATUS_WORDS.get(status, status.replace("_", " ") or "not started")
 
 
-def _find_status_kind(status: str) -> str:
+def _get_status_kind(status: str) -> str:
     return _STATUS_KINDS.get(status, "bad")
 
 
-def _find_step_kind(state: str) -> str:
+def _get_step_kind(state: str) -> str:
     return _STEP_KINDS.get(state, "bad")

@@ -107,7 +107,7 @@ EMPTY, HOME, SHARED = "empty", "home", "shm"
 """Folders in the scratch folder of one program."""
 
 
-def find_bubblewrap(environ: Mapping[str, str], workspace: Path, writable: Iterable[Path] = ()) -> str:
+def get_bubblewrap(environ: Mapping[str, str], workspace: Path, writable: Iterable[Path] = ()) -> str:
     """The program's path, empty where there is none. `writable` is what programs may write beside the workspace."""
     found = find_program(BUBBLEWRAP, "bwrap", environ, writable=(workspace, *writable))
     return found.path if found is not None else ""

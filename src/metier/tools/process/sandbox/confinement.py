@@ -37,7 +37,7 @@ _NEEDED = ("/bin/bash", "/bin/sh", "/bin/ls")
 _SHELL = "/bin/bash"
 
 
-def find_masked(names: Iterable[str], path: str) -> tuple[Path, ...]:
+def list_masked(names: Iterable[str], path: str) -> tuple[Path, ...]:
     """Every file that these names mean in `path`, the system's folders or those of packages, with its other names.
 
     The agent's own interpreter and the shell that reads approved lines stay: without them nothing runs. A program that
@@ -48,16 +48,16 @@ def find_masked(names: Iterable[str], path: str) -> tuple[Path, ...]:
     folders = list(dict.fromkeys((*own, *_FOLDERS, *_list_package_folders())))
     found: dict[Path, None] = {}
     for name in sorted(names):
-        for real in _find_files(name, folders):
+        for real in _get_files(name, folders):
             if real not in needed and real.name not in _MANY_IN_ONE:
-                found |= dict.fromkeys(_find_links(real, folders))
+                found |= dict.fromkeys(_list_links(real, folders))
     for name in _MANY_IN_ONE if found else ():
         if not any(Path(program).resolve().name == name for program in _NEEDED):
-            found |= dict.fromkeys(_find_files(name, _FOLDERS))
+            found |= dict.fromkeys(_get_files(name, _FOLDERS))
     return tuple(found)
 
 
-def _find_files(name: str, folders: Iterable[str]) -> Iterator[Path]:
+def _get_files(name: str, folders: Iterable[str]) -> Iterator[Path]:
     for folder in folders:
         file = Path(folder, name)
         if file.is_file():
@@ -84,7 +84,7 @@ def _list_folders(place: str) -> list[tuple[str, str]]:
         return []
 
 
-def _find_links(file: Path, folders: Iterable[str]) -> Iterator[Path]:
+def _list_links(file: Path, folders: Iterable[str]) -> Iterator[Path]:
     """The file, and the hard links to it in folders of programs: a mount closes one name."""
     yield file
     status = file.stat()
@@ -177,7 +177,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
         scratch = locate_scratch(mark, self.workspace)
         if self.level == "none":
             return Launch(mark=mark, scratch=scratch)
-        reach = self._find_reach(folder)
+        reach = self._get_reach(folder)
         start = [base_interpreter(), "-I", "-S", str(SHIM)]
         if self.level == "kernel":
             orders = _render_orders(_grant_by_kernel(reach, scratch, self.masked), landlock=True, reach=reach)
@@ -199,7 +199,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
             quarantine=self.quarantine,
         )
 
-    def _find_reach(self, folder: Path) -> Reach:
+    def _get_reach(self, folder: Path) -> Reach:
         own = (*self.own, *self.servers, *([self.records] if self.records else []))
         readable = tuple(path for path in dict.fromkeys((*list_own(), *self.readable)) if path.exists())
         writable = tuple(path for path in self.writable if path.exists() and not self._holds_records(path))

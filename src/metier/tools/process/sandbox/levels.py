@@ -55,7 +55,7 @@ class Rung(Struct, frozen=True, kw_only=True):
     """What this level does not do on this machine though a better one would."""
 
 
-def find_rung(program: str) -> Rung:
+def get_rung(program: str) -> Rung:
     """The best that works; one of level `none`, with every reason and advice, where nothing does.
 
     `program` is bubblewrap's path, or empty. Takes a tenth of a second, once in a process.
