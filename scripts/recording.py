@@ -84,7 +84,7 @@ def record() -> list[Frame]:
             model.hold_after = -1
             model.released.set()
             run("agent resume latest", r"run \d{8}-")
-            run("agent replay latest --execute", "equal")
+            run("agent replay latest --execute", "Replay matches")
             run("agent undo latest --yes; cat *.md", "Undone|undo-1")
     return frames
 

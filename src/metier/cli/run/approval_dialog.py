@@ -432,12 +432,13 @@ async def _read_line(prompt: str) -> str:
 
 async def _press_key(prompt: str, keys: str) -> str:
     """One key, without Enter. Raises `EOFError` for Ctrl-D and Esc; Ctrl-C stays a signal."""
-    sys.stderr.write(printable(prompt))
-    sys.stderr.flush()
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
+    # Before the prompt: a Ctrl-D that is pressed while the terminal still reads lines would be lost.
     tty.setcbreak(terminal, termios.TCSADRAIN)
     try:
+        sys.stderr.write(printable(prompt))
+        sys.stderr.flush()
         while True:
             await anyio.wait_readable(terminal)
             typed = os.read(terminal, 1).decode("ascii", "replace")
