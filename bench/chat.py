@@ -47,10 +47,10 @@ async def _measure(folder: Path) -> tuple[list[int], list[float]]:
     settings = Settings.model_validate(
         {"model": {"provider": "openai", "name": "m", "max_context_tokens": 8_000, "response_headroom_tokens": 500}}
     )
-    place = Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ={}, provider=model)
+    host = Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ={}, provider=model)
     tokens: list[int] = []
     seconds: list[float] = []
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         chat = await open_chat(runtime, ChatRequest())
         for number in range(TURNS):
             started = time.process_time()

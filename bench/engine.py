@@ -83,7 +83,7 @@ async def measure_turns(turns: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         talker = Talker(turns)
         settings = Settings(runtime=RuntimeOptions(max_turns=turns + 5))
-        place = Host(
+        host = Host(
             trust=MADE_HERE,
             settings=settings,
             workspace=Path(folder),
@@ -92,7 +92,7 @@ async def measure_turns(turns: int) -> list[float]:
             provider=talker,
             tools=(Echo(),),
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="talk for a while"))
         assert state.status == "completed", state.failure
         return [1000 * (after - before) for before, after in zip(talker.marks, talker.marks[1:], strict=False)]

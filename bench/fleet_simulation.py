@@ -19,7 +19,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import WorkerOptions
 from services.postgres_server import PostgresServer, find_binaries, run_server
-from services.worker_load import Crew, build_place
+from services.worker_load import Crew, build_host
 from services.worker_load import Load as RunLoad
 
 STEPS = 10
@@ -158,11 +158,11 @@ async def _drive(server: PostgresServer, name: str, steps: int) -> tuple[float, 
     url = server.url(name) if name in await _create(server, name) else server.url()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         load = RunLoad(folder=folder, steps=steps, reply_seconds=0, database_url=url)
-        async with open_runtime(build_place(load)) as runtime:
+        async with open_runtime(build_host(load)) as runtime:
             await _start(runtime, 3)
         before, bytes_before = await _read_server(url)
         cpu_before = _server_cpu(server)
-        async with open_runtime(build_place(load)) as runtime:
+        async with open_runtime(build_host(load)) as runtime:
             began = time.process_time()
             await _start(runtime, RUNS)
             cpu = time.process_time() - began
@@ -224,7 +224,7 @@ async def _work(*, workers: int, concurrency: int, runs: int) -> float:
     options = WorkerOptions(concurrency=concurrency, turns_per_task=100)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, Crew() as crew:
         load = RunLoad(folder=folder, steps=STEPS, reply_seconds=REPLY, worker=options)
-        async with open_runtime(build_place(load)) as runtime:
+        async with open_runtime(build_host(load)) as runtime:
             for _ in range(runs):
                 await submit(runtime, RunRequest(task="go"), queue=options.queue)
             for _ in range(workers):

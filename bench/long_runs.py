@@ -34,7 +34,7 @@ async def _measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         talker = _Watched(TURNS)
         settings = Settings(runtime=RuntimeOptions(max_turns=TURNS + 5))
-        place = Host(
+        host = Host(
             trust=MADE_HERE,
             settings=settings,
             workspace=Path(folder),
@@ -43,7 +43,7 @@ async def _measure() -> list[Row]:
             provider=talker,
             tools=(Echo(),),
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="talk for long"))
             assert state.status == "completed", state.failure
             resumed = await _cpu(runtime, state.run_id)

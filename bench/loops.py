@@ -50,7 +50,7 @@ async def _measure(url: str) -> list[Row]:
         raw = await opened.enter_async_context(httpx2.AsyncClient())
 
         async def ours(model: ModelOptions, turns: int) -> Work:
-            runtime = await opened.enter_async_context(open_runtime(_place(folder, model, turns)))
+            runtime = await opened.enter_async_context(open_runtime(_host(folder, model, turns)))
             return lambda: _run(runtime)
 
         bare_50 = lambda: _loop_on_sdk(sdk.with_options(base_url=f"{url}/50"))  # noqa: E731
@@ -138,7 +138,7 @@ async def _loop_on_httpx2(client: httpx2.AsyncClient, url: str) -> None:
 
 async def _bytes_written(root: Path) -> tuple[float, float]:
     settings = Settings(runtime=RuntimeOptions(max_turns=405))
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=settings,
         workspace=root,
@@ -147,7 +147,7 @@ async def _bytes_written(root: Path) -> tuple[float, float]:
         provider=Talker(400),
         tools=(Echo(),),
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="talk for long"))
         sizes = [len(entry.data) for entry in await runtime.store.read_journal(state.run_id)]
     per_turn = len(sizes) / 400
@@ -155,7 +155,7 @@ async def _bytes_written(root: Path) -> tuple[float, float]:
     return early, sum(sizes[int(300 * per_turn) : int(400 * per_turn)])
 
 
-def _place(folder: Path, model: ModelOptions, turns: int) -> Host:
+def _host(folder: Path, model: ModelOptions, turns: int) -> Host:
     settings = Settings(model=model, runtime=RuntimeOptions(max_turns=turns + 5))
     environ = {**os.environ, "ANTHROPIC_API_KEY": "k"}
     return Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder, environ=environ, tools=(Echo(),))

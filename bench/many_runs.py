@@ -81,7 +81,7 @@ def rows() -> list[Row]:
 async def hold(folder: Path, count: int) -> Held:
     """Drive so many runs at once, all of which wait for the model together, and look at the process meanwhile."""
     gate = Gate()
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(),
         workspace=folder,
@@ -90,7 +90,7 @@ async def hold(folder: Path, count: int) -> Held:
         provider=gate,
         tools=(Echo(),),
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         await _drive(runtime, gate, 3)  # what every process pays once
         before, opened = _resident_kilobytes(), _count_descriptors()
         after, used, run_ids = await _drive(runtime, gate, count)

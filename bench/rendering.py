@@ -130,12 +130,12 @@ def _show(told: Sequence[EventRecord | Delta], screen: _Screen) -> float:
 
 async def _run(folder: Path) -> Sequence[EventRecord | Delta]:
     settings = Settings.model_validate({"model": {"provider": "openai", "name": "m"}, "runtime": {"max_turns": 100}})
-    place = Host(
+    host = Host(
         trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=os.environ,
         provider=_Talker(),
     )  # fmt: skip
     recorder = _Recorder()
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="Count"), DriveOptions(sinks=[recorder], observe=recorder.observe))
     assert state.status == "completed", state.failure
     return recorder.told

@@ -39,7 +39,7 @@ def rows() -> list[Row]:
 
 async def _make_run(folder: Path) -> tuple[str, int]:
     settings = Settings(runtime=RuntimeOptions(max_turns=_TURNS + 5))
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=settings,
         workspace=folder,
@@ -48,7 +48,7 @@ async def _make_run(folder: Path) -> tuple[str, int]:
         provider=Talker(_TURNS),
         tools=(Echo(),),
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="talk for long"))
     assert state.status == "completed", state.failure
     return state.run_id, state.seq

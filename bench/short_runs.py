@@ -94,7 +94,7 @@ async def _measure_rate(folder: Path) -> list[Row]:
     slow = SlowSync()
     os.fdatasync = slow
     try:
-        async with open_runtime(_place(folder, "echo")) as runtime:
+        async with open_runtime(_host(folder, "echo")) as runtime:
             await _drive(runtime, WARM)
             before, began, cpu = slow.count, time.perf_counter(), time.process_time()
             await _drive(runtime, RUNS)
@@ -171,13 +171,13 @@ def _trace(tool: str, count: int) -> int:
 
 
 async def _run_one_by_one(folder: Path, tool: str, count: int) -> None:
-    async with open_runtime(_place(folder, tool)) as runtime:
+    async with open_runtime(_host(folder, tool)) as runtime:
         for _ in range(count):
             state = await runtime.start(RunRequest(task="do it"))
             assert state.status == "completed", state.failure
 
 
-def _place(folder: Path, tool: str) -> Host:
+def _host(folder: Path, tool: str) -> Host:
     return Host(
         trust=MADE_HERE,
         settings=Settings(),

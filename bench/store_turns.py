@@ -40,7 +40,7 @@ async def _measure(url: str) -> list[Row]:
         for backend in best:
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
             runtimes[backend] = await opened.enter_async_context(
-                open_runtime(_place(folder, backend, url=url, talker=talker))
+                open_runtime(_host(folder, backend, url=url, talker=talker))
             )
         for _ in range(ROUNDS):  # in alternation, so that other load on the machine hits both
             for backend, runtime in runtimes.items():
@@ -72,7 +72,7 @@ def _count_commits(url: str) -> int:
         return int(row[0])
 
 
-def _place(folder: Path, backend: StoreBackend, *, url: str, talker: Talker) -> Host:
+def _host(folder: Path, backend: StoreBackend, *, url: str, talker: Talker) -> Host:
     settings = Settings(runtime=RuntimeOptions(max_turns=TURNS + 5), store=StoreOptions(backend=backend))
     environ = {**os.environ, "DATABASE_URL": url}
     return Host(

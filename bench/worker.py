@@ -12,7 +12,7 @@ from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import WorkerOptions
-from services.worker_load import Crew, Load, build_place
+from services.worker_load import Crew, Load, build_host
 
 RUNS = 16
 OPTIONS = WorkerOptions(concurrency=2, turns_per_task=100)
@@ -34,7 +34,7 @@ async def _measure(workers: int) -> float:
     """Seconds from the first run that is taken to the last that ends; workers are up before."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, Crew() as crew:
         load = Load(folder=folder, steps=10, reply_seconds=0.05, worker=OPTIONS)
-        async with open_runtime(build_place(load)) as runtime:
+        async with open_runtime(build_host(load)) as runtime:
             await submit(runtime, RunRequest(task="go"), queue=OPTIONS.queue)
             pids = [crew.start(load) for _ in range(workers)]
             await _wait(runtime, 1)

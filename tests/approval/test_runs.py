@@ -78,9 +78,9 @@ def write(path: str, text: str) -> Line:
     return calls(ToolCall("Pen", {"path": path, "text": text}), text="It needs a note")
 
 
-def make_place(folder: Path, script: Sequence[Line]) -> tuple[Host, ScriptedProvider]:
+def make_host(folder: Path, script: Sequence[Line]) -> tuple[Host, ScriptedProvider]:
     provider = ScriptedProvider(*script)
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions(profile="guarded")),
         workspace=folder,
@@ -89,12 +89,12 @@ def make_place(folder: Path, script: Sequence[Line]) -> tuple[Host, ScriptedProv
         provider=provider,
         tools=(Pen(),),
     )
-    return place, provider
+    return host, provider
 
 
 async def run_with(folder: Path, ask: Asker | None, *script: Line) -> tuple[RunState, ScriptedProvider]:
-    place, provider = make_place(folder, script)
-    async with open_runtime(place) as runtime:
+    host, provider = make_host(folder, script)
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"), DriveOptions(ask=ask))
         await check_replay(runtime, state.run_id)
     return state, provider
@@ -179,8 +179,8 @@ async def test_nobody_answers_and_the_run_parks(tmp_path: Path) -> None:
 
 
 async def test_a_decision_made_elsewhere_meanwhile_is_the_one_that_counts(tmp_path: Path) -> None:
-    place, provider = make_place(tmp_path, (write("a.txt", "1"), says("Fine.")))
-    async with open_runtime(place) as runtime:
+    host, provider = make_host(tmp_path, (write("a.txt", "1"), says("Fine.")))
+    async with open_runtime(host) as runtime:
 
         async def ask(question: ApprovalQuestion) -> Reply:
             await runtime.approvals.decide(question, Reply(decision="denied", by="eve", reason="Faster"))
@@ -201,8 +201,8 @@ async def approve_all(runtime: Runtime) -> None:
 
 
 async def test_a_file_that_changed_since_it_was_shown_is_asked_about_again(tmp_path: Path) -> None:
-    place, _ = make_place(tmp_path, (write("a.txt", "new"), says("Done.")))
-    async with open_runtime(place) as runtime:
+    host, _ = make_host(tmp_path, (write("a.txt", "new"), says("Done.")))
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"))
         await approve_all(runtime)
         (tmp_path / "a.txt").write_text("somebody else's")
@@ -225,8 +225,8 @@ async def test_a_file_that_changed_since_it_was_shown_is_asked_about_again(tmp_p
 async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old\n")
     change = calls(ToolCall("Write", {"path": "a.txt", "content": "new\n"}))
-    place, _ = make_place(tmp_path, (change, says("Done.")))
-    async with open_runtime(place) as runtime:
+    host, _ = make_host(tmp_path, (change, says("Done.")))
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"))
         (first,) = await runtime.approvals.list_all(status="open")
         await approve_all(runtime)
@@ -281,8 +281,8 @@ async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refu
 
 async def test_an_access_file_that_breaks_during_a_run_parks_it_until_it_is_mended(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
-    place, _ = make_place(tmp_path, (write(ACCESS, "{"), says("Done.")))
-    async with open_runtime(place) as runtime:
+    host, _ = make_host(tmp_path, (write(ACCESS, "{"), says("Done.")))
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"), DriveOptions(ask=Prompter(Person("y"), "ada")))
         assert state.pause is not None
         assert "tool-access.json' cannot be used: The file is not JSON" in state.pause.reason
@@ -298,25 +298,25 @@ async def test_a_run_is_replayed_by_the_rules_it_had_and_leaves_no_folder_behind
     (tmp_path / ".agent").mkdir()
     policy = tmp_path / ".agent" / "policy.yaml"
     policy.write_text("rules: [{tool: Pen, allow: true}]")
-    place, _ = make_place(tmp_path, (write("notes.txt", "1"), says("Done.")))
-    async with open_runtime(place) as runtime:
+    host, _ = make_host(tmp_path, (write("notes.txt", "1"), says("Done.")))
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"))
         assert state.status == "completed"
         policy.write_text("rules: [{tool: Pen, allow: false}]")
-        before = sorted(place.runs.iterdir())
+        before = sorted(host.runs.iterdir())
 
         await check_replay(runtime, state.run_id)
         now = await replay_run(runtime, state.run_id, with_current_files=True)
 
-        assert sorted(place.runs.iterdir()) == before
+        assert sorted(host.runs.iterdir()) == before
     assert now.outcome.divergence is not None
     assert now.outcome.divergence.recorded is not None
     assert now.outcome.divergence.recorded.kind == "step_started"
 
 
 async def test_a_fork_keeps_every_answer_under_ids_of_its_own(tmp_path: Path) -> None:
-    place, _ = make_place(tmp_path, (write("a.txt", "new"), says("Done."), says("Done.")))
-    async with open_runtime(place) as runtime:
+    host, _ = make_host(tmp_path, (write("a.txt", "new"), says("Done."), says("Done.")))
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"))
         await approve_all(runtime)
         (tmp_path / "a.txt").write_text("somebody else's")
@@ -417,8 +417,8 @@ async def test_calls_about_one_file_are_asked_about_one_after_the_other(tmp_path
 
 
 async def test_a_run_without_a_person_waits_for_all_calls_of_a_reply(tmp_path: Path) -> None:
-    place, _ = make_place(tmp_path, (write_both(), says("Done.")))
-    async with open_runtime(place) as runtime:
+    host, _ = make_host(tmp_path, (write_both(), says("Done.")))
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"), DriveOptions())
         waiting = await runtime.approvals.list_all(run_id=state.run_id, status="open")
         assert [question.arguments["path"] for question in waiting] == ["a.txt", "b.txt"]

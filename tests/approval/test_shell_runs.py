@@ -36,7 +36,7 @@ class Terminal:
 
     async def run(self, command: str, ask: Asker | None = None) -> RunState:
         self.provider = ScriptedProvider(calls(ToolCall("Bash", {"command": command})), says("done"))
-        place = Host(
+        host = Host(
             trust=MADE_HERE,
             settings=Settings(runtime=RuntimeOptions(profile="guarded"), shell=self.shell),
             workspace=self.folder,
@@ -44,7 +44,7 @@ class Terminal:
             environ={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull},
             provider=self.provider,
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="look"), DriveOptions(ask=ask))
             report = await replay_run(runtime, state.run_id)
             assert report.outcome.divergence is None

@@ -42,9 +42,9 @@ def build(folder: Path, _reach: Reach) -> Scenario:
         return "done" if any(done["key"].startswith(key) for done in read_effects(effects)) else "retry"
 
     settings = Settings(model=ModelOptions(provider="offline"))
-    place = Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT)
+    host = Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT)
     return Scenario(
-        place=place,
+        host=host,
         task="First use the skill keeper, then use the skill launcher",
         effects=effects,
         settle=settle,

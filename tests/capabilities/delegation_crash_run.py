@@ -52,7 +52,7 @@ def build(folder: Path, _reach: Reach) -> Scenario:
 
     settings = Settings(model=ModelOptions(provider="offline"))
     return Scenario(
-        place=Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT),
+        host=Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ=ENVIRONMENT),
         task="Use the skill planner",
         effects=effects,
         settle=settle,

@@ -55,9 +55,9 @@ def place_of(workspace: Path, *script: Line, most_usd: float | None = None) -> H
     )
 
 
-def drive(place: Host, *, then: Answer | None = None) -> tuple[RunState, Divergence | None]:
+def drive(host: Host, *, then: Answer | None = None) -> tuple[RunState, Divergence | None]:
     async def both() -> tuple[RunState, Divergence | None]:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="name it"))
             if then is not None:
                 state = await runtime.resume(state.run_id, then)
@@ -101,9 +101,9 @@ def test_skill_called_by_another_one_is_not_called_again_when_its_advice_used_up
     write_skill(workspace / "skills", "caller", contract=hands_on, impl=CALLS_NAMER)
     write_skill(workspace / "skills", "namer", contract=WAITS, impl=NAMES_THEN_ASKS)
     use = calls(ToolCall("use_skill", {"skill": "caller", "inputs": {}}))
-    place = place_of(workspace, use, ADVICE, says("done"), most_usd=4.1)
+    host = place_of(workspace, use, ADVICE, says("done"), most_usd=4.1)
 
-    state, divergence = drive(place, then=Answer(values={"colour": "red"}))
+    state, divergence = drive(host, then=Answer(values={"colour": "red"}))
 
     assert [child.status for child in state.children] == ["escalated"]
     assert "red boat" not in state.results[0]

@@ -323,7 +323,7 @@ def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
     write_parent(workspace)
     write_child(workspace)
     script = (calls(ToolCall("use_skill", {"skill": "parent", "inputs": {}})), says("done"))
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(),
         workspace=workspace,
@@ -333,7 +333,7 @@ def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
     )
 
     async def drive() -> RunState:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             return await runtime.start(RunRequest(task="add"))
 
     state = anyio.run(drive)

@@ -72,9 +72,9 @@ async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> 
 
 async def enclose(workspace: Path) -> Confinement:
     settings = Settings(sandbox=SandboxOptions(use="required"))
-    place = Host(trust=MADE_HERE, settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
+    host = Host(trust=MADE_HERE, settings=settings, workspace=workspace, home=Path.home(), environ=dict(os.environ))
     try:
-        return await open_confinement(place)
+        return await open_confinement(host)
     except SandboxUnavailable as error:
         pytest.skip(error.message)
 

@@ -12,7 +12,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
 from metier.cli.main import run
-from metier.cli.shared.place import open_place
+from metier.cli.shared.open_host import open_host
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunPaused
 from metier.runtime.runs import open_runtime
@@ -66,7 +66,7 @@ def append_entry(run_id: str, entry: Entry) -> None:
     """Write an entry as another process would that drove the run for a moment."""
 
     async def append() -> None:
-        async with open_runtime(open_place(None)) as runtime, runtime.writing(run_id) as log:
+        async with open_runtime(open_host(None)) as runtime, runtime.writing(run_id) as log:
             await log.record(entry, durable=True)
 
     anyio.run(append)

@@ -10,7 +10,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import WAIT, Workspace
 
 from agent_command import run_agent
-from metier.cli.shared.place import open_place
+from metier.cli.shared.open_host import open_host
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
 
@@ -113,8 +113,8 @@ def test_cancel_ends_a_row_that_an_earlier_version_left_without_a_journal(
     run_id = "20260101-000000-killed"
 
     async def leave() -> None:
-        async with open_runtime(open_place(None)) as runtime:
-            now = runtime.place.clock.now()
+        async with open_runtime(open_host(None)) as runtime:
+            now = runtime.host.clock.now()
             row = RunRow(run_id=run_id, context_id=run_id, status="pending", task="Go", created_at=now, updated_at=now)
             await runtime.store.create_run(row)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from run_workspace import Workspace
 
 from metier.cli.main import run
-from metier.cli.shared.place import open_place
+from metier.cli.shared.open_host import open_host
 from metier.runtime.history.archive import Archive, load_archive, render_archive
 from metier.runtime.runs import open_runtime
 from metier.store.base import RunRow
@@ -88,8 +88,8 @@ def test_an_import_that_was_cut_short_before_the_journal_can_be_done_again(
     monkeypatch.chdir(elsewhere)
 
     async def cut_short() -> None:
-        async with open_runtime(open_place(None)) as runtime:
-            now = runtime.place.clock.now()
+        async with open_runtime(open_host(None)) as runtime:
+            now = runtime.host.clock.now()
             for each in (archive, *archive.children):
                 row = RunRow(
                     run_id=each.run_id,

@@ -104,7 +104,7 @@ async def _write_task(folder: Path) -> None:
         (task / "b.md").write_text("---\nname: Second\noutput_schema: {type: object}\n---\n\nGo on.\n")
         lines = (says("begun"), says("not JSON"), says("{}"))
         async with open_at(workspace, *lines) as runtime:
-            state = await runtime.start(request_task(runtime.place, "two", {}))
+            state = await runtime.start(request_task(runtime.host, "two", {}))
             _write(folder, "task", await read_entries(runtime.store, state.run_id))
             _write(folder, "step", await read_entries(runtime.store, state.children[1].run_id))
 

@@ -30,14 +30,14 @@ def build_lines() -> list[list[Call]]:
 
 async def run_on_full_disk(disk: Path, spare_kib: int) -> None:
     """Fill the disk but for a little, run until there is no room, free it, go on."""
-    place = replace(
-        small.build(disk, lambda _name: None).place,
+    host = replace(
+        small.build(disk, lambda _name: None).host,
         settings=Settings(runtime=RuntimeOptions(max_turns=TURNS + 5)),
         provider=Narrator(build_lines()),
         narrow=None,
     )
     filler = disk / "filler"
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         effects = disk / "effects.jsonl"
         # On another disk: what is full is that of the run, not that of its effects.
         elsewhere = disk.with_name("effects.jsonl")
@@ -75,9 +75,9 @@ def fill(filler: Path, spare_kib: int) -> None:
 
 
 async def start(folder: Path) -> None:
-    place = small.build(folder, lambda _name: None).place
+    host = small.build(folder, lambda _name: None).host
     try:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             await runtime.start(RunRequest(task="A short run"))
     except MetierError as error:
         print(json.dumps({"failed": type(error).__name__, "message": error.message, "hint": error.hint}))

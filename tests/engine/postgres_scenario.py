@@ -21,10 +21,10 @@ VARIABLE = "METIER_TEST_POSTGRES"
 """The address of the server, with `postgres` as its database."""
 
 
-async def open_pointed_postgres(place: Host, points: Points, *, machine: Machine | None) -> Store:
+async def open_pointed_postgres(host: Host, points: Points, *, machine: Machine | None) -> Store:
     """PostgreSQL, with points before and after each change."""
     server = os.environ[VARIABLE]
-    name = f"crash_{zlib.crc32(str(place.runs).encode()):08x}"
+    name = f"crash_{zlib.crc32(str(host.runs).encode()):08x}"
     async with await psycopg.AsyncConnection.connect(server, autocommit=True) as connection:
         with contextlib.suppress(psycopg.errors.DuplicateDatabase):
             await connection.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())

@@ -199,7 +199,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     effects = folder / "effects.jsonl"
     # What a script needs of the environment, and nothing of the person who runs the tests.
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(
             runtime=RuntimeOptions(max_turns=20), skills=SkillsOptions(dir=str(shared / "skills"), enabled="none")
@@ -212,7 +212,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
         narrow=lambda policy: AskFor(policy, "pay"),
     )
     return Scenario(
-        place=place,
+        host=host,
         task="Go through the reference run with alpha, beta and gamma",
         effects=effects,
         settle=build_settle(effects),

@@ -97,7 +97,7 @@ async def open_at(
     max_turns: int = 8,
 ) -> AsyncGenerator[Runtime]:
     options = {"profile": profile, "max_turns": max_turns, "max_llm_retries": 0}
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions.model_validate(options)),
         workspace=folder,
@@ -106,7 +106,7 @@ async def open_at(
         provider=ScriptedProvider(*script),
         tools=build_tools() if tools is None else tuple(tools),
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         yield runtime
 
 

@@ -53,7 +53,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
         RecordedEffect("launch", "opaque", effects, reach),
         RecordedEffect("pay", "opaque", effects, reach),
     )
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(),
         workspace=folder,
@@ -64,13 +64,13 @@ def build(folder: Path, reach: Reach) -> Scenario:
         narrow=lambda policy: AskFor(policy, "pay"),
     )
     return Scenario(
-        place=place, task="A short run", effects=effects, settle=build_settle(effects), answer=lambda _question: {}
+        host=host, task="A short run", effects=effects, settle=build_settle(effects), answer=lambda _question: {}
     )
 
 
 def open_with(wrap: Callable[[Store], Store]) -> OpenStore:
-    async def open_store(place: Host, points: Points, *, machine: Machine | None) -> Store:
-        return wrap(await open_pointed_sqlite(place, points, machine=machine))
+    async def open_store(host: Host, points: Points, *, machine: Machine | None) -> Store:
+        return wrap(await open_pointed_sqlite(host, points, machine=machine))
 
     return open_store
 
@@ -146,10 +146,10 @@ def build_early_results(folder: Path, reach: Reach) -> Scenario:
         LaterDeed(tool.name, tool.effect, tool.effects, tool.reach, backlog)
         if isinstance(tool, RecordedEffect) and tool.name != "look"
         else tool
-        for tool in whole.place.tools
+        for tool in whole.host.tools
     )
-    place = replace(whole.place, tools=tools)
-    return dataclasses.replace(whole, place=place, open_store=open_with(lambda store: EarlyResults(store, backlog)))
+    host = replace(whole.host, tools=tools)
+    return dataclasses.replace(whole, host=host, open_store=open_with(lambda store: EarlyResults(store, backlog)))
 
 
 class TalkativeLog(RunLog):
@@ -241,6 +241,4 @@ class NaiveStore(StoreWrapper):
 
 def build_naive_store(folder: Path, reach: Reach) -> Scenario:
     whole = build(folder, reach)
-    return dataclasses.replace(
-        whole, open_store=open_with(lambda store: NaiveStore(store, whole.place.runs / DATABASE))
-    )
+    return dataclasses.replace(whole, open_store=open_with(lambda store: NaiveStore(store, whole.host.runs / DATABASE)))

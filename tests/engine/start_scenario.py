@@ -32,7 +32,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
     lives = folder / LIVES
     count = int(lives.read_text()) if lives.exists() else 0
     lives.write_text(str(count + 1))
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=TODAY if count else GIVEN,
         workspace=make_workspace(folder),
@@ -42,7 +42,7 @@ def build(folder: Path, reach: Reach) -> Scenario:
         tools=(RecordedEffect("launch", "opaque", effects, reach),),
     )
     return Scenario(
-        place=place,
+        host=host,
         task="Launch it",
         extra_context="piped: 12 apples",
         effects=effects,

@@ -128,12 +128,12 @@ def test_store_without_fencing_is_caught(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_losing_the_run_cancels_what_is_under_way_and_says_so(tmp_path: Path) -> None:
-    place = small.build(tmp_path, lambda _name: None).place
+    host = small.build(tmp_path, lambda _name: None).host
     was_cut_short = False
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         run_id = (await runtime.start(RunRequest(task="Wait for me"))).run_id
         ahead = MachineAhead(SystemMachine(), 60)
-        other = await open_sqlite_store(place.runs / DATABASE, machine=ahead)
+        other = await open_sqlite_store(host.runs / DATABASE, machine=ahead)
 
         async def drive_until_stolen() -> None:
             nonlocal was_cut_short

@@ -36,14 +36,14 @@ CALLS = {"store:put_blob:after", "store:begin_run:before", "journal:run_started:
 async def read_starts(kit: CrashKit, case: Path) -> list[str]:
     """What each run of the case was started with: its first entry, and the settings that it is pinned to."""
     scenario = kit.build(case, lambda _name: None)
-    store = await scenario.open_store(scenario.place, Points(case / "reading"), machine=None)
+    store = await scenario.open_store(scenario.host, Points(case / "reading"), machine=None)
     try:
         found: list[str] = []
         for row in await store.list_runs():
             started = (await read_entries(store, row.run_id))[0]
             assert isinstance(started, RunStarted)
             assert started.extra_context == "piped: 12 apples"
-            pinned = (await use_pinned_settings(scenario.place, started.pins, store)).settings
+            pinned = (await use_pinned_settings(scenario.host, started.pins, store)).settings
             assert (started.model, started.profile) == (pinned.model.name, pinned.runtime.profile)
             assert started.limits.max_turns == pinned.runtime.max_turns
             found.append(describe(pinned))

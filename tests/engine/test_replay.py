@@ -38,7 +38,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 async def replay_entries(runtime: Runtime, run_id: str, entries: list[Entry]) -> Replayed:
-    services = await build_replay_services(runtime.place, runtime.store, entries)
+    services = await build_replay_services(runtime.host, runtime.store, entries)
     return await replay(run_id, entries, services)
 
 

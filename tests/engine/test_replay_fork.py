@@ -25,8 +25,8 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def find_requests(runtime: Runtime) -> ScriptedProvider:
-    assert isinstance(runtime.place.provider, ScriptedProvider)
-    return runtime.place.provider
+    assert isinstance(runtime.host.provider, ScriptedProvider)
+    return runtime.host.provider
 
 
 async def test_a_fork_at_every_point_completes_and_replays_equal(workspace: Path) -> None:

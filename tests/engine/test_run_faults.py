@@ -37,8 +37,8 @@ IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHILD = Path(__file__).with_name("fault_child.py")
 
 
-def build_place(folder: Path) -> Host:
-    return small.build(folder, lambda _name: None).place
+def build_host(folder: Path) -> Host:
+    return small.build(folder, lambda _name: None).host
 
 
 async def expect_whole_log(runtime: Runtime, run_id: str) -> None:
@@ -53,7 +53,7 @@ async def expect_whole_log(runtime: Runtime, run_id: str) -> None:
 
 
 async def test_log_cut_at_any_byte_of_its_last_record_is_mended_and_says_so(tmp_path: Path) -> None:
-    async with open_runtime(build_place(tmp_path)) as runtime:
+    async with open_runtime(build_host(tmp_path)) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
         log = runtime.folder(run_id) / "events.jsonl"
         whole = log.read_bytes()
@@ -76,7 +76,7 @@ async def test_log_cut_at_any_byte_of_its_last_record_is_mended_and_says_so(tmp_
 
 @pytest.mark.parametrize("how", ["flip", "remove"])
 async def test_damaged_journal_is_refused_and_left_as_it_is(how: str, tmp_path: Path) -> None:
-    async with open_runtime(build_place(tmp_path)) as runtime:
+    async with open_runtime(build_host(tmp_path)) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
         log = (runtime.folder(run_id) / "events.jsonl").read_bytes()
     database = sqlite3.connect(tmp_path / "runs" / DATABASE)
@@ -88,7 +88,7 @@ async def test_damaged_journal_is_refused_and_left_as_it_is(how: str, tmp_path: 
     database.commit()
     rows = database.execute("SELECT * FROM journal ORDER BY seq").fetchall()
 
-    async with open_runtime(build_place(tmp_path)) as runtime:
+    async with open_runtime(build_host(tmp_path)) as runtime:
         with pytest.raises(StoreDamaged, match="Entry 7 of run"):
             await runtime.resume(run_id, Answer(values={}))
 
@@ -114,8 +114,8 @@ class BackwardsClock:
 
 
 async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path) -> None:
-    place = replace(build_place(tmp_path), clock=BackwardsClock())
-    async with open_runtime(place) as runtime:
+    host = replace(build_host(tmp_path), clock=BackwardsClock())
+    async with open_runtime(host) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
         state = await runtime.resume(run_id, Answer(values={}))
         (approval,) = await runtime.store.list_approvals(run_id=run_id)
@@ -130,9 +130,9 @@ async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path
 
 
 async def test_a_row_without_a_journal_is_not_begun_with_the_settings_of_today(tmp_path: Path) -> None:
-    place = build_place(tmp_path)
-    now = place.clock.now()
-    async with open_runtime(place) as runtime:
+    host = build_host(tmp_path)
+    now = host.clock.now()
+    async with open_runtime(host) as runtime:
         row = RunRow(run_id="r1", context_id="r1", status="pending", task="x", created_at=now, updated_at=now)
         await runtime.store.create_run(row)
 
@@ -181,8 +181,8 @@ def text_of(request: ModelRequest) -> str:
 async def test_skill_that_changed_while_the_run_waited_is_used_as_it_was(tmp_path: Path) -> None:
     write_skill(tmp_path, "Write with a pencil.")
     listener = Listener(SKILLED)
-    place = replace(build_place(tmp_path), provider=listener)
-    async with open_runtime(place) as runtime:
+    host = replace(build_host(tmp_path), provider=listener)
+    async with open_runtime(host) as runtime:
         run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
         write_skill(tmp_path, "Write with a crayon.")
         state = await runtime.resume(run_id, Answer(values={}))
@@ -198,7 +198,7 @@ async def test_skill_that_changed_while_the_run_waited_is_used_as_it_was(tmp_pat
 async def test_file_that_was_deleted_while_the_run_waited_is_missed_in_a_sentence(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "Write with a pencil.")
     listener = Listener(SKILLED)
-    async with open_runtime(replace(build_place(tmp_path), provider=listener)) as runtime:
+    async with open_runtime(replace(build_host(tmp_path), provider=listener)) as runtime:
         run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
         (folder / "references" / "more.md").unlink()
         state = await runtime.resume(run_id, Answer(values={}, accepts_changed_skills=True))
@@ -211,7 +211,7 @@ async def test_file_that_was_deleted_while_the_run_waited_is_missed_in_a_sentenc
 async def test_skill_that_was_deleted_while_the_run_waited_is_answered_like_an_unknown_one(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "Write with a pencil.")
     listener = Listener(SKILLED)
-    async with open_runtime(replace(build_place(tmp_path), provider=listener)) as runtime:
+    async with open_runtime(replace(build_host(tmp_path), provider=listener)) as runtime:
         run_id = (await runtime.start(RunRequest(task="Take a note with notes"))).run_id
         shutil.rmtree(folder)
         state = await runtime.resume(run_id, Answer(values={}))

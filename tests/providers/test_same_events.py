@@ -59,7 +59,7 @@ async def run(
     folder.mkdir(exist_ok=True)
     server.will_answer(vendor.answer("calls"), vendor.answer("text"))
     async with vendor.opened(server.url) as provider:
-        place = Host(
+        host = Host(
             trust=MADE_HERE,
             settings=Settings(),
             workspace=folder,
@@ -68,7 +68,7 @@ async def run(
             provider=provider,
             tools=(Answers("notes.search"), Answers("Read")),
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="look at the notes", agent=agent))
     assert state.status == "completed", state.failure
     return [story(record) for record in read_events(folder / "runs" / state.run_id / FILE_NAME)]

@@ -164,7 +164,7 @@ async def run(vendor: Vendor, case: Case, server: WireServer, tool: Search, fold
         (folder / ".agent").mkdir()
         (folder / ".agent/tool-access.json").write_text('{"tools": {"notes.search": {"enabled": false}}}')
     async with vendor.opened(server.url) as provider:
-        place = Host(
+        host = Host(
             trust=MADE_HERE,
             settings=Settings(),
             workspace=folder,
@@ -173,7 +173,7 @@ async def run(vendor: Vendor, case: Case, server: WireServer, tool: Search, fold
             provider=provider,
             tools=(tool,),
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             return await runtime.start(RunRequest(task="look at the notes"))
 
 
@@ -205,10 +205,10 @@ async def test_vendor_is_held_to_the_schema_of_the_result_from_the_first_turn(
     server.will_answer(whole({**reply, "content": [{"type": "text", "text": '{"a": 1}'}]}))
 
     async with vendor.opened(server.url) as provider:
-        place = Host(
+        host = Host(
             trust=MADE_HERE, settings=Settings(), workspace=tmp_path, home=tmp_path, environ={}, provider=provider
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="count", output_schema=schema))
 
     assert (state.status, state.result) == ("completed", '{"a": 1}')

@@ -72,7 +72,7 @@ def last_words(request: ModelRequest) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def build_place(folder: Path, provider: CountingModel | None, **sections: object) -> Host:
+def build_host(folder: Path, provider: CountingModel | None, **sections: object) -> Host:
     (folder / "prices.yaml").write_text(PRICES, encoding="utf-8")
     settings = Settings.model_validate({"model": SMALL, **sections})
     return Host(
@@ -81,6 +81,6 @@ def build_place(folder: Path, provider: CountingModel | None, **sections: object
 
 
 @asynccontextmanager
-async def chatting(place: Host, request: ChatRequest | None = None) -> AsyncGenerator[Chat]:
-    async with open_runtime(place) as runtime:
+async def chatting(host: Host, request: ChatRequest | None = None) -> AsyncGenerator[Chat]:
+    async with open_runtime(host) as runtime:
         yield await open_chat(runtime, request or ChatRequest())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from chat_workspace import LIMIT, CountingModel, build_place, chatting, is_summary, last_words, text_of
+from chat_workspace import LIMIT, CountingModel, build_host, chatting, is_summary, last_words, text_of
 from msgspec.structs import replace
 
 from metier.engine.journal import read_entries
@@ -57,7 +57,7 @@ async def test_a_long_chat_stays_in_the_budget_keeps_its_facts_and_costs_the_sam
     *, tmp_path: Path, turns: int, summarizes: bool
 ) -> None:
     model = CountingModel(echo if summarizes else lambda request: "" if is_summary(request) else echo(request))
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send("Hello, my name is Ada Okonkwo. Our release branch is called harvest-9.")
         await chat.remember("vault: the key is under drawer 4711")
         costs = await talk(chat, 2, turns)
@@ -81,7 +81,7 @@ async def test_a_long_chat_stays_in_the_budget_keeps_its_facts_and_costs_the_sam
 
 async def test_a_summary_that_says_too_much_is_cut_and_does_not_call_for_the_next(tmp_path: Path) -> None:
     model = CountingModel(lambda request: "blah blah, " * 3000 if is_summary(request) else echo(request))
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         await talk(chat, 1, 35)
 
     sums = [number for number, request in enumerate(model.requests) if is_summary(request)]
@@ -92,7 +92,7 @@ async def test_a_summary_that_says_too_much_is_cut_and_does_not_call_for_the_nex
 
 async def test_messages_that_are_larger_than_the_window_are_told_shortened_in_later_turns(tmp_path: Path) -> None:
     model = CountingModel(lambda request: SUMMARY if is_summary(request) else "long answer " * 2000)
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         await talk(chat, 1, 12)
 
     assert max(model.tokens) <= LIMIT
@@ -101,7 +101,7 @@ async def test_messages_that_are_larger_than_the_window_are_told_shortened_in_la
 
 async def test_what_a_turn_was_told_is_on_record_byte_for_byte(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send("My name is Ada.")
         state = await chat.send("What is my name?")
 
@@ -121,8 +121,8 @@ async def test_a_conversation_goes_on_in_another_process_with_its_agent_model_an
     agents.mkdir(parents=True)
     (agents / "AGENT.md").write_text("---\nname: Keeper\nmodel: m\nallowed_models: [other]\n---\nBe brief.\n")
     model = CountingModel(echo)
-    place = build_place(tmp_path, model)
-    async with chatting(place, ChatRequest(agent="keeper")) as chat:
+    host = build_host(tmp_path, model)
+    async with chatting(host, ChatRequest(agent="keeper")) as chat:
         await chat.send("The first thing")
         await chat.use_model("other")
         with pytest.raises(UsageError, match="not one that agent 'keeper' may use"):
@@ -130,7 +130,7 @@ async def test_a_conversation_goes_on_in_another_process_with_its_agent_model_an
         assert chat.list_models() == ("other", "m")
         context_id = chat.context_id
 
-    async with chatting(place, ChatRequest(is_continued=True)) as again:
+    async with chatting(host, ChatRequest(is_continued=True)) as again:
         assert (again.context_id, again.agent_id, again.model) == (context_id, "keeper", "other")
         await again.send("The second thing")
 
@@ -143,22 +143,20 @@ async def test_the_model_that_sums_up_is_held_to_the_models_of_the_agent(tmp_pat
     agents.mkdir(parents=True)
     (agents / "AGENT.md").write_text("---\nname: Keeper\nmodel: m\nallowed_models: [cheap]\n---\nBe brief.\n")
     model = CountingModel(echo)
-    async with chatting(
-        build_place(tmp_path, model, chat={"summary_model": "cheap"}), ChatRequest(agent="keeper")
-    ) as c:
+    async with chatting(build_host(tmp_path, model, chat={"summary_model": "cheap"}), ChatRequest(agent="keeper")) as c:
         await talk(c, 1, 25)
     assert {request.model for request in model.requests if is_summary(request)} == {"cheap"}
     assert {request.model for request in model.requests if not is_summary(request)} == {"m"}
 
-    place = build_place(tmp_path, model, chat={"summary_model": "forbidden"})
-    async with chatting(place, ChatRequest(is_continued=True)) as c:
+    host = build_host(tmp_path, model, chat={"summary_model": "forbidden"})
+    async with chatting(host, ChatRequest(is_continued=True)) as c:
         with pytest.raises(UsageError, match="'forbidden' is not one that agent 'keeper' may use"):
             await talk(c, 26, 60)
 
 
 async def test_undo_takes_back_the_last_turn_and_what_was_told_in_it(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send("Our port is 8080.")
         wrong = await chat.send("Oops. My password hint is tulip.")
 
@@ -179,8 +177,8 @@ async def test_undo_takes_back_the_last_turn_and_what_was_told_in_it(tmp_path: P
 
 async def test_turns_that_were_taken_back_do_not_push_real_ones_out_of_the_log(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    place = build_place(tmp_path, model, model={"provider": "openai", "name": "m"})
-    async with chatting(place) as chat:
+    host = build_host(tmp_path, model, model={"provider": "openai", "name": "m"})
+    async with chatting(host) as chat:
         await chat.send("The code word is wombat, keep it.")
         for number in range(60):
             await chat.send(f"Try {number}")
@@ -194,8 +192,8 @@ async def test_turns_that_were_taken_back_do_not_push_real_ones_out_of_the_log(t
 
 async def test_of_two_that_speak_at_once_one_is_told_so_and_asks_nothing(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    place = build_place(tmp_path, model)
-    async with open_runtime(place) as runtime:
+    host = build_host(tmp_path, model)
+    async with open_runtime(host) as runtime:
         await (await open_chat(runtime, ChatRequest(context_id="shared"))).send("Hello")
         chats = [await open_chat(runtime, ChatRequest(context_id="shared")) for _ in range(2)]
         failures: list[VersionConflictError] = []
@@ -217,7 +215,7 @@ async def test_of_two_that_speak_at_once_one_is_told_so_and_asks_nothing(tmp_pat
 
 async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_message(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         stopper = Stopper(0)
         stopper.request("the test")
         stopped = await chat.send("Do it", DriveOptions(stopper=stopper))
@@ -242,7 +240,7 @@ async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_mes
 
 async def test_a_message_that_is_refused_leaves_the_turn_to_whoever_drives_it(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         stopper = Stopper(0)
         stopper.request("the test")
         stopped = await chat.send("Do it", DriveOptions(stopper=stopper))
@@ -264,8 +262,8 @@ def text_of_all(messages: tuple[Message, ...]) -> str:
 
 async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_journal(tmp_path: Path) -> None:
     model = CountingModel(echo)
-    place = build_place(tmp_path, model)
-    async with open_runtime(place) as runtime:
+    host = build_host(tmp_path, model)
+    async with open_runtime(host) as runtime:
         plain = await runtime.start(RunRequest(task="Sort the invoices of May"))
         chat = await open_chat(runtime, ChatRequest(context_id=plain.run_id))
         await chat.send("What did you do?")
@@ -276,7 +274,7 @@ async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_jo
 async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_and_the_chat_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with chatting(build_place(tmp_path, CountingModel(echo)), ChatRequest(context_id="c")) as chat:
+    async with chatting(build_host(tmp_path, CountingModel(echo)), ChatRequest(context_id="c")) as chat:
         done = await chat.send("first")
         row = await chat.runtime.store.find_run(done.run_id)
         assert row is not None
@@ -294,7 +292,7 @@ async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_
 
 
 async def test_facts_are_kept_named_replaced_and_forgotten(tmp_path: Path) -> None:
-    async with chatting(build_place(tmp_path, CountingModel(echo))) as chat:
+    async with chatting(build_host(tmp_path, CountingModel(echo))) as chat:
         await chat.remember("Colour:  blue ")
         await chat.remember("colour: green")
         await chat.remember("our parser is hand written")
@@ -316,7 +314,7 @@ async def test_facts_are_kept_named_replaced_and_forgotten(tmp_path: Path) -> No
 async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_told(tmp_path: Path) -> None:
     secret = "-".join(["sk", "ant", "api03"]) + "-" + "abCD1234" * 6
     model = CountingModel(echo)
-    async with chatting(build_place(tmp_path, model)) as chat:
+    async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send(f"My key is {secret}")
         await chat.send("Thanks")
 
@@ -325,14 +323,14 @@ async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_told(tm
 
 async def test_conversations_on_postgresql_are_the_same(tmp_path: Path, postgres_url: str) -> None:
     model = CountingModel(echo)
-    place: Host = build_place(tmp_path, model, store={"backend": "postgres"})
-    place = replace(place, environ={"DATABASE_URL": postgres_url})
-    async with chatting(place, ChatRequest(context_id="pg")) as chat:
+    host: Host = build_host(tmp_path, model, store={"backend": "postgres"})
+    host = replace(host, environ={"DATABASE_URL": postgres_url})
+    async with chatting(host, ChatRequest(context_id="pg")) as chat:
         await chat.send("My name is Ada.")
         await talk(chat, 2, 25)
         await chat.undo()
 
-    async with chatting(place, ChatRequest(is_continued=True)) as chat:
+    async with chatting(host, ChatRequest(is_continued=True)) as chat:
         await chat.send("Still there?")
         assert [state.context_id for state in await list_chats(chat.runtime)] == ["pg"]
     assert "My name is Ada" in text_of(model.requests[-1])

@@ -87,7 +87,7 @@ async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Pa
         model=ModelOptions(max_context_tokens=6_000, response_headroom_tokens=1_000),
         runtime=RuntimeOptions(max_turns=TURNS + 5),
     )
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=settings,
         workspace=tmp_path,
@@ -98,7 +98,7 @@ async def test_late_turn_of_a_long_run_costs_what_an_early_one_does(tmp_path: Pa
     )
 
     with anyio.fail_after(120):
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             state = await runtime.start(RunRequest(task="talk"))
     talker.profile.disable()
 
@@ -119,7 +119,7 @@ class CountingStore(StoreWrapper):
 
 
 async def test_resuming_an_ended_run_reads_its_journal_once_and_leaves_its_record(tmp_path: Path) -> None:
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(),
         workspace=tmp_path,
@@ -128,16 +128,16 @@ async def test_resuming_an_ended_run_reads_its_journal_once_and_leaves_its_recor
         provider=ScriptedProvider(calls(ToolCall("echo", {"text": "hi"})), says("Done.")),
         tools=(Echo(),),
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="talk"))
         store = CountingStore(runtime.store)
         record = runtime.folder(state.run_id) / "run.json"
         written = record.read_bytes()
 
-        again = await Runtime(runtime.place, store).resume(state.run_id)
+        again = await Runtime(runtime.host, store).resume(state.run_id)
         kept = record.read_bytes()
         record.unlink()
-        await Runtime(runtime.place, runtime.store).resume(state.run_id)
+        await Runtime(runtime.host, runtime.store).resume(state.run_id)
 
     assert (again.status, again.seq) == (state.status, state.seq)
     assert store.read == state.seq

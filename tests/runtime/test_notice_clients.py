@@ -21,9 +21,9 @@ def build_host(folder: Path, clients: SharedClients | None) -> Host:
 
 async def test_messages_of_one_host_leave_by_one_client_that_is_closed_with_it(tmp_path: Path) -> None:
     shared = SharedClients()
-    place = build_host(tmp_path, shared)
+    host = build_host(tmp_path, shared)
 
-    async with using_clients(place) as first, using_clients(place) as second:
+    async with using_clients(host) as first, using_clients(host) as second:
         pinned, plain = first.open_pinned(), first.open_plain()
         assert second.open_pinned() is pinned
         assert second.open_plain() is plain

@@ -32,7 +32,7 @@ TOOL = ToolInfo(
 )
 
 
-def build_place(folder: Path, profile: str, servers: ServerPool | None = None) -> Host:
+def build_host(folder: Path, profile: str, servers: ServerPool | None = None) -> Host:
     settings = Settings.model_validate({"runtime": {"profile": profile}})
     return Host(trust=MADE_HERE, settings=settings, workspace=folder, home=folder / "home", environ={}, servers=servers)
 
@@ -42,7 +42,7 @@ def accept_clock(folder: Path) -> None:
     file = folder / ".agent" / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"clock": {"command": "clock"}}}), encoding="utf-8")
     server = ServerDefinition(name="clock", command="clock")
-    open_acceptances(build_place(folder, "guarded")).accept(server, (TOOL,), now=datetime.now(UTC))
+    open_acceptances(build_host(folder, "guarded")).accept(server, (TOOL,), now=datetime.now(UTC))
 
 
 async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -> list[ServerConnection]:
@@ -53,9 +53,9 @@ async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -
         if not rest:
             return
         profile, confinement = rest[0]
-        place = build_place(folder, profile, pool)
-        run = PreparedRun(folder=folder / "runs" / "r1", agent=AgentInForce(place=place))
-        async with open_servers(place, store, run=run, confinement=confinement) as servers:
+        host = build_host(folder, profile, pool)
+        run = PreparedRun(folder=folder / "runs" / "r1", agent=AgentInForce(host=host))
+        async with open_servers(host, store, run=run, confinement=confinement) as servers:
             (tool,) = servers.tools
             assert isinstance(tool, McpTool)
             found.append(tool.connection)
@@ -63,7 +63,7 @@ async def connect_in_one_sitting(folder: Path, *runs: tuple[str, Confinement]) -
 
     store = await open_store(StoreOptions(), runs=folder / "runs", environ={})
     try:
-        async with keep_servers(build_place(folder, "guarded")) as sitting:
+        async with keep_servers(build_host(folder, "guarded")) as sitting:
             await enter(sitting.servers, runs)
     finally:
         await store.close()

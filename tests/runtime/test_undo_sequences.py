@@ -116,7 +116,7 @@ async def test_random_work_is_undone_at_a_random_step(
     work = [calls(build_call(chance)) for _ in range(chance.randrange(2, 7))]
     model = Watching(*work, says("Done"))
     settings = Settings.model_validate({"runtime": {"max_turns": 20}})
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=settings,
         workspace=tmp_path,
@@ -124,7 +124,7 @@ async def test_random_work_is_undone_at_a_random_step(
         environ=environ,
         provider=model,
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="work"))
         assert state.status == "completed", state.failure
         effects = await read_effects(runtime, state.run_id)
@@ -159,10 +159,10 @@ async def test_undo_that_is_killed_completes_on_the_second_call(tmp_path: Path, 
         before = read_tree(folder)
         work = "rm a.txt; printf x > b.md; mv docs/c.txt c.txt; printf y > new.txt; ln -s b.md link; chmod 755 b.md"
         model = ScriptedProvider(calls(ToolCall("Bash", {"command": work})), says("Done"))
-        place = Host(
+        host = Host(
             trust=MADE_HERE, settings=Settings(), workspace=folder, home=tmp_path, environ=environ, provider=model
         )
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             await runtime.start(RunRequest(task="work"))
         assert read_tree(folder) != before
         inject = f"inject={call}:signal=SIGKILL:when={point}"

@@ -20,7 +20,7 @@ def model() -> Iterator[ModelServer]:
         yield running
 
 
-def make_place(tmp_path: Path, model: ModelServer, size: tuple[int, int]) -> Place:
+def make_host(tmp_path: Path, model: ModelServer, size: tuple[int, int]) -> Place:
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
@@ -34,7 +34,7 @@ def make_place(tmp_path: Path, model: ModelServer, size: tuple[int, int]) -> Pla
 def test_screen_is_as_it_was_kept(scene: str, size: str, tmp_path: Path, model: ModelServer) -> None:
     kept = HERE / f"{scene}-{size}.txt"
 
-    shown = SCENES[scene](make_place(tmp_path, model, SIZES[size])).plain + "\n"
+    shown = SCENES[scene](make_host(tmp_path, model, SIZES[size])).plain + "\n"
 
     if os.environ.get("METIER_KEEP_SCREENS"):
         kept.write_text(shown, encoding="utf-8")
@@ -48,7 +48,7 @@ BUSY_SECONDS = float(os.environ.get("METIER_BUSY_SECONDS", "1"))
 
 def test_first_character_is_shown_within_100_ms_of_its_arrival(tmp_path: Path, model: ModelServer) -> None:
     """A reply that stops in the middle of its first word."""
-    place = make_place(tmp_path, model, (80, 24))
+    place = make_host(tmp_path, model, (80, 24))
     model.follow(says("Hel"))
     model.halting.set()
 
@@ -64,7 +64,7 @@ def test_first_character_is_shown_within_100_ms_of_its_arrival(tmp_path: Path, m
 
 
 def test_resize_while_a_reply_arrives_leaves_one_copy_of_it(tmp_path: Path, model: ModelServer) -> None:
-    place = make_place(tmp_path, model, (100, 30))
+    place = make_host(tmp_path, model, (100, 30))
     model.follow(says("The quick brown fox jumps over the lazy dog and goes on and on until the line is full. " * 2))
     model.halting.set()
 

@@ -51,7 +51,7 @@ async def test_always_reaches_as_far_as_what_was_shown(tmp_path: Path, first: Li
         questions.append(question)
         return Reply(decision="approved", by="ada", remember=True)
 
-    async with open_runtime(drill.place) as runtime:
+    async with open_runtime(drill.host) as runtime:
         state = await runtime.start(RunRequest(task="work"), DriveOptions(ask=always))
 
     assert state.status == "completed"

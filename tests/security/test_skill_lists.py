@@ -145,7 +145,7 @@ async def test_a_decision_in_json_is_held_to_the_list_as_well(tmp_path: Path) ->
 async def test_tasks_that_a_skill_does_not_list_are_denied(tmp_path: Path) -> None:
     put(tmp_path, skill("a", "tasks: [Weekly/Report]"))
     drill = Drill(tmp_path, [])
-    agent = resolve_agent(drill.place, "")
+    agent = resolve_agent(drill.host, "")
     policy = build_policy(
         agent.packages, Toolbox(), workspace=tmp_path, profile="permissive", speakers=Speakers(host=b"")
     )

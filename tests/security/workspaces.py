@@ -59,7 +59,7 @@ class Drill:
         self.provider = ScriptedProvider(*self.script)
 
     @property
-    def place(self) -> Host:
+    def host(self) -> Host:
         return Host(
             trust=MADE_HERE,
             settings=Settings(model=self.model, runtime=RuntimeOptions(profile=self.profile), shell=self.shell),
@@ -74,20 +74,20 @@ class Drill:
     async def run(self, task: str = "work") -> RunState:
         """Until it ends or waits; then the record is played again, which must give the same."""
         self.workspace.mkdir(exist_ok=True)
-        async with open_runtime(self.place) as runtime:
+        async with open_runtime(self.host) as runtime:
             state = await runtime.start(RunRequest(task=task, agent=self.agent))
             await check_replay(runtime, state.run_id)
         return state
 
     async def resume(self, run_id: str) -> RunState:
-        async with open_runtime(self.place) as runtime:
+        async with open_runtime(self.host) as runtime:
             state = await runtime.resume(run_id)
             await check_replay(runtime, run_id)
         return state
 
     async def decide(self, decision: str, *, arguments: dict[str, JsonValue] | None = None) -> ApprovalQuestion:
         """Answer the one open question."""
-        async with open_runtime(self.place) as runtime:
+        async with open_runtime(self.host) as runtime:
             (question,) = await runtime.approvals.list_all(status="open")
             reply = Reply(
                 decision="approved" if decision == "approved" else "denied",
@@ -99,11 +99,11 @@ class Drill:
         return question
 
     async def questions(self) -> list[ApprovalQuestion]:
-        async with open_runtime(self.place) as runtime:
+        async with open_runtime(self.host) as runtime:
             return await runtime.approvals.list_all(status="open")
 
     async def journal(self, run_id: str) -> list[Entry]:
-        async with open_runtime(self.place) as runtime:
+        async with open_runtime(self.host) as runtime:
             return list(await read_entries(runtime.store, run_id))
 
     @property

@@ -198,7 +198,7 @@ def _append(path: Path, line: str) -> None:
     os.close(descriptor)
 
 
-def build_place(load: Load) -> Host:
+def build_host(load: Load) -> Host:
     """Also makes the folders, so that effects have somewhere to go."""
     folder = Path(load.folder)
     for name in ("locks", "kept"):
@@ -306,9 +306,9 @@ def work(load: Load) -> None:
     def report(text: str) -> None:
         _append(Path(load.folder) / "worker.log", f"{os.getpid()} {text}\n")
 
-    place = build_place(load)
-    address: Address | None = find_address(place.settings.worker, place.environ)
-    job = Job(place=place, report=report)
+    host = build_host(load)
+    address: Address | None = find_address(host.settings.worker, host.environ)
+    job = Job(host=host, report=report)
     if address is None:
         run_store_worker(job)
     else:

@@ -44,7 +44,7 @@ def get_workspace(folder: Path) -> Path:
     return folder / "workspace"
 
 
-def build_place(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
+def build_host(folder: Path, cast: Cast, *tools: RecordedEffect) -> Host:
     return Host(
         trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions(max_llm_retries=0, max_turns=30)),
@@ -63,12 +63,12 @@ def build_task(folder: Path, reach: Reach) -> Scenario:
     if not workspace.exists():
         write_agents(workspace, "worker", more="tool_approvals:\n  rules:\n    - {tool: keep, allow: true}\n")
         write(workspace, {f".agent/tasks/ten/{_file(n)}": _step(n) for n in range(1, STEPS + 1)})
-    place = build_place(folder, Echo({}), RecordedEffect("keep", "keyed", effects, reach))
+    host = build_host(folder, Echo({}), RecordedEffect("keep", "keyed", effects, reach))
 
     def build_request(here: Host) -> RunRequest:
         return request_task(here, "ten", {"topic": "tides"})
 
-    return Scenario(place=place, task="Ten", build_request=build_request, effects=effects, settle=build_settle(effects))
+    return Scenario(host=host, task="Ten", build_request=build_request, effects=effects, settle=build_settle(effects))
 
 
 def _file(number: int) -> str:
@@ -107,9 +107,9 @@ def build_delegation(folder: Path, reach: Reach) -> Scenario:
         write_agents(workspace, "lead")
         write_agents(workspace, "worker", more="tool_approvals:\n  rules:\n    - {tool: pay, verdict: ask}\n")
     tools = (RecordedEffect("pay", "opaque", effects, reach), RecordedEffect("post", "keyed", effects, reach))
-    place = build_place(folder, Cast(LINES), *tools)
+    host = build_host(folder, Cast(LINES), *tools)
     return Scenario(
-        place=place,
+        host=host,
         task="See to it",
         effects=effects,
         settle=build_settle(effects),
@@ -148,7 +148,7 @@ def build_together(folder: Path, reach: Reach, *, lines: Mapping[str, Sequence[L
         write_agents(workspace, "reader", more="tool_approvals:\n  rules:\n    - {tool: look, verdict: ask}\n")
     tools = (RecordedEffect("look", "read", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     return Scenario(
-        place=build_place(folder, Cast(lines), *tools),
+        host=build_host(folder, Cast(lines), *tools),
         task="See to it",
         effects=effects,
         settle=build_settle(effects),
@@ -185,5 +185,5 @@ def build_apart(folder: Path, reach: Reach) -> Scenario:
             subprocess.run(["git", *words.split()], cwd=workspace, check=True, capture_output=True)
     tools = (RecordedEffect("pay", "keyed", effects, reach), RecordedEffect("post", "keyed", effects, reach))
     return Scenario(
-        place=build_place(folder, Cast(APART), *tools), task="See to it", effects=effects, settle=build_settle(effects)
+        host=build_host(folder, Cast(APART), *tools), task="See to it", effects=effects, settle=build_settle(effects)
     )

@@ -122,7 +122,7 @@ class Deed:
 async def open_team(
     folder: Path, cast: Cast, *, tools: Sequence[Tool] = (), **options: JsonValue
 ) -> AsyncGenerator[Runtime]:
-    place = Host(
+    host = Host(
         trust=MADE_HERE,
         settings=Settings(runtime=RuntimeOptions.model_validate({"max_llm_retries": 0, **options})),
         workspace=folder,
@@ -131,5 +131,5 @@ async def open_team(
         provider=cast,
         tools=tuple(tools),
     )
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         yield runtime

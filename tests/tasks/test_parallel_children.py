@@ -347,7 +347,7 @@ async def test_worker_goes_on_with_the_child_whose_approval_was_decided_while_an
         await runtime.store.decide_approval(open_one.approval_id, status="approved", decided_by="kim")
 
         woken = await wake_decided(runtime, "agent")
-        after = await drive_for_a_while(runtime, state.run_id, runtime.place.settings.worker, watch=DriveOptions())
+        after = await drive_for_a_while(runtime, state.run_id, runtime.host.settings.worker, watch=DriveOptions())
         statuses = [(await runtime.read(child.run_id)).status for child in state.children]
         again = await wake_decided(runtime, "agent")
 

@@ -56,7 +56,7 @@ def finish(result: str) -> Call:
 
 
 async def start(runtime: Runtime, task: str = "notes", **inputs: str) -> RunState:
-    return await runtime.start(request_task(runtime.place, task, dict(inputs)))
+    return await runtime.start(request_task(runtime.host, task, dict(inputs)))
 
 
 def states(state: RunState) -> list[tuple[str, str]]:

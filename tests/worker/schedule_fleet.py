@@ -51,7 +51,7 @@ def set_clock(folder: Path, moment: datetime) -> None:
     fresh.replace(folder / "clock")
 
 
-def build_place(folder: Path) -> Host:
+def build_host(folder: Path) -> Host:
     """The runs are in a file of the folder, or in the database whose address is in its file `database`."""
     database = folder / "database"
     url = database.read_text(encoding="utf-8") if database.exists() else ""
@@ -133,8 +133,8 @@ class MortalStore(StoreWrapper):
 
 
 async def fire_for_ever(folder: Path) -> None:
-    async with open_runtime(build_place(folder)) as opened:
-        runtime = Runtime(opened.place, MortalStore(opened.store, folder))
+    async with open_runtime(build_host(folder)) as opened:
+        runtime = Runtime(opened.host, MortalStore(opened.store, folder))
         while True:
             with suppress(StoreError):
                 await fire_due(runtime)

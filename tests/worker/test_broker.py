@@ -18,7 +18,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
 from services.redis_server import RedisServer
-from services.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_host, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 
@@ -34,7 +34,7 @@ async def test_a_task_takes_its_turns_and_the_next_goes_on(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         crew.start(load)
 
@@ -47,7 +47,7 @@ async def test_a_task_takes_its_turns_and_the_next_goes_on(
 
 async def test_messages_that_are_lost_are_made_good(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
     load = build_load(tmp_path, redis_server)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         for _ in range(3):
             await submit(runtime, RunRequest(task="go"), queue=load.worker.queue)  # and nobody is told
         crew.start(load)
@@ -59,9 +59,9 @@ async def test_messages_that_are_lost_are_made_good(tmp_path: Path, crew: Crew, 
 
 async def test_a_message_that_comes_ten_times_is_one_run(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
     load = build_load(tmp_path, redis_server)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
-        broker = find_broker(load.worker, runtime.place.environ)
+        broker = find_broker(load.worker, runtime.host.environ)
         assert broker is not None
         broker.wake([run_id] * 10, queue=load.worker.queue)
         for _ in range(2):
@@ -82,7 +82,7 @@ async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Cre
     """The step is one that may be repeated, and ends the process that does it; nobody asks the broker how often."""
     options = QUICK.model_copy(update={"max_attempts": 3})
     load = build_load(tmp_path, redis_server, poisoned=True, worker=options)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
@@ -94,7 +94,7 @@ async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Cre
 async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: Crew, redis_server: RedisServer) -> None:
     options = QUICK.model_copy(update={"timeout_seconds": 1.0})
     load = build_load(tmp_path, redis_server, reply_seconds=30.0, worker=options)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
@@ -110,7 +110,7 @@ async def test_a_step_that_does_not_mind_its_time_ends_as_timeout_with_all_its_p
     """The run's own limit cannot reach it: an exception does, some seconds later, or the end of its process."""
     options = QUICK.model_copy(update={"timeout_seconds": 1.0, "lease_seconds": 300.0})
     load = build_load(tmp_path, redis_server, hang=hang, worker=options)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         crew.start(load)
 
@@ -134,7 +134,7 @@ async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server, reply_seconds=0.3)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 2)
         first = crew.start(load)
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
@@ -155,7 +155,7 @@ async def test_when_the_first_process_is_killed_the_others_go_too(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server, reply_seconds=0.3)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 1)
         first = crew.start(load)
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)

@@ -19,7 +19,7 @@ from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.postgres_server import PostgresServer, find_binaries, run_server
 from services.redis_server import RedisServer
-from services.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_host, count_sent
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
             broker_url=redis_server.url,
             worker=options,
         )
-        async with open_runtime(build_place(load)) as runtime:
+        async with open_runtime(build_host(load)) as runtime:
             run_ids = await leave_runs(runtime, load, SIZE.runs)
             storm = Storm(crew, load, (postgres, redis_server))
             began = time.monotonic()

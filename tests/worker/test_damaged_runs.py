@@ -15,7 +15,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import Lease, RunRow, StoredEntry
 from metier.store.wrapper import StoreWrapper
-from services.worker_load import Load, build_place
+from services.worker_load import Load, build_host
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def flip(folder: Path, run_id: str) -> None:
 async def work_until(runtime: Runtime, load: Load, is_done: Callable[[list[RunRow]], bool]) -> list[str]:
     """What a worker reports until the rows are as wanted."""
     told: list[str] = []
-    pool = RunPool(Job(place=build_place(load), report=told.append), runtime, slots=2)
+    pool = RunPool(Job(host=build_host(load), report=told.append), runtime, slots=2)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(pool.work)
@@ -43,7 +43,7 @@ async def work_until(runtime: Runtime, load: Load, is_done: Callable[[list[RunRo
 
 async def test_a_damaged_run_is_parked_at_once_and_the_others_go_on(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         run_ids = await leave_runs(runtime, load, 3)
         flip(tmp_path, run_ids[0])
 
@@ -65,7 +65,7 @@ async def test_a_damaged_run_is_parked_at_once_and_the_others_go_on(tmp_path: Pa
 
 async def test_a_paused_run_that_was_damaged_does_not_stop_the_sweep(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         run_ids = await leave_runs(runtime, load, 2)
         for run_id in run_ids:
             lease = await runtime.store.take_lease(run_id, owner="t", seconds=5)
@@ -90,12 +90,12 @@ class Contended(StoreWrapper):
 
 async def test_damage_is_left_to_the_worker_that_claimed_the_run_next(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         [run_id] = await leave_runs(runtime, load, 1)
         flip(tmp_path, run_id)
         reports: list[str] = []
-        job = Job(place=build_place(load), report=reports.append)
-        contended = Runtime(runtime.place, Contended(runtime.store))
+        job = Job(host=build_host(load), report=reports.append)
+        contended = Runtime(runtime.host, Contended(runtime.store))
         lease = await runtime.store.claim_run(queue=load.worker.queue, owner="one slot", seconds=5)
 
         await work_on(job, contended, run_id, stopper=job.build_stopper(), lease=lease)
@@ -120,11 +120,11 @@ class Unreadable(StoreWrapper):
 
 async def test_a_run_that_no_worker_can_open_is_parked_after_its_tries(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         store = Unreadable(runtime.store)
 
-        told = await work_until(Runtime(runtime.place, store), load, lambda rows: rows[0].status == "paused")
+        told = await work_until(Runtime(runtime.host, store), load, lambda rows: rows[0].status == "paused")
 
         assert store.tries == OPTIONS.max_attempts + 1
         assert "Unexpected ArithmeticError" in (await runtime.find(run_id)).reason

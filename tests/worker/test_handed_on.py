@@ -14,7 +14,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.redis_server import RedisServer
-from services.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_host, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 
@@ -60,7 +60,7 @@ async def check_done(runtime: Runtime, load: Load, parent: str) -> None:
 
 
 async def test_a_run_that_hands_work_on_completes_with_it(load: Load, crew: Crew) -> None:
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         crew.start(load)
 
@@ -69,7 +69,7 @@ async def test_a_run_that_hands_work_on_completes_with_it(load: Load, crew: Crew
 
 async def test_a_worker_killed_in_the_middle_of_what_was_handed_on_is_replaced(load: Load, crew: Crew) -> None:
     load = load.model_copy(update={"reply_seconds": 0.4})
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         first = crew.start(load)
         await wait_for_child(runtime, load)
@@ -82,7 +82,7 @@ async def test_a_worker_killed_in_the_middle_of_what_was_handed_on_is_replaced(l
 
 async def test_a_worker_told_to_go_in_the_middle_of_it_hands_both_back(load: Load, crew: Crew) -> None:
     load = load.model_copy(update={"reply_seconds": 0.4})
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         first = crew.start(load)
         await wait_for_child(runtime, load)
@@ -101,7 +101,7 @@ async def test_a_child_run_that_killed_two_workers_is_paused_until_its_parent_is
     load: Load, crew: Crew
 ) -> None:
     load = load.model_copy(update={"poisoned": True})
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         workers = [crew.start(load) for _ in range(3)]  # without a broker the whole worker dies with the step
 
@@ -120,5 +120,5 @@ async def test_a_child_run_that_killed_two_workers_is_paused_until_its_parent_is
         await wait_for_rows(
             runtime, lambda rows: crew.count_left() == 0 and not any(row.driver for row in rows), seconds=60
         )
-    async with open_runtime(build_place(load.model_copy(update={"poisoned": False}))) as runtime:
+    async with open_runtime(build_host(load.model_copy(update={"poisoned": False}))) as runtime:
         assert (await runtime.resume(run_id)).status == "completed"

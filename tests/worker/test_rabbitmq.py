@@ -14,7 +14,7 @@ from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.rabbitmq_server import RabbitServer, find_rabbitmq, run_rabbitmq
-from services.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_host, count_sent
 
 NEVER_SECONDS = 3600.0
 
@@ -36,7 +36,7 @@ async def test_runs_that_are_left_to_rabbitmq_complete_by_messages_alone(
     tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
 ) -> None:
     load = build_load(tmp_path, rabbit_server)
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 4)  # nobody has made the queue yet
         for _ in range(2):
             crew.start(load)
@@ -53,7 +53,7 @@ async def test_messages_of_a_worker_that_was_killed_come_back_and_its_runs_compl
     tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
 ) -> None:
     load = build_load(tmp_path, rabbit_server).model_copy(update={"reply_seconds": 0.3})
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 2)
         first = crew.start(load)
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=120)
@@ -71,14 +71,14 @@ async def test_messages_of_a_worker_that_was_killed_come_back_and_its_runs_compl
 
 async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Crew, rabbit_server: RabbitServer) -> None:
     load = build_load(tmp_path, rabbit_server, max_attempts=3).model_copy(update={"poisoned": True})
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
         rows = await wait_for_rows(runtime, is_all("paused"), seconds=120)
 
         assert "2 processes in a row died" in await read_pause(runtime, rows[0].run_id)
-        broker = find_broker(load.worker, runtime.place.environ)
+        broker = find_broker(load.worker, runtime.host.environ)
         assert broker is not None
         assert broker.count_waiting(load.worker.queue) == 0
         broker.close()
@@ -88,7 +88,7 @@ async def test_a_node_that_is_killed_and_comes_back_loses_no_run(
     tmp_path: Path, crew: Crew, rabbit_server: RabbitServer
 ) -> None:
     load = build_load(tmp_path, rabbit_server, sweep_seconds=1).model_copy(update={"reply_seconds": 0.3})
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 4)
         crew.start(load)
         await wait_for_rows(runtime, lambda rows: any(row.turns for row in rows), seconds=120)
@@ -106,7 +106,7 @@ async def test_a_run_longer_than_the_patience_of_rabbitmq_ends_once_and_the_work
     """A message that is not acknowledged in time costs its channel; by default after half an hour."""
     with run_rabbitmq({"consumer_timeout": 1000, "channel_tick_interval": 500}) as server:
         load = build_load(tmp_path, server, turns_per_task=100).model_copy(update={"reply_seconds": 1.0})
-        async with open_runtime(build_place(load)) as runtime:
+        async with open_runtime(build_host(load)) as runtime:
             await leave_runs(runtime, load, 1)
             worker = crew.start(load)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from schedule_fleet import build_place, set_clock
+from schedule_fleet import build_host, set_clock
 
 from metier.definitions.schedule import build_schedule
 from metier.runtime.queue.schedules import add_schedule
@@ -71,7 +71,7 @@ async def test_due_times_are_fired_once_each_on_postgresql_too(tmp_path: Path, p
 async def check_due_times(tmp_path: Path, rounds: int) -> None:
     """Two processes, killed around due times, and a clock that jumps an hour: each due time starts one run."""
     set_clock(tmp_path, BEGIN)
-    async with open_runtime(build_place(tmp_path)) as runtime:
+    async with open_runtime(build_host(tmp_path)) as runtime:
         for number in range(SCHEDULES):
             values = {"name": f"s{number}", "every": "60s", "prompt": "go", "missed": "skip"}
             await add_schedule(runtime, build_schedule(values))

@@ -9,7 +9,7 @@ from worker_fleet import is_all, leave_runs, read_pause, wait_for_rows
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
-from services.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_host, count_sent
 
 QUICK = WorkerOptions(concurrency=3, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def drive_through_a_kill(load: Load, crew: Crew) -> None:
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 6)
         workers = [crew.start(load) for _ in range(2)]
         await wait_for_rows(runtime, lambda rows: any(row.turns for row in rows), seconds=60)
@@ -44,7 +44,7 @@ async def test_two_workers_on_postgresql_share_the_runs_and_one_may_die(
 
 
 async def pause_after_two_deaths(load: Load, crew: Crew) -> None:
-    async with open_runtime(build_place(load)) as runtime:
+    async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)
         for _ in range(3):
             crew.start(load)
@@ -58,7 +58,7 @@ async def pause_after_two_deaths(load: Load, crew: Crew) -> None:
         assert "2 processes in a row died driving the run at this point" in reason
         assert f"`agent resume {run_id}`" in reason
         assert await runtime.store.list_stale(queue=load.worker.queue) == []
-    async with open_runtime(build_place(load.model_copy(update={"poisoned": False}))) as runtime:
+    async with open_runtime(build_host(load.model_copy(update={"poisoned": False}))) as runtime:
         assert (await runtime.resume(run_id)).status == "completed"
 
 

@@ -14,7 +14,7 @@ from worker_fleet import is_all, leave_runs, wait_for_rows
 from metier.events.record import EventRecord
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
-from services.worker_load import Crew, Load, build_place, count_sent
+from services.worker_load import Crew, Load, build_host, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=0.5, turns_per_task=20)
 
@@ -45,9 +45,9 @@ async def test_a_cancellation_reaches_the_worker_of_another_machine(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=600)
-    async with open_runtime(build_place(here)) as runtime:
+    async with open_runtime(build_host(here)) as runtime:
         (run_id,) = await leave_runs(runtime, here, 1)
-        build_place(there)
+        build_host(there)
         crew.start(there)
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
 
@@ -62,9 +62,9 @@ async def test_a_run_whose_end_was_wanted_is_ended_by_whoever_takes_it_next(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=600)
-    async with open_runtime(build_place(here)) as runtime:
+    async with open_runtime(build_host(here)) as runtime:
         (run_id,) = await leave_runs(runtime, here, 1)
-        build_place(there)
+        build_host(there)
         first = crew.start(there)
         await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
 
@@ -89,9 +89,9 @@ async def test_a_run_of_another_machine_can_be_watched_while_it_goes_on(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=3.0)
-    async with open_runtime(build_place(here)) as runtime:
+    async with open_runtime(build_host(here)) as runtime:
         (run_id,) = await leave_runs(runtime, here, 1)
-        build_place(there)
+        build_host(there)
         text, seen_at_work = "", False
 
         async with await anyio.open_process(

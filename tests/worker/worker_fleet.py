@@ -30,7 +30,7 @@ async def leave_runs(runtime: Runtime, load: Load, count: int) -> list[str]:
 
 def tell_workers(runtime: Runtime, load: Load, run_ids: list[str]) -> None:
     """As a command does after it has left something to workers."""
-    broker = find_broker(load.worker, runtime.place.environ)
+    broker = find_broker(load.worker, runtime.host.environ)
     if broker is not None:
         with contextlib.suppress(BrokerUnavailable):
             broker.wake(run_ids, queue=load.worker.queue)

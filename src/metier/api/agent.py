@@ -20,7 +20,7 @@ from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.ids import get_user
 from metier.providers.base import Provider
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
@@ -184,9 +184,9 @@ class Agent:
         form = read_form(output_schema)
         request = _build_request(task, form, agent=agent, context=context)
 
-        place = self._runtime.place
-        feed = EventFeed(build_place_redactor(place))
-        stopper = Stopper(place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        host = self._runtime.host
+        feed = EventFeed(build_host_redactor(host))
+        stopper = Stopper(host.settings.runtime.signal_grace_seconds, waits_for_model=False)
         watch = DriveOptions(sinks=(feed,), observe=feed.observe, stopper=stopper, timeout_seconds=timeout_seconds)
 
         async def drive() -> RunResult[T]:

@@ -12,7 +12,7 @@ from metier.capabilities.advisor import Advisor
 from metier.capabilities.delegation import DelegationRouter
 from metier.capabilities.executor import SkillExecutor
 from metier.errors import UsageError
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
 from metier.store import state
@@ -88,7 +88,7 @@ def build_state_options(host: Host) -> StateOptions:
         store=host.settings.store,
         environ=host.environ,
         clock=host.clock,
-        redactor=build_place_redactor(host),
+        redactor=build_host_redactor(host),
     )
 
 

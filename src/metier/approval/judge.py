@@ -335,7 +335,7 @@ def build_verdict(winner: Said) -> Verdict:
     if rule is None:
         where = f"{scope.title} {_VERBS[winner.decision]} this call: {winner.note}"
         return Verdict(decision=winner.decision, reason=_sentence(where), rule=f"{scope.kind} default")
-    name = f"{scope.kind} rule {rule.number} ({rule.place})"
+    name = f"{scope.kind} rule {rule.number} ({rule.location})"
     reason = f"Rule {rule.number} of {scope.title} {_VERBS[winner.decision]} this call"
     told = winner.note or rule.reason
     return Verdict(decision=winner.decision, reason=f"{reason}: {told}" if told else reason, rule=name)

@@ -45,7 +45,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     line: int = 0
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
     @property

@@ -8,9 +8,9 @@ import anyio
 import typer
 from msgspec import Struct, to_builtins
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.definitions.agent import FILE_NAME, AgentDefinition, AgentReading, load_agent
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
@@ -47,9 +47,9 @@ def list_agents(*, as_json: AsJson = False, config: Config = None) -> int:
 
     Exit code 1: an agent is invalid.
     """
-    place = open_place(config)
-    rows = list(_read_rows(place))
-    duplicates = list_duplicates(place.workspace, "agents", FILE_NAME)
+    host = open_host(config)
+    rows = list(_read_rows(host))
+    duplicates = list_duplicates(host.workspace, "agents", FILE_NAME)
     for problem in duplicates:
         warn_line(problem.render())
     if as_json:
@@ -72,19 +72,19 @@ def show(
     config: Config = None,
 ) -> None:
     """Show an agent's effective model, rules, tools and skills."""
-    place = open_place(config, {"skills.dir": str(skills_dir)} if skills_dir else {})
-    place, agent = choose_built_in(place, agent)
-    report = anyio.run(lambda: report_agent(place, agent or place.settings.runtime.agent or "", model=model))
+    host = open_host(config, {"skills.dir": str(skills_dir)} if skills_dir else {})
+    host, agent = choose_built_in(host, agent)
+    report = anyio.run(lambda: report_agent(host, agent or host.settings.runtime.agent or "", model=model))
     if as_json:
         write_json(_as_json(report))
     else:
         _write(report)
 
 
-def _read_rows(place: Host) -> Iterator[_Row]:
-    default = fold_id(place.settings.runtime.agent or "")
-    listed = list_definitions(place.workspace, "agents", FILE_NAME)
-    problems = get_all_problems(place, "agent")
+def _read_rows(host: Host) -> Iterator[_Row]:
+    default = fold_id(host.settings.runtime.agent or "")
+    listed = list_definitions(host.workspace, "agents", FILE_NAME)
+    problems = get_all_problems(host, "agent")
     for key, found in sorted(listed.items()):
         reading = load_agent(Path(found.path), id=found.id, within=found.within)
         yield _Row(found.id, reading, is_default=key == default, problems=problems[found.id])
@@ -179,7 +179,7 @@ def _write(report: AgentReport) -> None:
     for name in report.missing:
         write_line(f"tool:     {name}  unavailable")
     for scope, rule in report.rules:
-        write_line(f"rule:     {scope} {rule.number}: {rule.decision} {rule.subject}  ({rule.place})")
+        write_line(f"rule:     {scope} {rule.number}: {rule.decision} {rule.subject}  ({rule.location})")
     for problem in agent.problems:
         write_line(problem.render())
 

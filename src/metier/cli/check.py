@@ -10,9 +10,9 @@ from msgspec import to_builtins
 from metier.cli.config import validate as validate_settings
 from metier.cli.policy import CheckedRules, render_rules, try_examples, try_rules
 from metier.cli.shared.context import current_file, current_workspace
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import count, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.cli.skill.status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places
 from metier.cli.task.command import validate as validate_tasks
@@ -138,7 +138,7 @@ def check(ctx: typer.Context, *, skills_dir: SkillsDir = None, as_json: AsJson =
 
 def _try_rules() -> tuple[CheckedRules | None, list[Problem]]:
     try:
-        return try_rules(open_place(None)), []
+        return try_rules(open_host(None)), []
     except ConfigError as error:
         located = [problem for problem in error.problems if isinstance(problem, Problem)]
         return None, located or [Problem(severity="error", code="bad_rules", message=error.message, hint=error.hint)]

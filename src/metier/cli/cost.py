@@ -7,9 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import Config
 from metier.cli.shared.output import warn_line, write_json
-from metier.cli.shared.place import open_place
 from metier.runtime.history.spending import Spending, parse_since, read_spending, record_old_runs
 from metier.runtime.runs import open_runtime
 from metier.views.painter import build_painter
@@ -36,7 +36,7 @@ def cost(
     begun = parse_since(since, now=datetime.now(UTC)) if since else None
 
     async def read() -> Spending:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             await record_old_runs(runtime)
             return await read_spending(runtime, by, since=begun, limit=_MAX_GROUPS)
 

@@ -11,15 +11,15 @@ import typer
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import count, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.cli.skill.decision import decide_interactively
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest
 from metier.errors import MetierError, UsageError
 from metier.extras import hint_extra
-from metier.runtime.cleaning import SHARED_FILE, load_place_config
+from metier.runtime.cleaning import SHARED_FILE, load_host_config
 from metier.runtime.host import Host
 from metier.runtime.mcp import Trial, get_enclosure, open_acceptances, try_servers
 from metier.settings.values import is_secret_name, looks_secret
@@ -54,7 +54,7 @@ def add(
 
     Keep secrets in the environment: `--env TOKEN='${MY_TOKEN}'`.
     """
-    place = open_place(config)
+    host = open_host(config)
     if bool(command) == bool(url):
         raise UsageError(
             "Pass either a command after `--` or --url", hint=f"agent mcp add {name} -- uvx mcp-server-time"
@@ -65,27 +65,27 @@ def add(
     server |= {
         key: dict(found) for key, found in (("env", _read_pairs(env)), ("headers", _read_pairs(header))) if found
     }
-    file = _get_file(place, shared=shared)
-    if not replace and any(each.name == name for each in load_place_config(place).servers):
+    file = _get_file(host, shared=shared)
+    if not replace and any(each.name == name for each in load_host_config(host).servers):
         raise UsageError(f"MCP server {name!r} already exists", hint="Add --replace to overwrite it")
     text = add_server(_read_text(file), name, server, replaces=replace)
     parse_mcp_config(text.encode(), file=str(file))
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, text.encode(), is_private=False)
-    warn_line(f"{name} is in '{file.relative_to(place.workspace)}'")
+    warn_line(f"{name} is in '{file.relative_to(host.workspace)}'")
     warn_line(f"next:    agent mcp accept {name}")
 
 
 def remove(name: Annotated[str, typer.Argument(help="Server name.")], *, config: Config = None) -> None:
     """Remove an MCP server."""
-    place = open_place(config)
-    named = [server for server in load_place_config(place).servers if server.name == name]
-    removed = [file for file in (_get_file(place, shared=False), _get_file(place, shared=True)) if _drop(file, name)]
+    host = open_host(config)
+    named = [server for server in load_host_config(host).servers if server.name == name]
+    removed = [file for file in (_get_file(host, shared=False), _get_file(host, shared=True)) if _drop(file, name)]
     if not removed:
         raise UsageError(f"No MCP server is called {name!r}", hint="Run `agent mcp list` to list them")
     for server in named:
-        open_acceptances(place).forget(server)
-    warn_line(f"{name} is no longer in {', '.join(repr(str(file.relative_to(place.workspace))) for file in removed)}")
+        open_acceptances(host).forget(server)
+    warn_line(f"{name} is no longer in {', '.join(repr(str(file.relative_to(host.workspace))) for file in removed)}")
 
 
 def _drop(file: Path, name: str) -> bool:
@@ -95,8 +95,8 @@ def _drop(file: Path, name: str) -> bool:
     return text is not None
 
 
-def _get_file(place: Host, *, shared: bool) -> Path:
-    return place.workspace / (SHARED_FILE if shared else place.settings.mcp.file)
+def _get_file(host: Host, *, shared: bool) -> Path:
+    return host.workspace / (SHARED_FILE if shared else host.settings.mcp.file)
 
 
 def _read_text(file: Path) -> str:
@@ -190,15 +190,15 @@ def list_servers(
 
     Exit code 1: an accepted server does not start or changed its tools.
     """
-    place = open_place(config)
-    standings = examine(place, start=start)
+    host = open_host(config)
+    standings = examine(host, start=start)
     if as_json:
         write_json([as_object(standing) for standing in standings])
     else:
         for standing in standings:
             write_standing(standing)
         if not standings:
-            warn_line(f"No servers: there is no '{place.settings.mcp.file}' and no '.mcp.json', or they name none")
+            warn_line(f"No servers: there is no '{host.settings.mcp.file}' and no '.mcp.json', or they name none")
     return int(any(standing.state in ("does not start", "changed") for standing in standings))
 
 
@@ -215,25 +215,25 @@ def accept(
     A server runs with your permissions, and in a sandbox only if one is required or `mcp.outside_sandbox` doesn't
     list it. It is never started before you accept it, and a tool whose description changed is not called.
     """
-    place = open_place(config)
-    servers = _choose(place, names or [], every=every)
+    host = open_host(config)
+    servers = _choose(host, names or [], every=every)
     for server in servers:
-        expand_server(server, place.environ)
+        expand_server(server, host.environ)
         warn_line(f"{server.name}: {'connects to' if server.url else 'runs'} {server.target}")
-        enclosure = get_enclosure(place, server)
+        enclosure = get_enclosure(host, server)
         warn_line(f"{server.name}: {_ENCLOSURES.get(enclosure, f'in the sandbox, level {enclosure!r}')}")
     if not yes and not decide_interactively("Start them and list their tools?", flag="--yes"):
         return 1
-    trials = anyio.run(partial(try_servers, is_accepting=True), place, servers)
-    return max(_accept_one(place, server, trials[server.name], yes=yes) for server in servers)
+    trials = anyio.run(partial(try_servers, is_accepting=True), host, servers)
+    return max(_accept_one(host, server, trials[server.name], yes=yes) for server in servers)
 
 
 @app.command()
 def forget(name: Annotated[str, typer.Argument(help="Server name.")], *, config: Config = None) -> None:
     """Revoke the acceptance of an MCP server."""
-    place = open_place(config)
-    (server,) = _choose(place, [name], every=False)
-    if not open_acceptances(place).forget(server):
+    host = open_host(config)
+    (server,) = _choose(host, [name], every=False)
+    if not open_acceptances(host).forget(server):
         raise UsageError(f"MCP server {name!r} was not accepted")
     warn_line(f"{name} is no longer accepted")
 
@@ -247,8 +247,8 @@ def serve(*, config: Config = None) -> int:
     """
     if find_spec("mcp") is None:
         raise UsageError("Serving MCP needs the package 'mcp'", hint=hint_extra("mcp"))
-    place = open_place(config)
-    exit_code: int = importlib.import_module("metier.protocols.mcp.stdio").serve_stdio(place)
+    host = open_host(config)
+    exit_code: int = importlib.import_module("metier.protocols.mcp.stdio").serve_stdio(host)
     return exit_code
 
 
@@ -272,13 +272,13 @@ def as_object(standing: Standing) -> dict[str, JsonValue]:
     }
 
 
-def examine(place: Host, *, start: bool = False) -> list[Standing]:
+def examine(host: Host, *, start: bool = False) -> list[Standing]:
     """How every server of the workspace stands; `start` tries those that were accepted."""
-    loaded = load_place_config(place)
+    loaded = load_host_config(host)
     for problem in loaded.warnings:
         warn_line(problem.render())
-    used = {server.name for server in choose_servers(loaded, place.settings.mcp.servers)}
-    accepted = open_acceptances(place)
+    used = {server.name for server in choose_servers(loaded, host.settings.mcp.servers)}
+    accepted = open_acceptances(host)
     found = {server.name: accepted.find(server) for server in loaded.servers}
     trials: dict[str, Trial] = {}
     ready: list[ServerDefinition] = []
@@ -286,33 +286,33 @@ def examine(place: Host, *, start: bool = False) -> list[Standing]:
         if not start or server.name not in used or found[server.name] is None:
             continue
         try:
-            expand_server(server, place.environ)
+            expand_server(server, host.environ)
         except MetierError as error:
             trials[server.name] = Trial(problem=error.message)
         else:
             ready.append(server)
     if ready:
-        trials |= anyio.run(try_servers, place, ready)
+        trials |= anyio.run(try_servers, host, ready)
     return [
         Standing(
             server=server,
             is_used=server.name in used,
             acceptance=found[server.name],
             trial=trials.get(server.name),
-            enclosure=get_enclosure(place, server),
+            enclosure=get_enclosure(host, server),
         )
         for server in loaded.servers
     ]
 
 
-def _choose(place: Host, names: list[str], *, every: bool) -> list[ServerDefinition]:
-    servers = load_place_config(place).servers
+def _choose(host: Host, names: list[str], *, every: bool) -> list[ServerDefinition]:
+    servers = load_host_config(host).servers
     if every != (not names):
         raise UsageError("Name the servers, or pass --all", hint="Run `agent mcp list` to list them")
     if every:
-        servers = choose_servers(load_place_config(place), place.settings.mcp.servers)
+        servers = choose_servers(load_host_config(host), host.settings.mcp.servers)
         if not servers:
-            raise UsageError("No servers to accept", hint=f"Define them in '{place.settings.mcp.file}'")
+            raise UsageError("No servers to accept", hint=f"Define them in '{host.settings.mcp.file}'")
         return list(servers)
     known = {server.name: server for server in servers}
     for name in names:
@@ -322,11 +322,11 @@ def _choose(place: Host, names: list[str], *, every: bool) -> list[ServerDefinit
     return [known[name] for name in dict.fromkeys(names)]
 
 
-def _accept_one(place: Host, server: ServerDefinition, trial: Trial, *, yes: bool) -> int:
+def _accept_one(host: Host, server: ServerDefinition, trial: Trial, *, yes: bool) -> int:
     if trial.listing is None:
         warn_line(f"{server.name}: not accepted. {trial.problem}")
         return 1
-    before = open_acceptances(place).find(server)
+    before = open_acceptances(host).find(server)
     differences = compare_listings(before.tools, trial.listing.tools) if before is not None else {}
     for info in trial.listing.tools:
         mark = f" ({differences[info.name]})" if info.name in differences else ""
@@ -339,7 +339,7 @@ def _accept_one(place: Host, server: ServerDefinition, trial: Trial, *, yes: boo
         warn_line(f"{server.name}: {reason}")
     if not yes and not decide_interactively(f"Offer these tools of {server.name!r} to models?", flag="--yes"):
         return 1
-    open_acceptances(place).accept(server, trial.listing.tools, now=place.clock.now(), code=trial.code)
+    open_acceptances(host).accept(server, trial.listing.tools, now=host.clock.now(), code=trial.code)
     warn_line(f"{server.name} is accepted: {count(len(trial.listing.tools), 'tool')}")
     return 0
 

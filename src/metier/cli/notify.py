@@ -8,9 +8,9 @@ import anyio
 import typer
 from pydantic import JsonValue
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.cli.skill.decision import decide_interactively
 from metier.runtime.host import Host
 from metier.runtime.notify.announcements import check_notify
@@ -38,8 +38,8 @@ def list_messages(
     config: Config = None,
 ) -> None:
     """List notifications and their status."""
-    place = open_place(config)
-    rows = anyio.run(partial(_read, place, only_open=only_open, limit=limit))
+    host = open_host(config)
+    rows = anyio.run(partial(_read, host, only_open=only_open, limit=limit))
     if as_json:
         write_json([_as_json(row) for row in rows])
         return
@@ -57,9 +57,9 @@ def send(*, as_json: AsJson = False, config: Config = None) -> int:
 
     Workers, the server and active runs also do this.
     """
-    place = open_place(config)
-    check_notify(place)
-    sent, rows = anyio.run(_send, place)
+    host = open_host(config)
+    check_notify(host)
+    sent, rows = anyio.run(_send, host)
     if as_json:
         write_json({"sent": sent, "open": [_as_json(row) for row in rows]})
     else:
@@ -79,33 +79,33 @@ def accept(
 
     Runs cannot change accepted files.
     """
-    place = open_place(config)
-    code = get_notify_code(place)
+    host = open_host(config)
+    code = get_notify_code(host)
     if code.is_open:
-        check_notify_command(place)
+        check_notify_command(host)
     if not code.roots:
         warn_line("notify.command runs no workspace file: nothing to accept")
         return 0
     digest = code.digest()
-    write_line(f"notify.command runs {' '.join(place.settings.notify.command)}")
+    write_line(f"notify.command runs {' '.join(host.settings.notify.command)}")
     for path in code.roots:
         write_line(f"  {path}")
     if not yes and not decide_interactively("Accept these files as they are?", flag="--yes"):
         return 1
-    accept_notify_command(place, code=digest, now=place.clock.now())
+    accept_notify_command(host, code=digest, now=host.clock.now())
     warn_line("Accepted")
     return 0
 
 
-async def _read(place: Host, *, only_open: bool, limit: int) -> list[OutboxRow]:
-    async with open_runtime(place) as runtime:
-        return await runtime.store.outbox.list(place.settings.worker.queue, only_open=only_open, limit=limit)
+async def _read(host: Host, *, only_open: bool, limit: int) -> list[OutboxRow]:
+    async with open_runtime(host) as runtime:
+        return await runtime.store.outbox.list(host.settings.worker.queue, only_open=only_open, limit=limit)
 
 
-async def _send(place: Host) -> tuple[int, list[OutboxRow]]:
-    async with open_runtime(place) as runtime:
-        sent = await deliver_due(runtime.place, runtime.store)
-        return sent, await runtime.store.outbox.list(place.settings.worker.queue, only_open=True)
+async def _send(host: Host) -> tuple[int, list[OutboxRow]]:
+    async with open_runtime(host) as runtime:
+        sent = await deliver_due(runtime.host, runtime.store)
+        return sent, await runtime.store.outbox.list(host.settings.worker.queue, only_open=True)
 
 
 def _as_json(row: OutboxRow) -> JsonValue:

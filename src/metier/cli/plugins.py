@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import typer
 from msgspec import Struct, to_builtins
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import CommandGroup
 from metier.cli.shared.output import write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.definitions.names import PLUGIN
 from metier.plugins.lifecycle import Plugins, list_entry_points
 from metier.runtime.workspace.plugins import get_plugins
@@ -49,7 +49,7 @@ def list_plugins(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List plugins, their contributions and problems."""
-    found = get_plugins(open_place(config))
+    found = get_plugins(open_host(config))
     rows = [_describe(point, found) for point in list_entry_points()]
     installed = {row.name for row in rows}
     rows += [Row(name=each.plugin, why=each.sentence) for each in found.problems if each.plugin not in installed]

@@ -16,9 +16,9 @@ from pydantic import JsonValue
 from metier.approval.judge import Explanation, RulePolicy
 from metier.cli.run.approval_dialog import parse_arguments
 from metier.cli.shared.context import current_workspace
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import count, warn_line, write_json, write_json_line, write_line
-from metier.cli.shared.place import open_place
 from metier.cli.skill.workspace_skills import open_catalog, open_places
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.workspace import load_workspace
@@ -61,10 +61,10 @@ def explain(
     """Explain the decision for a tool call."""
     if agent and rules:
         raise UsageError("--agent and --rules are mutually exclusive")
-    place = root.resolve() if root is not None else current_workspace()
-    default = cache(lambda: _open_policy(agent, rules, root=place, config=config))
+    host = root.resolve() if root is not None else current_workspace()
+    default = cache(lambda: _open_policy(agent, rules, root=host, config=config))
     if batch:
-        return _explain_batch(batch, default, root=place)
+        return _explain_batch(batch, default, root=host)
     if not tool:
         raise UsageError("No tool given", hint='For example, `agent policy explain Read --args \'{"path": "a.txt"}\'`')
     explanation = _explain_one(default(), tool, _parse_args(args, "--args"), skill=skill)
@@ -81,7 +81,7 @@ def try_examples(*, as_json: AsJson = False, config: Config = None) -> None:
 
     Exit code 2: a rule is invalid, or an example has another result.
     """
-    held = try_rules(open_place(config))
+    held = try_rules(open_host(config))
     if as_json:
         write_json({"rules": held.rules, "examples": held.examples, "ok": True})
     else:
@@ -97,21 +97,21 @@ def render_rules(checked: CheckedRules) -> str:
     return f"{count(checked.rules, 'rule')} and {count(checked.examples, 'example')} passed"
 
 
-def try_rules(place: Host) -> CheckedRules:
+def try_rules(host: Host) -> CheckedRules:
     """Raises `ConfigError` with every rule that cannot be used and every example that is judged differently."""
-    packages, _ = get_skills(place)
-    reader = open_reader(place.workspace, Toolbox(list_all_tools(packages, place)))
-    workspace = load_workspace(place.workspace, open_catalog(open_places(None)))
+    packages, _ = get_skills(host)
+    reader = open_reader(host.workspace, Toolbox(list_all_tools(packages, host)))
+    workspace = load_workspace(host.workspace, open_catalog(open_places(None)))
     reader.tasks = frozenset(workspace.tasks)
-    host = reader.read_policy(
-        read_policy_file(place.workspace).decode("utf-8", "replace"),
-        file=str(place.workspace / ".agent/policy.yaml"),
+    policy = reader.read_policy(
+        read_policy_file(host.workspace).decode("utf-8", "replace"),
+        file=str(host.workspace / ".agent/policy.yaml"),
     )
     agents = [reader.read_agent(agent) for agent in workspace.agents.values()]
     steps = [reader.read_step(step) for task in workspace.tasks.values() for step in task.steps]
     skills = [read_skill_scope(reader, package) for package in packages]
     reader.check("A rule")
-    scopes = (host, *agents, *steps, *skills)
+    scopes = (policy, *agents, *steps, *skills)
     count = sum(len(scope.tools.rules) + len(scope.tasks.rules) for scope in scopes)
     return CheckedRules(rules=count, examples=reader.examples)
 
@@ -124,10 +124,10 @@ def backtest_runs(
     config: Config = None,
 ) -> None:
     """Show calls of past runs that rules now decide differently."""
-    place = open_place(config)
+    host = open_host(config)
 
     async def read() -> PastRuns:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             return await backtest_past_runs(runtime, runs=runs)
 
     found = anyio.run(read)
@@ -222,8 +222,8 @@ def _open_inline(rules: JsonValue, *, root: Path) -> RulePolicy:
 def _open_policy(agent: str, rules: Path | None, *, root: Path, config: Config) -> RulePolicy:
     if rules is not None:
         return _open_file(rules, root=root)
-    place, agent = choose_built_in(open_place(config), agent)
-    return build_present_policy(place, agent or place.settings.runtime.agent or "", root=root)
+    host, agent = choose_built_in(open_host(config), agent)
+    return build_present_policy(host, agent or host.settings.runtime.agent or "", root=root)
 
 
 def _open_file(file: Path, *, root: Path) -> RulePolicy:
@@ -253,7 +253,7 @@ def _write_explanation(explanation: Explanation) -> None:
     write_line(f"  arguments  {json.dumps(dict(explanation.arguments), ensure_ascii=False)}")
     for said in explanation.said:
         word = said.decision or "silent"
-        where = f"rule {said.rule.number} ({said.rule.place})" if said.rule else ""
+        where = f"rule {said.rule.number} ({said.rule.location})" if said.rule else ""
         write_line(
             f"  {said.scope.kind:<6} {said.scope.name:<12} {word:<7} {' '.join((where, said.note)).strip()}".rstrip()
         )

@@ -7,9 +7,9 @@ import typer
 from msgspec import to_builtins
 from pydantic import JsonValue
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import printable, problem_as_json, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.context.provenance import Difference
 from metier.errors import UsageError
 from metier.runtime.child_runs import request_step
@@ -57,11 +57,11 @@ def show(
     _check(text=text, agent=agent, task=task, run=run, turn=turn or against)
     if step and not task:
         raise UsageError("--step needs --task", hint="Add --task ID")
-    place, agent = choose_built_in(open_place(config), agent)
+    host, agent = choose_built_in(open_host(config), agent)
     if run:
-        shown, other = anyio.run(_show_run, place, run, turn, against)
+        shown, other = anyio.run(_show_run, host, run, turn, against)
     else:
-        shown, other = anyio.run(_preview, place, RunRequest(task=text, agent=agent), task, step), None
+        shown, other = anyio.run(_preview, host, RunRequest(task=text, agent=agent), task, step), None
     if as_json:
         write_json(_as_json(shown, other))
     else:
@@ -82,22 +82,22 @@ def _check(*, text: str, agent: str, task: str, run: str, turn: int | None) -> N
 
 
 async def _show_run(
-    place: Host, name: str, turn: int | None, against: int | None
+    host: Host, name: str, turn: int | None, against: int | None
 ) -> tuple[ShownPrompt, ShownPrompt | None]:
-    async with open_runtime(place) as runtime:
+    async with open_runtime(host) as runtime:
         run_id = (await runtime.find(name)).run_id
         shown = await show_turn(runtime, run_id, turn=turn)
         return shown, await show_turn(runtime, run_id, turn=against) if against is not None else None
 
 
-async def _preview(place: Host, request: RunRequest, task: str, step: str) -> ShownPrompt:
-    with using_plugins(place, report=warn_line) as extended:
+async def _preview(host: Host, request: RunRequest, task: str, step: str) -> ShownPrompt:
+    with using_plugins(host, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
             return await _preview_task(runtime, request, task, step) if task else await preview(runtime, request)
 
 
 async def _preview_task(runtime: Runtime, request: RunRequest, task: str, step: str) -> ShownPrompt:
-    return await preview(runtime, request_step(runtime.place, task, file=step, agent=request.agent))
+    return await preview(runtime, request_step(runtime.host, task, file=step, agent=request.agent))
 
 
 def _as_json(shown: ShownPrompt, other: ShownPrompt | None) -> dict[str, object]:
@@ -157,8 +157,8 @@ def _write_difference(shown: ShownPrompt, other: ShownPrompt) -> None:
     if difference is None:
         write_line(f"Turn {shown.turn} and turn {other.turn} are the same")
         return
-    place = difference.first or difference.second
-    write_line(f"Turn {shown.turn} and turn {other.turn} differ from byte {difference.offset} on, in {place!r}")
+    host = difference.first or difference.second
+    write_line(f"Turn {shown.turn} and turn {other.turn} differ from byte {difference.offset} on, in {host!r}")
     write_line(f"  before   …{printable(difference.before)!r}")
     write_line(f"  turn {shown.turn:<3} {difference.first or 'has ended'}: {difference.first_text!r}")
     write_line(f"  turn {other.turn:<3} {difference.second or 'has ended'}: {difference.second_text!r}")

@@ -9,9 +9,9 @@ import anyio
 import typer
 
 from metier.cli.run.worker_handoff import tell_workers
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.cli.task.command import parse_inputs
 from metier.definitions.schedule import build_schedule
 from metier.errors import unwrapped
@@ -95,7 +95,7 @@ def add(
         known = await add_schedule(runtime, definition, replaces=replace)
         return await read_history(runtime, known, times=3, firings=0)
 
-    added = _in_runtime(open_place(config), work)
+    added = _in_runtime(open_host(config), work)
     if as_json:
         write_json(schedule_as_json(added))
         return
@@ -111,13 +111,13 @@ def list_all(*, as_json: AsJson = False, config: Config = None) -> int:
 
     Exit code 1: `.agent/schedules.yaml` has an error.
     """
-    place = open_place(config)
+    host = open_host(config)
 
     async def work(runtime: Runtime) -> list[ScheduleHistory]:
         return [await read_history(runtime, known, times=1, firings=1) for known in await list_schedules(runtime)]
 
-    problems = list_schedule_problems(place)
-    found = _in_runtime(place, work)
+    problems = list_schedule_problems(host)
+    found = _in_runtime(host, work)
     if as_json:
         write_json([schedule_as_json(history) for history in found])
     for history in [] if as_json else found:
@@ -138,7 +138,7 @@ def show(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
     async def work(runtime: Runtime) -> ScheduleHistory:
         return await read_history(runtime, await get_schedule(runtime, name), times=5, firings=10)
 
-    history = _in_runtime(open_place(config), work)
+    history = _in_runtime(open_host(config), work)
     if as_json:
         write_json(schedule_as_json(history))
         return
@@ -155,34 +155,34 @@ def show(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
 @app.command()
 def pause(name: Name, *, config: Config = None) -> None:
     """Pause a schedule. Active runs continue."""
-    _in_runtime(open_place(config), lambda runtime: pause_schedule(runtime, name, is_paused=True))
+    _in_runtime(open_host(config), lambda runtime: pause_schedule(runtime, name, is_paused=True))
     write_line(f"paused:  {name}")
 
 
 @app.command()
 def resume(name: Name, *, config: Config = None) -> None:
     """Resume a paused schedule."""
-    _in_runtime(open_place(config), lambda runtime: pause_schedule(runtime, name, is_paused=False))
+    _in_runtime(open_host(config), lambda runtime: pause_schedule(runtime, name, is_paused=False))
     write_line(f"resumed: {name}")
 
 
 @app.command()
 def remove(name: Name, *, config: Config = None) -> None:
     """Remove a schedule. Its runs stay."""
-    _in_runtime(open_place(config), lambda runtime: remove_schedule(runtime, name))
+    _in_runtime(open_host(config), lambda runtime: remove_schedule(runtime, name))
     write_line(f"removed: {name}")
 
 
 @app.command("run-now")
 def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> None:
     """Start a scheduled run now, in the background."""
-    place = open_place(config)
+    host = open_host(config)
 
     async def work(runtime: Runtime) -> Firing:
         return await start_now(runtime, await get_schedule(runtime, name))
 
-    started = _in_runtime(place, work)
-    tell_workers(place, started.run_id, queue=started.queue, config=config)
+    started = _in_runtime(host, work)
+    tell_workers(host, started.run_id, queue=started.queue, config=config)
     if as_json:
         write_json({"schedule": name, "run_id": started.run_id})
     else:
@@ -190,9 +190,9 @@ def run_now(name: Name, *, as_json: AsJson = False, config: Config = None) -> No
     warn_line(f"next:    agent runs watch {started.run_id}")
 
 
-def _in_runtime[T](place: Host, work: Callable[[Runtime], Awaitable[T]]) -> T:
+def _in_runtime[T](host: Host, work: Callable[[Runtime], Awaitable[T]]) -> T:
     async def inside() -> T:
-        with unwrapped(), using_plugins(place, report=warn_line) as extended:
+        with unwrapped(), using_plugins(host, report=warn_line) as extended:
             async with open_runtime(extended) as runtime:
                 return await work(runtime)
         raise AssertionError("the block above returns or raises")

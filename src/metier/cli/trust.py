@@ -13,7 +13,7 @@ from metier.definitions.policy_file import read_policy_file
 from metier.errors import MetierError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.opened_host import OpenedHost, open_host
-from metier.runtime.workspace.trust import list_decided, trust_place
+from metier.runtime.workspace.trust import list_decided, trust_workspace
 from metier.settings.load import LoadedSettings
 from metier.skills.git.clones import find_origin
 from metier.skills.trust.workspace_trust import digest_bytes, list_brought, revoke_trust
@@ -76,14 +76,14 @@ def open_folder(workspace: Path, home: Path) -> OpenedHost:
     return open_host(workspace, environ=os.environ, home=home, config=None)
 
 
-def record(place: Host, loaded: LoadedSettings) -> None:
+def record(host: Host, loaded: LoadedSettings) -> None:
     """Raises `UsageError` where the trust cannot be stored."""
     try:
-        trust_place(place, words=loaded.words, origin=loaded.trust.origin)
+        trust_workspace(host, words=loaded.words, origin=loaded.trust.origin)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(
-            f"Cannot save trust in '{place.home / '.agent/trust'}': {reason}",
+            f"Cannot save trust in '{host.home / '.agent/trust'}': {reason}",
             hint="Make the folder writable, or set AGENT_TRUST=all to trust every folder",
         ) from error
 
@@ -96,15 +96,15 @@ def _revoke(workspace: Path, home: Path, *, as_json: bool) -> None:
     warn_line("Trust revoked" if was_trusted else "This folder was not trusted")
 
 
-def _write(place: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
+def _write(host: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
     trust = loaded.trust
-    policy = digest_bytes(read_policy_file(place.workspace))
+    policy = digest_bytes(read_policy_file(host.workspace))
     state = _name_state(loaded, policy)
-    brings, decides = list(list_brought(place.workspace)), list_decided(place, loaded.carried)
+    brings, decides = list(list_brought(host.workspace)), list_decided(host, loaded.carried)
     if as_json:
         write_json(
             {
-                "workspace": str(place.workspace),
+                "workspace": str(host.workspace),
                 "state": state,
                 "origin": trust.origin or None,
                 "brings": brings,
@@ -113,7 +113,7 @@ def _write(place: Host, loaded: LoadedSettings, *, as_json: bool) -> None:
             }
         )
         return
-    write_line(f"{state}: {place.workspace}" + (f" ({trust.origin})" if trust.origin else ""))
+    write_line(f"{state}: {host.workspace}" + (f" ({trust.origin})" if trust.origin else ""))
     for name in brings:
         write_line(f"  file     {name}")
     for line in decides:

@@ -7,9 +7,9 @@ import anyio
 import typer
 from pydantic import JsonValue
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import count, printable, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.errors import FilesChanged
 from metier.ids import get_user
 from metier.runtime.history.undo import CANNOT, PlannedFile, Undone, UndoPlan, plan_undo, undo
@@ -32,8 +32,8 @@ def undo_command(
     config: Config = None,
 ) -> None:
     """Undo a run's file changes."""
-    place = open_place(config)
-    plan, done = anyio.run(_undo, place, run, to, dry_run, yes)
+    host = open_host(config)
+    plan, done = anyio.run(_undo, host, run, to, dry_run, yes)
     if as_json:
         write_json(_as_json(plan, done))
         return
@@ -45,8 +45,8 @@ def undo_command(
         warn_line(CANNOT)
 
 
-async def _undo(place: Host, name: str, to: str, dry_run: bool, yes: bool) -> tuple[UndoPlan, Undone | None]:
-    async with open_runtime(place) as runtime:
+async def _undo(host: Host, name: str, to: str, dry_run: bool, yes: bool) -> tuple[UndoPlan, Undone | None]:
+    async with open_runtime(host) as runtime:
         plan = await plan_undo(runtime, (await runtime.find(name)).run_id, to=to)
         for file in plan.files:
             _write_file(file, with_diff=dry_run or file.is_conflict)

@@ -12,7 +12,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.workspace import Checked
 from metier.errors import ConfigError, UsageError
-from metier.runtime.checks.validation import CheckedFile, Validation, load_place_catalog, validate_workspace
+from metier.runtime.checks.validation import CheckedFile, Validation, load_host_catalog, validate_workspace
 from metier.runtime.host import Host
 from metier.settings.load import load_settings
 from metier.settings.model import Settings
@@ -47,8 +47,8 @@ def validate_folder(root: Path, *, strict: bool = False) -> tuple[Validation, tu
     home = home_folder()
     settings, problems = _read_settings(root, home)
     trust = get_trust(root, home=home, environ=os.environ)
-    place = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
-    return validate_workspace(place, load_place_catalog(place), strict=strict), problems
+    host = Host(settings=settings, workspace=root, home=home, environ=dict(os.environ), trust=trust)
+    return validate_workspace(host, load_host_catalog(host), strict=strict), problems
 
 
 def _read_settings(root: Path, home: Path) -> tuple[Settings, tuple[Problem, ...]]:

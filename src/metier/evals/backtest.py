@@ -160,7 +160,7 @@ async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) 
     if not entries:
         return blank
     try:
-        services = await build_replay_services(runtime.place, runtime.store, entries, changes=proposed.changes)
+        services = await build_replay_services(runtime.host, runtime.store, entries, changes=proposed.changes)
         exact = await replay(row.run_id, entries, services)
         carried = await replay(row.run_id, entries, services, rederive=True)
     except ConfigError:

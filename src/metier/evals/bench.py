@@ -190,25 +190,25 @@ def list_content(sourced: SourcedCase) -> dict[str, Content]:
 
 def open_bench(target: Target, root: Path, *, variant: Variant, case: EvalCase | None, runs: Path) -> Host:
     """The host of a run in these folders: settings of the user, less what would make the case depend on the machine."""
-    place = target.place
-    host = replace(place, settings=_choose_settings(target, root, variant, case, runs), workspace=root / WORKSPACE)
+    host = target.host
+    opened = replace(host, settings=_choose_settings(target, root, variant, case, runs), workspace=root / WORKSPACE)
     # The skill was copied after it was checked; definitions keep the trust of the folder that they are from.
-    return replace(host, trust=MADE_HERE) if target.package is not None or place.trust.is_trusted else host
+    return replace(opened, trust=MADE_HERE) if target.package is not None or host.trust.is_trusted else opened
 
 
-def list_moved(root: Path, runs: Path, place: Host) -> dict[str, str]:
+def list_moved(root: Path, runs: Path, host: Host) -> dict[str, str]:
     """Folders of this machine → what a recording calls them."""
     moved = {str(root): SHOWN_ROOT, str(root.resolve()): SHOWN_ROOT, str(runs): f"{SHOWN_ROOT}/runs"}
-    moved[str(place.workspace)] = f"{SHOWN_ROOT}/project"
+    moved[str(host.workspace)] = f"{SHOWN_ROOT}/project"
     moved[str(get_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
-    home = str(place.home)
-    return moved | ({home: f"{SHOWN_ROOT}/home"} if len(place.home.parts) > 2 else {})
+    home = str(host.home)
+    return moved | ({home: f"{SHOWN_ROOT}/home"} if len(host.home.parts) > 2 else {})
 
 
 def _choose_settings(  # noqa: PLR0917  one caller
     target: Target, root: Path, variant: Variant, case: EvalCase | None, runs: Path
 ) -> Settings:
-    settings = target.place.settings
+    settings = target.host.settings
     runtime: dict[str, object] = {}
     skills: dict[str, object] = {}
     if target.package is not None:
@@ -223,7 +223,7 @@ def _choose_settings(  # noqa: PLR0917  one caller
     model = {key: value for key, value in (("provider", variant.provider), ("name", variant.model)) if value}
     if settings.model.facts_file:
         # Prices are those of the user's workspace, which the folder of the case is not.
-        model["facts_file"] = str(target.place.workspace / settings.model.facts_file)
+        model["facts_file"] = str(target.host.workspace / settings.model.facts_file)
     return settings.model_copy(
         update={
             "model": settings.model.model_copy(update=model),
@@ -250,8 +250,8 @@ def _copy_target(target: Target, root: Path, variant: Variant) -> None:
             source = variant.skill_folder or target.package.folder
             shutil.copytree(source, root / SKILLS / target.id, ignore=_leave_out, dirs_exist_ok=True)
         return
-    source = variant.definitions or target.place.workspace
-    chosen = replace(target, place=replace(target.place, workspace=source))
+    source = variant.definitions or target.host.workspace
+    chosen = replace(target, host=replace(target.host, workspace=source))
     for path, file in chosen.list_files().items():
         _write(root / WORKSPACE, path, chosen.read(file), mode=file.stat().st_mode)
 

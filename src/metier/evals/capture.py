@@ -37,12 +37,12 @@ class Captured(Struct, frozen=True, kw_only=True):
 async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_name: str = "") -> Captured:
     """Write `.agent/evals/<case>.yaml`, the files and the recording. Raises `UsageError`."""
     archive = await export_run(runtime, run_id)
-    place = runtime.place
-    target = find_target(place, target_name or _get_target(archive))
-    file = place.workspace / FOLDER / f"{name_recording(case_id)}.yaml"
+    host = runtime.host
+    target = find_target(host, target_name or _get_target(archive))
+    file = host.workspace / FOLDER / f"{name_recording(case_id)}.yaml"
     if file.exists():
         raise UsageError(f"'{file}' exists", hint="Choose another id with --id")
-    given, unsure = _get_given(archive, place.workspace)
+    given, unsure = _get_given(archive, host.workspace)
     evidence = build_evidence(archive, given={})
     file.parent.mkdir(parents=True, exist_ok=True)
     for path, data in given.items():
@@ -50,17 +50,17 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(data)
     file.write_text(_render(archive, evidence, target, case_id=case_id, has_files=bool(given)), "utf-8")
-    target = find_target(place, target.name)
+    target = find_target(host, target.name)
     sourced = next(each for each in target.cases if each.file.endswith(f"/{file.name}"))
     moved = {
-        str(place.workspace): f"{SHOWN_ROOT}/{WORKSPACE}",
-        str(place.runs): f"{SHOWN_ROOT}/runs",
+        str(host.workspace): f"{SHOWN_ROOT}/{WORKSPACE}",
+        str(host.runs): f"{SHOWN_ROOT}/runs",
         archive.started.workspace: f"{SHOWN_ROOT}/{WORKSPACE}",
     }
     note = RecordingNote(case=sourced.case.digest, files=target.digest_files())
     write_recording(
         sourced,
-        CaseRecording(await relocate_run(archive, runtime, moved=moved, base=str(place.workspace.parent)), note),
+        CaseRecording(await relocate_run(archive, runtime, moved=moved, base=str(host.workspace.parent)), note),
     )
     return Captured(file=file, files=tuple(given), unsure=tuple(unsure), sourced=sourced, target=target)
 

@@ -145,7 +145,7 @@ async def _drive(
 
 def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
     """A run that its part of the budget ended continues where there is more of it now."""
-    allowed = runtime.place.settings.runtime.max_cost_usd
+    allowed = runtime.host.settings.runtime.max_cost_usd
     is_over = exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
     if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
         return None
@@ -155,7 +155,7 @@ def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
 def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
     case = slot.sourced.case
     if target.kind == "task":
-        return request_task(runtime.place, target.id, dict(case.inputs))
+        return request_task(runtime.host, target.id, dict(case.inputs))
     return RunRequest(task=case.prompt)
 
 

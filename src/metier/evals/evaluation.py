@@ -29,7 +29,7 @@ _SHOWN = 500
 
 
 async def call_functions(
-    checks: Sequence[PythonCheck], evidence: Evidence, *, target: Target, sourced: SourcedCase, place: Host
+    checks: Sequence[PythonCheck], evidence: Evidence, *, target: Target, sourced: SourcedCase, host: Host
 ) -> dict[str, Found]:
     """Function → what it said. A function that cannot be called, or raises, does not hold."""
     if not checks:
@@ -40,7 +40,7 @@ async def call_functions(
         return {check.function: Found(holds=False, evidence=f"It was not run: {error.message}") for check in checks}
     with tempfile.TemporaryDirectory(prefix="agent-eval-check-") as folder:
         (Path(folder) / "evidence.json").write_text(json.dumps(render_evidence(evidence)), "utf-8")
-        return {check.function: await _call(check, Path(folder), sourced=sourced, place=place) for check in checks}
+        return {check.function: await _call(check, Path(folder), sourced=sourced, host=host) for check in checks}
 
 
 def render_evidence(evidence: Evidence) -> Mapping[str, object]:
@@ -61,17 +61,17 @@ def render_evidence(evidence: Evidence) -> Mapping[str, object]:
     }
 
 
-async def _call(check: PythonCheck, folder: Path, *, sourced: SourcedCase, place: Host) -> Found:
+async def _call(check: PythonCheck, folder: Path, *, sourced: SourcedCase, host: Host) -> Found:
     file, _, function = check.function.partition(":")
     found = find_case_file(sourced.folder, file)
     if found is None:
         return Found(holds=False, evidence=f"There is no file {file!r}")
     path = sourced.folder / found
-    confinement = await open_confinement(place)
+    confinement = await open_confinement(host)
     command = Command(
         arguments=[base_interpreter(), "-I", "-B", str(CALLER), str(path), function, str(folder / "evidence.json")],
         folder=folder,
-        environment={**build_environment(place.environ), "PYTHONUTF8": "1"},
+        environment={**build_environment(host.environ), "PYTHONUTF8": "1"},
         confinement=confinement.opened(folder, path.parent, CALLER.parent),
     )
     try:
@@ -106,12 +106,12 @@ def open_evidence(archive: Archive, sourced: SourcedCase) -> Evidence:
 
 
 async def evaluate(
-    row: RunRow, evidence: Evidence, *, target: Target, sourced: SourcedCase, place: Host, judged: Mapping[str, Judged]
+    row: RunRow, evidence: Evidence, *, target: Target, sourced: SourcedCase, host: Host, judged: Mapping[str, Judged]
 ) -> RunRow:
     """The row with a verdict for every check. `judged` has what a judge said of this run, by sentence."""
     case = sourced.case
     functions = [check for check in case.checks if isinstance(check, PythonCheck)]
-    said = await call_functions(functions, evidence, target=target, sourced=sourced, place=place)
+    said = await call_functions(functions, evidence, target=target, sourced=sourced, host=host)
 
     def find_judged(sentence: Sentence) -> Found | None:
         verdict = judged.get(sentence.text)

@@ -49,11 +49,11 @@ _SCHEMA: dict[str, JsonValue] = {
 class JudgeRun:
     """Asks one model about the runs of an eval."""
 
-    def __init__(self, place: Host, store: Store, *, folder: Path, model: str) -> None:
+    def __init__(self, host: Host, store: Store, *, folder: Path, model: str) -> None:
         """`model` is a name, or `provider:name`."""
         provider, _, name = model.rpartition(":")
         chosen = {"name": name} | ({"provider": provider} if provider else {})
-        settings = place.settings
+        settings = host.settings
         runtime = settings.runtime.model_copy(update={"agent": AGENT, "max_turns": 4, "max_cost_usd": None})
         skills = settings.skills.model_copy(update={"dir": str(folder / "no-skills"), "enabled": "none"})
         changed = {
@@ -62,8 +62,8 @@ class JudgeRun:
             "skills": skills,
             "logging": settings.logging.model_copy(update={"jsonl_dir": str(folder / "runs")}),
         }
-        self._place = replace(
-            place,
+        self._host = replace(
+            host,
             settings=settings.model_copy(update=changed),
             workspace=folder / "judge",
             trust=MADE_HERE,
@@ -73,14 +73,14 @@ class JudgeRun:
         self._write_agent()
 
     def _write_agent(self) -> None:
-        file = self._place.workspace / ".agent/agents" / AGENT / "AGENT.md"
+        file = self._host.workspace / ".agent/agents" / AGENT / "AGENT.md"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(load_text("eval_judge"), "utf-8")
 
     async def ask(self, key: str, sentences: Sequence[Sentence], evidence: Evidence) -> tuple[dict[str, Judged], float]:
         """Verdicts by sentence, and what they cost. A sentence that the judge says nothing about has none."""
         run_id = f"eval-{key}-judge"
-        runtime = Runtime(replace(self._place, ids=FixedIds(run_id, self._place.ids)), self._store)
+        runtime = Runtime(replace(self._host, ids=FixedIds(run_id, self._host.ids)), self._store)
         if await self._store.find_run(run_id) is None:
             state = await runtime.start(
                 RunRequest(task=render_question(sentences, evidence), agent=AGENT, output_schema=_SCHEMA)

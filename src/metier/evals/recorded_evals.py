@@ -39,7 +39,7 @@ ITSELF = Variant(name="")
 class Now(Struct, frozen=True, kw_only=True):
     """What the recording is compared with."""
 
-    place: Host
+    host: Host
     """A bench of the target as it is now."""
     store: Store
     files: Mapping[str, str]
@@ -55,7 +55,7 @@ async def list_stale(recording: CaseRecording, sourced: SourcedCase, now: Now) -
     if archive.started.provider != OFFLINE and (changed := await _list_prompt(archive, now)):
         return changed
     try:
-        report = await replay_archive(archive, place=now.place, store=now.store)
+        report = await replay_archive(archive, host=now.host, store=now.store)
     except MetierError as error:
         return (f"the recording cannot be replayed: {error.message}",)
     divergence = report.outcome.divergence
@@ -83,20 +83,20 @@ async def _list_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
         pinned = await find_instructions(pins, store)
         if pinned is None:
             continue
-        entries = await _settle_here(each, store, now.place)
-        services = await build_replay_services(now.place, store, entries, with_current_files=True)
+        entries = await _settle_here(each, store, now.host)
+        services = await build_replay_services(now.host, store, entries, with_current_files=True)
         changed += _compare_layers(pinned, services.instructions)
-        changed += _compare_tools(await find_tools(pins, store), services, now.place)
+        changed += _compare_tools(await find_tools(pins, store), services, now.host)
     return tuple(dict.fromkeys(changed))
 
 
-async def _settle_here(archive: Archive, store: RecordedStore, place: Host) -> tuple[Entry, ...]:
+async def _settle_here(archive: Archive, store: RecordedStore, host: Host) -> tuple[Entry, ...]:
     """The journal with the settings of the run, but with the skills where they lie here."""
     pins = dict(archive.started.pins)
     for name in (SETTINGS, HOST):
         if name in pins:
             settings = Settings.model_validate_json(await store.get_blob(pins[name]))
-            here = place.settings.skills
+            here = host.settings.skills
             skills = settings.skills.model_copy(update={"dir": here.dir, "enabled": here.enabled})
             moved = settings.model_copy(update={"skills": skills})
             pins[name] = await store.put_blob(moved.model_dump_json().encode())
@@ -108,9 +108,9 @@ def _compare_layers(then: Instructions, now: Instructions) -> list[str]:
     return [f"prompt prefix: layer {name!r} changed" for name in names if getattr(then, name) != getattr(now, name)]
 
 
-def _compare_tools(then: tuple[ToolInfo, ...], services: Services, place: Host) -> list[str]:
+def _compare_tools(then: tuple[ToolInfo, ...], services: Services, host: Host) -> list[str]:
     """Those of toolsets and servers are known only when these are started, which a replay does not do."""
-    known = {info.name: info for info in Toolbox(list_tools(tuple(services.shelf.packages.values()), place)).infos()}
+    known = {info.name: info for info in Toolbox(list_tools(tuple(services.shelf.packages.values()), host)).infos()}
     changed: list[str] = []
     for info in then:
         if "." in info.name or "/" in info.name:
@@ -142,9 +142,9 @@ async def _open_now(target: Target) -> AsyncGenerator[Now]:
     with tempfile.TemporaryDirectory(prefix="agent-eval-") as folder:
         root = Path(folder)
         build_bench(target, None, root, variant=ITSELF)
-        place = open_bench(target, root, variant=ITSELF, case=None, runs=root / "runs")
-        async with open_runtime(place) as runtime:
-            yield Now(place=runtime.place, store=runtime.store, files=target.digest_files())
+        host = open_bench(target, root, variant=ITSELF, case=None, runs=root / "runs")
+        async with open_runtime(host) as runtime:
+            yield Now(host=runtime.host, store=runtime.store, files=target.digest_files())
 
 
 async def _replay_case(target: Target, sourced: SourcedCase, now: Now) -> RunRow:
@@ -158,7 +158,5 @@ async def _replay_case(target: Target, sourced: SourcedCase, now: Now) -> RunRow
         return row.model_copy(update={"status": "missing", "reasons": (reason,)})
     stale = await list_stale(recording, sourced, now)
     evidence = open_evidence(recording.archive, sourced)
-    graded = await evaluate(
-        row, evidence, target=target, sourced=sourced, place=now.place, judged=recording.note.judged
-    )
+    graded = await evaluate(row, evidence, target=target, sourced=sourced, host=now.host, judged=recording.note.judged)
     return graded.model_copy(update={"status": "stale", "reasons": stale}) if stale else graded

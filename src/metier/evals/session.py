@@ -142,27 +142,27 @@ class Session:
         return tuple(self.rows[slot.key] for slot in slots)
 
     def _open_runtime(self) -> AbstractAsyncContextManager[Runtime]:
-        place = self.target.place
-        logging = place.settings.logging.model_copy(update={"jsonl_dir": str(self.folder / "runs"), "shard": "off"})
-        store = type(place.settings.store)()
+        host = self.target.host
+        logging = host.settings.logging.model_copy(update={"jsonl_dir": str(self.folder / "runs"), "shard": "off"})
+        store = type(host.settings.store)()
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = place.settings.model_copy(update={"logging": logging, "store": store})
-        return open_runtime(replace(place, settings=settings, workspace=self.folder))
+        settings = host.settings.model_copy(update={"logging": logging, "store": store})
+        return open_runtime(replace(host, settings=settings, workspace=self.folder))
 
     def _open_judge(self, runtime: Runtime) -> JudgeRun | None:
         if not self.plan.judge:
             return None
-        return JudgeRun(self.target.place, runtime.store, folder=self.folder, model=self.plan.judge)
+        return JudgeRun(self.target.host, runtime.store, folder=self.folder, model=self.plan.judge)
 
     async def _count_spent(self, slots: Sequence[Slot], bench: Bench) -> None:
         """What an earlier process spent counts."""
         for slot in slots:
-            state = await Runtime(self.target.place, bench.store).read(f"eval-{slot.key}-1")
+            state = await Runtime(self.target.host, bench.store).read(f"eval-{slot.key}-1")
             self.purse.spent_usd += state.cost_usd
 
     async def _run_slot(self, slot: Slot, bench: Bench, judge: JudgeRun | None, *, remaining: list[int]) -> RunRow:
         row = begin_row(slot.sourced, variant=slot.variant.name, repetition=slot.repetition)
-        before = (await Runtime(self.target.place, bench.store).read(f"eval-{slot.key}-1")).cost_usd
+        before = (await Runtime(self.target.host, bench.store).read(f"eval-{slot.key}-1")).cost_usd
         reserved = self.purse.reserve(remaining=max(1, remaining[0]))
         remaining[0] -= 1
         if self.purse.is_used_up:
@@ -190,7 +190,7 @@ class Session:
         if judge is not None and sentences:
             judged, cost = await judge.ask(driven.slot.key, sentences, evidence)
         row = await evaluate(
-            row, evidence, target=self.target, sourced=sourced, place=driven.runtime.place, judged=judged
+            row, evidence, target=self.target, sourced=sourced, host=driven.runtime.host, judged=judged
         )
         row = row.model_copy(update={"judge_cost_usd": cost})
         code = exit_code(driven.state)
@@ -204,15 +204,15 @@ class Session:
         return row, cost
 
     async def _record(self, driven: Driven, judged: Mapping[str, Judged]) -> None:
-        moved = list_moved(driven.root, self.folder / "runs", self.target.place)
-        base = str(self.target.place.workspace.parent)
+        moved = list_moved(driven.root, self.folder / "runs", self.target.host)
+        base = str(self.target.host.workspace.parent)
         archive = await relocate_run(driven.archive, driven.runtime, moved=moved, base=base)
         sourced = driven.slot.sourced
         note = RecordingNote(case=sourced.case.digest, files=self.target.digest_files(), judged=dict(judged))
         write_recording(sourced, CaseRecording(archive, note))
 
 
-def open_session(target: Target, plan: Plan, place: Host, *, report: Callable[[RunRow], None]) -> Session:
-    folder = place.runs / FOLDER / plan.id
+def open_session(target: Target, plan: Plan, host: Host, *, report: Callable[[RunRow], None]) -> Session:
+    folder = host.runs / FOLDER / plan.id
     purse = Purse(limit_usd=plan.max_cost_usd, jobs=plan.jobs)
     return Session(target=target, plan=plan, folder=folder, purse=purse, report=report)

@@ -50,7 +50,7 @@ class SourcedCase(Struct, frozen=True, kw_only=True):
 class Target(Struct, frozen=True, kw_only=True):
     kind: TargetKind
     id: str
-    place: Host
+    host: Host
     cases: tuple[SourcedCase, ...] = ()
     triggers: tuple[Trigger, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -64,9 +64,9 @@ class Target(Struct, frozen=True, kw_only=True):
         """Raises `SkillNotTrusted` or `UsageError`: what would be copied into the folder of a case counts there."""
         if self.package is not None:
             check_trusted(self.package)
-        own = self.place.workspace / YAML_FOLDER
+        own = self.host.workspace / YAML_FOLDER
         is_of_workspace = self.package is None or any(each.folder == own for each in self.cases)
-        if is_of_workspace and not self.place.trust.is_trusted:
+        if is_of_workspace and not self.host.trust.is_trusted:
             raise UsageError(
                 "This folder came from elsewhere and you have not trusted it: nothing of it is run",
                 hint="Read what it brings, then run `agent trust`",
@@ -76,16 +76,16 @@ class Target(Struct, frozen=True, kw_only=True):
         """What the target is made of: path → file, without evals. No link leads out of its folder."""
         if self.package is not None:
             return dict(_walk(self.package.folder, self.package.folder))
-        workspace = self.place.workspace
+        workspace = self.host.workspace
         roots = [workspace / name for name in _DEFINITIONS]
-        skills = workspace / self.place.settings.skills.dir
+        skills = workspace / self.host.settings.skills.dir
         found = {path: file for root in (*roots, skills) for path, file in _walk(root, workspace)}
         shared = [name for name in PROJECT_FILES if (workspace / name).is_file()]
         return found | {name: workspace / name for name in shared if _lies_in(workspace / name, workspace)}
 
     def read(self, file: Path) -> bytes:
         """One of its files. Raises `UsageError`."""
-        return read_within(self.place.workspace if self.package is None else self.package.folder, file)
+        return read_within(self.host.workspace if self.package is None else self.package.folder, file)
 
     def digest_files(self) -> dict[str, str]:
         """Path → SHA-256."""
@@ -116,19 +116,19 @@ def _lies_in(path: Path, base: Path) -> bool:
     return is_contained(str(path), base=os.path.realpath(base))
 
 
-def find_target(place: Host, name: str) -> Target:
+def find_target(host: Host, name: str) -> Target:
     """By name, `kind:name`, or the folder of a skill. Raises `UsageError` where none or more than one is meant."""
     kind, _, rest = name.partition(":")
     if kind in ("skill", "agent", "task") and rest:
-        found = [each for each in _find(place, rest) if each.kind == kind]
+        found = [each for each in _find(host, rest) if each.kind == kind]
     else:
         path = Path(name)
         folder = path.parent if path.name == FILE_NAME else path
         if folder.is_dir() and not isinstance(get_skill_file(folder), Problem):
-            return _open_skill(place, _load_folder(place, folder.resolve()))
-        found = list(_find(place, name))
+            return _open_skill(host, _load_folder(host, folder.resolve()))
+        found = list(_find(host, name))
     if not found:
-        known = [f"{each.kind}:{each.id}" for each in list_targets(place)]
+        known = [f"{each.kind}:{each.id}" for each in list_targets(host)]
         raise UsageError(
             f"There is no skill, agent or task {name!r}",
             hint=hint_nearest(name, [each.partition(":")[2] for each in known])
@@ -139,16 +139,16 @@ def find_target(place: Host, name: str) -> Target:
         raise UsageError(f"{name!r} may mean {names}", hint="Write one of them")
     chosen = found[0]
     if chosen.package is not None:
-        return _open_skill(place, chosen.package)
-    return _open_definition(place, chosen.kind, chosen.id)
+        return _open_skill(host, chosen.package)
+    return _open_definition(host, chosen.kind, chosen.id)
 
 
-def list_targets(place: Host) -> list[Target]:
+def list_targets(host: Host) -> list[Target]:
     """Everything that has evals and is in use here: active skills, agents and tasks."""
-    skills = [_open_skill(place, package) for package in get_skills(place).packages]
-    sets = load_yaml_sets(place.workspace).sets
+    skills = [_open_skill(host, package) for package in get_skills(host).packages]
+    sets = load_yaml_sets(host.workspace).sets
     others = dict.fromkeys(_Match(each.kind, each.target) for each in sets if each.kind != "skill")
-    found = [*skills, *(_open_definition(place, each.kind, each.id) for each in others)]
+    found = [*skills, *(_open_definition(host, each.kind, each.id) for each in others)]
     return [target for target in found if target.cases or target.triggers]
 
 
@@ -158,29 +158,29 @@ class _Match(NamedTuple):
     package: SkillPackage | None = None
 
 
-def _find(place: Host, name: str) -> Iterator[_Match]:
-    package = get_all_skills(place).find(name)
+def _find(host: Host, name: str) -> Iterator[_Match]:
+    package = get_all_skills(host).find(name)
     if package is not None and is_called(package.definition, name):
         yield _Match("skill", package.definition.name, package)
-    if (agent := list_definitions(place.workspace, "agents", AGENT_FILE).get(fold_id(name))) is not None:
+    if (agent := list_definitions(host.workspace, "agents", AGENT_FILE).get(fold_id(name))) is not None:
         yield _Match("agent", agent.id)
-    if (task := list_definitions(place.workspace, "tasks", TASK_FILE).get(fold_id(name))) is not None:
+    if (task := list_definitions(host.workspace, "tasks", TASK_FILE).get(fold_id(name))) is not None:
         yield _Match("task", task.id)
 
 
-def _load_folder(place: Host, folder: Path) -> SkillPackage:
+def _load_folder(host: Host, folder: Path) -> SkillPackage:
     """What is installed stays as trusted as it is, however it is named."""
-    known = [package for package in get_all_skills(place).packages if package.folder.resolve() == folder]
+    known = [package for package in get_all_skills(host).packages if package.folder.resolve() == folder]
     if known:
         return known[0]
     reading = load_skill(folder)
     if reading.skill is None:
         raise SkillError(f"Skill in '{folder}' cannot be loaded", hint=reading.problems[0].render())
-    is_brought = not place.trust.is_trusted and folder.is_relative_to(place.workspace.resolve())
+    is_brought = not host.trust.is_trusted and folder.is_relative_to(host.workspace.resolve())
     return SkillPackage(definition=reading.skill, folder=folder, source="directory", is_withheld=is_brought)
 
 
-def _open_skill(place: Host, package: SkillPackage) -> Target:
+def _open_skill(host: Host, package: SkillPackage) -> Target:
     name = package.definition.name
     reading = read_evals(package.folder, skill_name=name)
     own = [
@@ -192,11 +192,11 @@ def _open_skill(place: Host, package: SkillPackage) -> Target:
         )
         for case in reading.cases
     ]
-    shared = _open_sets(place, "skill", name)
+    shared = _open_sets(host, "skill", name)
     return Target(
         kind="skill",
         id=name,
-        place=place,
+        host=host,
         cases=(*own, *shared.cases),
         triggers=(*reading.triggers, *shared.triggers),
         problems=(*reading.problems, *shared.problems),
@@ -210,9 +210,9 @@ class _Shared(Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
-def _open_sets(place: Host, kind: TargetKind, name: str) -> _Shared:
-    loaded = load_yaml_sets(place.workspace)
-    folder = place.workspace / YAML_FOLDER
+def _open_sets(host: Host, kind: TargetKind, name: str) -> _Shared:
+    loaded = load_yaml_sets(host.workspace)
+    folder = host.workspace / YAML_FOLDER
     sets = [each for each in loaded.sets if each.kind == kind and fold_id(each.target) == fold_id(name)]
     cases = tuple(
         SourcedCase(case=case, folder=folder, recordings=folder / "recordings" / Path(each.file).stem, file=each.file)
@@ -226,8 +226,6 @@ def _open_sets(place: Host, kind: TargetKind, name: str) -> _Shared:
     return _Shared(cases, tuple(trigger for each in sets for trigger in each.triggers), problems)
 
 
-def _open_definition(place: Host, kind: TargetKind, id_: str) -> Target:
-    shared = _open_sets(place, kind, id_)
-    return Target(
-        kind=kind, id=id_, place=place, cases=shared.cases, triggers=shared.triggers, problems=shared.problems
-    )
+def _open_definition(host: Host, kind: TargetKind, id_: str) -> Target:
+    shared = _open_sets(host, kind, id_)
+    return Target(kind=kind, id=id_, host=host, cases=shared.cases, triggers=shared.triggers, problems=shared.problems)

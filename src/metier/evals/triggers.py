@@ -51,11 +51,11 @@ class Suggestion(Struct, frozen=True, kw_only=True):
 def list_rivals(target: Target) -> tuple[RoutableSkill, ...]:
     """The skills that a request could go to: the target, those that are active here, and the bundled ones."""
     assert target.package is not None, "only skills are triggered"
-    place = target.place
-    bundled = [package for package in get_all_skills(place).packages if package.source == "bundled"]
+    host = target.host
+    bundled = [package for package in get_all_skills(host).packages if package.source == "bundled"]
     packages = {
         canonical_name(package.definition.name): package
-        for package in (*bundled, *get_skills(place).packages, target.package)
+        for package in (*bundled, *get_skills(host).packages, target.package)
     }
     return tuple(build_routable(each.definition, body=each.definition.body) for each in packages.values())
 

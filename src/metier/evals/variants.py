@@ -43,11 +43,11 @@ def _read(target: Target, against: str) -> tuple[str, str]:
 
 
 def _is_agent(target: Target, name: str) -> bool:
-    return fold_id(name) in list_definitions(target.place.workspace, "agents", AGENT_FILE)
+    return fold_id(name) in list_definitions(target.host.workspace, "agents", AGENT_FILE)
 
 
 def _check_out(target: Target, ref: str, *, folder: Path) -> Variant:
-    source = target.package.folder if target.package is not None else target.place.workspace
+    source = target.package.folder if target.package is not None else target.host.workspace
     commit = get_commit(source, ref)
     if not commit:
         raise UsageError(

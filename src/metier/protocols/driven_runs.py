@@ -116,7 +116,7 @@ class DrivenRuns:
         self._check_room()
         drive = self._build_drive()
         watch = self._build_watch(drive, sinks=sinks, observe=observe, ask=ask)
-        queue = self.runtime.place.settings.worker.queue
+        queue = self.runtime.host.settings.worker.queue
         self._pending += 1
         try:
             self._group.start_soon(drive.drive, lambda: self.runtime.start(request, watch, queue=queue))
@@ -152,7 +152,7 @@ class DrivenRuns:
         row = await self.runtime.find(run_id)
         if not row.driver and await self._can_go_on(row.run_id) and self._count() < MAX_DRIVEN:
             # No user asked for it: a run that kills its drivers is left alone after a few tries, as by workers.
-            options = self.runtime.place.settings.worker
+            options = self.runtime.host.settings.worker
             shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
             await self.go_on(run_id, shift=shift)
 
@@ -177,7 +177,7 @@ class DrivenRuns:
         return bool(await self.runtime.approvals.list_decisions(waiting.run_id, asking))
 
     def _build_drive(self, run_id: str = "") -> Drive:
-        grace = self.runtime.place.settings.runtime.signal_grace_seconds
+        grace = self.runtime.host.settings.runtime.signal_grace_seconds
         return Drive(Stopper(grace, waits_for_model=False), run_id=run_id)
 
     def _build_watch(

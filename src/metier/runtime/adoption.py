@@ -26,9 +26,9 @@ from metier.runtime.workspace.tasks import apply_step, get_task
 from metier.store.base import Store
 
 
-async def adopt_run(place: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
+async def adopt_run(host: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """The run with what holds here. Raises `UsageError` where its agent or task is not there."""
-    return await build_foreign_run(resolve_agent(place, started.agent), store, folder=folder, started=started)
+    return await build_foreign_run(resolve_agent(host, started.agent), store, folder=folder, started=started)
 
 
 async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
@@ -45,9 +45,9 @@ async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, 
         agent=agent,
         said=await find_said(started, store),
         is_dry=started.mode == "dry_run",
-        host=agent.place,
+        host=agent.host,
         order=order,
-        task=get_task(agent.place, task_id) if task_id else None,
+        task=get_task(agent.host, task_id) if task_id else None,
         inherited=await keep_origin(started, store),
         is_foreign=True,
     )
@@ -63,8 +63,8 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
         model=agent.model.name if provider != OFFLINE else OFFLINE,
         profile=agent.profile,
         sandbox=services.sandbox,
-        workspace=str(agent.place.workspace),
-        limits=narrow_limits(build_limits(agent.place.settings.runtime), started.limits),
+        workspace=str(agent.host.workspace),
+        limits=narrow_limits(build_limits(agent.host.settings.runtime), started.limits),
         pins=pins,
         hooks=choose_hooks(run),
         nonce=secrets.token_hex(8),

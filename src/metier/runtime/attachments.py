@@ -70,7 +70,7 @@ class TaskWords(Struct, frozen=True, kw_only=True):
     left open, since the user named the file."""
 
 
-def attach_files(place: Host, words: TaskWords, *, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> Attached:
+def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> Attached:
     """Read what is named and what the text mentions. Raises `UsageError` for a file that cannot be used.
 
     Reads files and unpacks pictures: call it in a thread where an event loop runs.
@@ -80,7 +80,7 @@ def attach_files(place: Host, words: TaskWords, *, images: Sequence[Path] = (), 
     missing: list[str] = []
     for path in files:
         _sort(_read(path), str(path), texts=texts, media=media)
-    reader = _MentionReader(place, words)
+    reader = _MentionReader(host, words)
     for name in list_mentions(words.text):
         data = reader.read(name)
         if data is None:
@@ -147,14 +147,14 @@ def _read(path: Path) -> bytes:
 class _MentionReader:
     """Opens the files of the workspace that a task mentions, as far as the agent may read them."""
 
-    def __init__(self, place: Host, words: TaskWords) -> None:
-        self._place = place
+    def __init__(self, host: Host, words: TaskWords) -> None:
+        self._host = host
         self._words = words
         self._policy: RulePolicy | None = None
 
     def read(self, name: str) -> bytes | None:
         """None where the workspace has no such file. Raises `UsageError` for one that is kept from the model."""
-        workspace = self._place.workspace
+        workspace = self._host.workspace
         file = workspace / name
         real = os.path.relpath(file.resolve(), workspace.resolve())
         if SECRETS_REASON in (protected_name(file.name), protected(name), protected(real)) and file.exists():
@@ -176,7 +176,7 @@ class _MentionReader:
     def _open_policy(self) -> RulePolicy:
         """Built for the first file that a text mentions: most mention none."""
         if self._policy is None:
-            self._policy = build_present_policy(self._place, self._words.agent)
+            self._policy = build_present_policy(self._host, self._words.agent)
         return self._policy
 
 
@@ -210,11 +210,11 @@ def _prepare(data: bytes, name: str) -> Media:
         raise UsageError(error.message) from error
 
 
-def can_see(place: Host) -> bool:
+def can_see(host: Host) -> bool:
     """The model of the place takes pictures and documents, as far as its facts say."""
-    provider = place.provider.name if place.provider is not None else place.settings.model.provider
+    provider = host.provider.name if host.provider is not None else host.settings.model.provider
     if provider == OFFLINE:
         return False
-    named = place.settings.model.facts_file
-    facts = load_facts(place.workspace / named if named else None)
-    return facts.find(provider, place.settings.model.name).takes_images
+    named = host.settings.model.facts_file
+    facts = load_facts(host.workspace / named if named else None)
+    return facts.find(provider, host.settings.model.name).takes_images

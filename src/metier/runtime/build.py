@@ -31,7 +31,7 @@ from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.providers.registry import choose_provider, get_base_url, holds_to_schema
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.delegation.authority import bind, choose_partners, get_tool_bounds
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
@@ -77,72 +77,72 @@ from metier.tools.web.url import WebAccess
 
 @asynccontextmanager
 async def build_services(
-    place: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
+    host: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
     """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it."""
-    settings, agent, facts = place.settings, run.agent, load_facts(find_facts_file(place))
+    settings, agent, facts = host.settings, run.agent, load_facts(find_facts_file(host))
     packages, changed = await use_pinned(agent.packages, run.pins, store)
-    policy = await use_pinned_policy(read_policy_file(place.workspace), run.pins, store)
-    access, confinement, cleaner = _open_access(place), await _confine(place, run), build_place_cleaner(place)
+    policy = await use_pinned_policy(read_policy_file(host.workspace), run.pins, store)
+    access, confinement, cleaner = _open_access(host), await _confine(host, run), build_host_cleaner(host)
     async with AsyncExitStack() as opened:
-        toolsets = await opened.enter_async_context(_open_toolsets(packages, place, run=run, confinement=confinement))
-        servers = await opened.enter_async_context(open_servers(place, store, run=run, confinement=confinement))
-        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *list_blocked(place, packages)))
-        models = open_models(place, facts, shelf, run=run)
+        toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
+        servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
+        shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *list_blocked(host, packages)))
+        models = open_models(host, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        own = _list_own(packages, place, run=run, confinement=confinement, host=policy.text)
+        own = _list_own(packages, host, run=run, confinement=confinement, policy_file=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known, tools = _check_names(run, access, list_names(offered)), await _choose_tools(run, offered, store)
-        rules = await _build_rules(run, packages, tools, host=policy.text, known=known, store=store)
+        rules = await _build_rules(run, packages, tools, policy_file=policy.text, known=known, store=store)
         told = await _get_instructions(run, tools, store=store, deny=(deny := partial(get_read_denial, rules)))
         yield Services(
             store=store,
             provider=models.provider,
             counter=TokenCounter(models.provider.name),
             fallbacks=models.fallbacks,
-            abilities=_remember_abilities(place),
-            holds_to_schema=holds_to_schema(choose_provider(settings.model), place.environ),
+            abilities=_remember_abilities(host),
+            holds_to_schema=holds_to_schema(choose_provider(settings.model), host.environ),
             facts=facts,
             policy=rules,
-            find_new_denial=NewDenials(place.workspace, policy.text, tools=tools, root=place.root).find,
+            find_new_denial=NewDenials(host.workspace, policy.text, tools=tools, root=host.root).find,
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
             instructions=told.instructions,
-            model=get_model_options(place, models.provider),
+            model=get_model_options(host, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
             sandbox=confinement.level,
             protected=build_protected_state(confinement),
-            clock=place.clock,
-            ids=place.ids,
-            workspace=place.root,
+            clock=host.clock,
+            ids=host.ids,
+            workspace=host.root,
             run_folder=run.folder,
-            worktrees=PlaceWorktrees(place),
+            worktrees=PlaceWorktrees(host),
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=(*changed, *policy.changed, *list_changed_files(run, deny)),
             partners=told.partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
-            snapshots=_open_snapshots(place, run),
-            hooks=_open_hooks(place, run, confinement),
-            nearby=NearbyFiles(workspace=place.root, clean=cleaner.text, is_own=place.trust.is_trusted, deny=deny),
+            snapshots=_open_snapshots(host, run),
+            hooks=_open_hooks(host, run, confinement),
+            nearby=NearbyFiles(workspace=host.root, clean=cleaner.text, is_own=host.trust.is_trusted, deny=deny),
             notices=(*servers.notices, *list_notices(packages, tools), *told.notices),
             not_listed=servers.not_listed,
-            owner=place.owner,
+            owner=host.owner,
             observe=observe,
-            buffers=place.buffers,
-            seams=place.seams,
+            buffers=host.buffers,
+            seams=host.seams,
         )
 
 
 def _open_shelf(packages: Sequence[SkillPackage], run: PreparedRun, problems: Sequence[Problem]) -> SkillIndex:
     """Open the skill index; its load time includes reading the skills."""
-    agent, clock = run.agent, run.agent.place.clock
+    agent, clock = run.agent, run.agent.host.clock
     started = clock.monotonic()
-    shelf = open_shelf(packages, agent.place, web=agent.web, problems=problems, is_asking=not run.is_plan_only)
+    shelf = open_shelf(packages, agent.host, web=agent.web, problems=problems, is_asking=not run.is_plan_only)
     return replace(shelf, load_ms=round(agent.load_ms + measure_ms(clock, started), 3))
 
 
@@ -161,14 +161,14 @@ def _list_callable(
     # What calls skills is a fifth of the modules of a run, and most runs have no such skill.
     from metier.runtime.delegation.skill_calls import find_advisor, list_callable
 
-    place = run.agent.place
-    advisor = find_advisor(place, provider, facts)
-    return list_callable(packages, place, store, run=run, advisor=advisor, confinement=confinement)
+    host = run.agent.host
+    advisor = find_advisor(host, provider, facts)
+    return list_callable(packages, host, store, run=run, advisor=advisor, confinement=confinement)
 
 
 def list_changed_files(run: PreparedRun, deny: Deny) -> tuple[str, ...]:
     """Pins of the agent, the task and the project instructions whose files are no longer what the run began with."""
-    return (*run.agent.changed, *list_changed_task(run), *list_changed_project(run.agent.place, run.pins, deny=deny))
+    return (*run.agent.changed, *list_changed_task(run), *list_changed_project(run.agent.host, run.pins, deny=deny))
 
 
 class _Told(NamedTuple):
@@ -182,29 +182,29 @@ async def _get_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, d
     partners = await choose_partners(run, store)
     if (pinned := await find_instructions(run.pins, store)) is not None:
         return _Told(pinned, partners)
-    project = () if run.is_planned else load_project(run.agent.place, deny=deny)
+    project = () if run.is_planned else load_project(run.agent.host, deny=deny)
     instructions = compose_instructions(run, tools, partners, project=project)
     return _Told(instructions, partners, (describe_files(project),) if project else ())
 
 
-def _open_snapshots(place: Host, run: PreparedRun) -> WorkspaceSnapshots | None:
-    return None if run.is_plan_only else open_snapshots(place, run.folder)
+def _open_snapshots(host: Host, run: PreparedRun) -> WorkspaceSnapshots | None:
+    return None if run.is_plan_only else open_snapshots(host, run.folder)
 
 
-def _open_hooks(place: Host, run: PreparedRun, confinement: Confinement) -> HookRunner | None:
+def _open_hooks(host: Host, run: PreparedRun, confinement: Confinement) -> HookRunner | None:
     if run.is_plan_only:
         return None
-    return HookRunner(workspace=place.workspace, environ=place.environ, confinement=confinement)
+    return HookRunner(workspace=host.workspace, environ=host.environ, confinement=confinement)
 
 
-def open_snapshots(place: Host, folder: Path) -> WorkspaceSnapshots:
+def open_snapshots(host: Host, folder: Path) -> WorkspaceSnapshots:
     """Kept in the folder of the run: they are gone with it."""
-    return WorkspaceSnapshots(place.root, folder / "snapshots", excluded=_inside(place.runs, place.workspace))
+    return WorkspaceSnapshots(host.root, folder / "snapshots", excluded=_inside(host.runs, host.workspace))
 
 
-def _open_access(place: Host) -> AccessFile:
+def _open_access(host: Host) -> AccessFile:
     """Raises `ConfigError` where it cannot be read."""
-    access = AccessFile(place.workspace)
+    access = AccessFile(host.workspace)
     access.read()
     return access
 
@@ -226,7 +226,7 @@ def compose_instructions(
 ) -> Instructions:
     """What a run that begins now is told, whatever its task."""
     agent = run.agent
-    provider = agent.place.provider.name if agent.place.provider is not None else agent.place.settings.model.provider
+    provider = agent.host.provider.name if agent.host.provider is not None else agent.host.settings.model.provider
     subjects = Subjects(
         tools=tools.names(), has_skills=bool(agent.packages), has_partners=bool(partners.agents or partners.tasks)
     )
@@ -244,57 +244,57 @@ async def _build_rules(
     packages: Sequence[SkillPackage],
     tools: Toolbox,
     *,
-    host: bytes,
+    policy_file: bytes,
     known: frozenset[str],
     store: Store,
 ) -> Policy:
-    agent, place = run.agent, run.agent.place
+    agent, host = run.agent, run.agent.host
     speakers = replace(
-        _get_speakers(run, host),
+        _get_speakers(run, policy_file),
         known=None if run.pins else known,
-        withheld=await list_trusted(run.pins, store) if run.pins else get_withheld(place, host),
-        outside=await get_outside(run.pins, store) if run.pins else list_outside_scripts(packages, place.workspace),
+        withheld=await list_trusted(run.pins, store) if run.pins else get_withheld(host, policy_file),
+        outside=await get_outside(run.pins, store) if run.pins else list_outside_scripts(packages, host.workspace),
     )
     rules = build_policy(
         packages,
         tools,
-        workspace=place.root,
+        workspace=host.root,
         profile=agent.profile,
         speakers=speakers,
         is_partial=run.is_plan_only,
     )
-    return narrow(place, await bind(rules, run, store, tools=tools))
+    return narrow(host, await bind(rules, run, store, tools=tools))
 
 
-def _get_speakers(run: PreparedRun, host: bytes) -> Speakers:
+def _get_speakers(run: PreparedRun, policy_file: bytes) -> Speakers:
     step = run.steps[-1] if run.steps else None
-    return Speakers(host=host, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
+    return Speakers(host=policy_file, agent=run.agent.definition, task=run.task if run.steps else None, step=step)
 
 
 def _list_own(
-    packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement, host: bytes
+    packages: Sequence[SkillPackage], host: Host, *, run: PreparedRun, confinement: Confinement, policy_file: bytes
 ) -> tuple[Tool, ...]:
-    masked = _list_masked(run, host, confinement)
-    return list_tools(packages, place, confinement=confinement, web=run.agent.web, masked=masked)
+    masked = _list_masked(run, policy_file, confinement)
+    return list_tools(packages, host, confinement=confinement, web=run.agent.web, masked=masked)
 
 
-def _list_masked(run: PreparedRun, host: bytes, confinement: Confinement) -> tuple[Path, ...]:
+def _list_masked(run: PreparedRun, policy_file: bytes, confinement: Confinement) -> tuple[Path, ...]:
     """Files of the programs that the rules deny, where the sandbox can keep them from being run."""
     if confinement.level == "none":
         return ()
-    place = run.agent.place
-    denied = list_denied(place.root, _get_speakers(run, host))
-    return list_masked(denied, place.environ.get("PATH", "")) if denied else ()
+    host = run.agent.host
+    denied = list_denied(host.root, _get_speakers(run, policy_file))
+    return list_masked(denied, host.environ.get("PATH", "")) if denied else ()
 
 
-async def _confine(place: Host, run: PreparedRun) -> Confinement:
+async def _confine(host: Host, run: PreparedRun) -> Confinement:
     if run.is_plan_only:
-        return limit_only(place.settings.sandbox)
-    check_worktree(place)
+        return limit_only(host.settings.sandbox)
+    check_worktree(host)
     settle_abandoned()
-    if place.sweeps.take():
+    if host.sweeps.take():
         await run_sync(clear_scratch)
-    confinement = await open_confinement(place)
+    confinement = await open_confinement(host)
     if confinement.level == "none":
         return confinement
     artifacts = run.folder / ARTIFACTS
@@ -303,15 +303,15 @@ async def _confine(place: Host, run: PreparedRun) -> Confinement:
         confinement,
         writable=(*confinement.writable, artifacts.resolve()),
         quarantine=run.folder / QUARANTINE,
-        servers=(*await run_sync(list_server_files, place), *await run_sync(list_notify_files, place)),
+        servers=(*await run_sync(list_server_files, host), *await run_sync(list_notify_files, host)),
     )
 
 
 @asynccontextmanager
 async def _open_toolsets(
-    packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement
+    packages: Sequence[SkillPackage], host: Host, *, run: PreparedRun, confinement: Confinement
 ) -> AsyncGenerator[ToolsetReading]:
-    toolsets = await _load_toolsets(packages, place, run=run, confinement=confinement)
+    toolsets = await _load_toolsets(packages, host, run=run, confinement=confinement)
     try:
         yield toolsets
     finally:
@@ -319,16 +319,16 @@ async def _open_toolsets(
 
 
 async def _load_toolsets(
-    packages: Sequence[SkillPackage], place: Host, *, run: PreparedRun, confinement: Confinement
+    packages: Sequence[SkillPackage], host: Host, *, run: PreparedRun, confinement: Confinement
 ) -> ToolsetReading:
     """Raises `MetierError` where a toolset changed what is protected while it was loaded."""
     if run.is_plan_only or not any(package.definition.toolsets for package in packages):
         return ToolsetReading()
     protected = build_protected_state(confinement)
     if protected is None:
-        return await load_toolsets(packages, place.environ, confinement=confinement)
+        return await load_toolsets(packages, host.environ, confinement=confinement)
     before = await run_sync(protected.look)
-    reading = await load_toolsets(packages, place.environ, confinement=confinement)
+    reading = await load_toolsets(packages, host.environ, confinement=confinement)
     if changes := await run_sync(protected.roll_back, before):
         await reading.aclose()
         raise MetierError(changes)
@@ -337,7 +337,7 @@ async def _load_toolsets(
 
 def list_tools(
     packages: Sequence[SkillPackage],
-    place: Host,
+    host: Host,
     *,
     confinement: Confinement | None = None,
     web: WebAccess | None = None,
@@ -348,35 +348,35 @@ def list_tools(
     `confinement` encloses what they start; without one they are good for looking at. Commands cannot run what is
     `masked`; scripts of skills can, which the rules for commands do not speak of.
     """
-    enclosed = confinement or limit_only(place.settings.sandbox)
-    replaced = {tool.info.name for tool in place.tools}
+    enclosed = confinement or limit_only(host.settings.sandbox)
+    replaced = {tool.info.name for tool in host.tools}
     shell = replace(enclosed, masked=masked)
-    built_in = (tool for tool in _builtin_tools(place, shell, web) if tool.info.name not in replaced)
-    return (*built_in, *_script_tools(packages, place, enclosed), *place.tools)
+    built_in = (tool for tool in _builtin_tools(host, shell, web) if tool.info.name not in replaced)
+    return (*built_in, *_script_tools(packages, host, enclosed), *host.tools)
 
 
-def list_all_tools(packages: Sequence[SkillPackage], place: Host, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
+def list_all_tools(packages: Sequence[SkillPackage], host: Host, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
     """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
-    return (*list_tools(packages, place, web=web), *list_known_tools(place))
+    return (*list_tools(packages, host, web=web), *list_known_tools(host))
 
 
-def _builtin_tools(place: Host, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
+def _builtin_tools(host: Host, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
     """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
 
     The runs are closed in every profile: no agent writes its own record.
     """
-    settings = place.settings
-    runs = _inside(place.runs, place.workspace)
-    skills = _inside(place.workspace / settings.skills.dir, place.workspace)
+    settings = host.settings
+    runs = _inside(host.runs, host.workspace)
+    skills = _inside(host.workspace / settings.skills.dir, host.workspace)
     # The environment that Metier is installed in: a file there runs with the next `agent` command.
-    installed = _inside(Path(sys.prefix), place.workspace)
+    installed = _inside(Path(sys.prefix), host.workspace)
     protect = settings.runtime.profile != "permissive"
-    scope = Scope((place.root,), protect=protect, own_folders=(*runs, *skills, *installed), records=runs)
+    scope = Scope((host.root,), protect=protect, own_folders=(*runs, *skills, *installed), records=runs)
     shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
-    surroundings = Surroundings(scope=scope, environ=place.environ, confinement=confinement)
+    surroundings = Surroundings(scope=scope, environ=host.environ, confinement=confinement)
     return (
-        *build_builtin_tools(scope, environ=place.environ, skip=runs, web=web),
-        *build_search_tools(settings.web_search, environ=place.environ, web=web),
+        *build_builtin_tools(scope, environ=host.environ, skip=runs, web=web),
+        *build_search_tools(settings.web_search, environ=host.environ, web=web),
         *build_shell_tools(surroundings, shell=shell, options=settings.shell),
     )
 
@@ -387,53 +387,53 @@ def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
     return (path[len(base) :],) if path.startswith(base) else ()
 
 
-def _script_tools(packages: Sequence[SkillPackage], place: Host, confinement: Confinement) -> tuple[Tool, ...]:
+def _script_tools(packages: Sequence[SkillPackage], host: Host, confinement: Confinement) -> tuple[Tool, ...]:
     if not packages:
         return ()
     limits = ScriptLimits(
-        timeout_seconds=place.settings.skills.script_timeout_seconds,
-        max_output_bytes=place.settings.skills.max_script_output_bytes,
+        timeout_seconds=host.settings.skills.script_timeout_seconds,
+        max_output_bytes=host.settings.skills.max_script_output_bytes,
     )
     runner = ScriptRunner(
-        environments=default_environments(place.environ, workspace=place.workspace),
-        environ=place.environ,
+        environments=default_environments(host.environ, workspace=host.workspace),
+        environ=host.environ,
         confinement=confinement,
     )
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 
 
-def _remember_abilities(place: Host) -> Abilities:
+def _remember_abilities(host: Host) -> Abilities:
     """By who is reached and where; a provider of the host's own is nothing to remember."""
-    if place.provider is not None:
+    if host.provider is not None:
         return KnownLacks()
-    choice = choose_provider(place.settings.model)
-    return RememberedLacks(place.cache, choice.name, get_base_url(choice, place.environ))
+    choice = choose_provider(host.settings.model)
+    return RememberedLacks(host.cache, choice.name, get_base_url(choice, host.environ))
 
 
-def get_model_options(place: Host, provider: Provider) -> ModelOptions:
+def get_model_options(host: Host, provider: Provider) -> ModelOptions:
     """The backbone calls tools; it cannot be asked for JSON instead."""
-    options = place.settings.model
+    options = host.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
 
 
-def check_budget(place: Host) -> None:
+def check_budget(host: Host) -> None:
     """A limit on the cost of a model without a known price would limit nothing. Raises `UsageError`."""
-    model = place.settings.model
-    if place.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or place.provider is not None:
+    model = host.settings.model
+    if host.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or host.provider is not None:
         return
-    if load_facts(find_facts_file(place)).find(model.provider, model.name).prices is None:
+    if load_facts(find_facts_file(host)).find(model.provider, model.name).prices is None:
         raise UsageError(
             f"The price of model {model.name!r} is not known, so its cost cannot be limited",
             hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",
         )
 
 
-def find_facts_file(place: Host) -> Path | None:
+def find_facts_file(host: Host) -> Path | None:
     """The user's own prices and windows of models; None where the settings name none."""
-    named = place.settings.model.facts_file
-    return place.workspace / named if named else None
+    named = host.settings.model.facts_file
+    return host.workspace / named if named else None
 
 
-def narrow(place: Host, policy: Policy) -> Policy:
+def narrow(host: Host, policy: Policy) -> Policy:
     """The policy, less what the creator of the host does not want to happen."""
-    return place.narrow(policy) if place.narrow is not None else policy
+    return host.narrow(policy) if host.narrow is not None else policy

@@ -47,33 +47,33 @@ from metier.telemetry.sinks import Sink
 _PREVIEW = "preview"
 
 
-async def use_settings(place: Host, request: RunRequest, store: Store) -> Host:
+async def use_settings(host: Host, request: RunRequest, store: Store) -> Host:
     """Return the host with the settings that the request names."""
     if not request.settings_digest:
-        return place
-    return await use_pinned_settings(place, {SETTINGS: request.settings_digest}, store)
+        return host
+    return await use_pinned_settings(host, {SETTINGS: request.settings_digest}, store)
 
 
 def request_task(
-    place: Host, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
+    host: Host, task_id: str, given: Mapping[str, JsonValue], *, agent: str = "", model: str = ""
 ) -> RunRequest:
     """Build the request for a task, every step by `model` if one is named.
 
     Raises `UsageError` for a model that the agent of a step may not use and for inputs that are missing or wrong, with
     all of them, and `ConfigError` with every problem of a task whose steps cannot all be run.
     """
-    task = get_task(place, task_id)
-    if has_errors(problems := check_task(place, task.id, agent=agent)):
+    task = get_task(host, task_id)
+    if has_errors(problems := check_task(host, task.id, agent=agent)):
         raise ConfigError(f"Task {task.id!r} cannot be used", hint="Correct the lines above", problems=problems)
-    if default := agent or ("" if task.agent else place.settings.runtime.agent or ""):
-        get_agent_file(place.workspace, default)
+    if default := agent or ("" if task.agent else host.settings.runtime.agent or ""):
+        get_agent_file(host.workspace, default)
     inputs, wrong = fill_inputs(read_inputs(task), dict(given))
     if wrong:
         known = ", ".join(item.name for item in task.inputs) or "none"
         raise UsageError(f"Task {task.id!r} cannot be run: {'; '.join(wrong)}", hint=f"Its inputs: {known}")
-    runtime = place.settings.runtime
+    runtime = host.settings.runtime
     for name in dict.fromkeys(step.agent or task.agent or agent or runtime.agent or "" for step in task.steps):
-        check_model(place, name, model=model)
+        check_model(host, name, model=model)
     order = ChildRequest(
         task=task.name,
         agent=task.agent or agent or runtime.agent or "",
@@ -125,30 +125,30 @@ async def prepare_run(
     return replace(run, agent=apply_step(agent, run.steps)) if run.steps else run
 
 
-async def restore_run(place: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
+async def restore_run(host: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
     """A run that has started, with what it is pinned to."""
-    place = replace(place, worktree=started.worktree)
-    pinned = await use_pinned_settings(place, started.pins, store)
+    host = replace(host, worktree=started.worktree)
+    pinned = await use_pinned_settings(host, started.pins, store)
     order = started.order
     run = PreparedRun(
         folder=folder,
         agent=await use_pinned_agent(pinned, started, store),
         is_dry=started.mode == "dry_run",
         pins=started.pins,
-        host=await use_pinned_host(place, started.pins, store),
+        host=await use_pinned_host(host, started.pins, store),
         order=order,
-        task=await _find_task(place, order, pins=started.pins, store=store) if order is not None else None,
+        task=await _find_task(host, order, pins=started.pins, store=store) if order is not None else None,
     )
     return replace(run, agent=apply_step(run.agent, run.steps)) if run.steps else run
 
 
 async def _find_task(
-    place: Host, order: ChildRequest, *, pins: Mapping[str, str], store: Store
+    host: Host, order: ChildRequest, *, pins: Mapping[str, str], store: Store
 ) -> TaskDefinition | None:
     task_id = order.task_id or order.step_of
     if not task_id:
         return None
-    return await find_pinned_task(place.workspace, task_id, pins=pins, store=store) or get_task(place, task_id)
+    return await find_pinned_task(host.workspace, task_id, pins=pins, store=store) or get_task(host, task_id)
 
 
 class GoOn(Protocol):
@@ -285,9 +285,9 @@ def lend(sinks: Sequence[Sink]) -> list[Sink]:
 
 
 # Inputs without a value or a default stay as written; results of earlier steps are not known yet.
-def request_step(place: Host, task_id: str, *, file: str = "", agent: str = "") -> RunRequest:
+def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -> RunRequest:
     """`TASK.md` where no file is named. Raises `UsageError` for a task or step that is not there, `ConfigError`."""
-    task = get_task(place, task_id)
+    task = get_task(host, task_id)
     names = [step.file.name for step in task.steps]
     wanted = file or names[0]
     number = next((i for i, name in enumerate(names) if wanted in (name, name.removesuffix(".md"))), None)
@@ -297,7 +297,7 @@ def request_step(place: Host, task_id: str, *, file: str = "", agent: str = "") 
     inputs = {
         item.name: f"{{{{inputs.{item.name}}}}}" if item.default is None else item.default for item in read_inputs(task)
     }
-    limits = build_limits(place.settings.runtime)
+    limits = build_limits(host.settings.runtime)
     above = RunState(_PREVIEW)
     started = RunStarted(
         task=task.name,
@@ -306,12 +306,12 @@ def request_step(place: Host, task_id: str, *, file: str = "", agent: str = "") 
         model="",
         context_id=_PREVIEW,
         trace_id=_PREVIEW,
-        workspace=str(place.workspace),
+        workspace=str(host.workspace),
         limits=limits,
         order=ChildRequest(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
     )
     apply(above, started)
-    default = agent or place.settings.runtime.agent or ""
+    default = agent or host.settings.runtime.agent or ""
     planned = (
         PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or default)
         for step in task.steps

@@ -22,9 +22,9 @@ SHARED_FILE = ".mcp.json"
 """Names servers for every program that reads the convention; at the top of the workspace."""
 
 
-def load_place_config(place: Host) -> McpConfig:
+def load_host_config(host: Host) -> McpConfig:
     """The external tool servers of a place, those of our own file first. Raises `ConfigError`."""
-    return load_servers(place.workspace, place.settings.mcp.file)
+    return load_servers(host.workspace, host.settings.mcp.file)
 
 
 def load_servers(workspace: Path, file: str) -> McpConfig:
@@ -38,29 +38,29 @@ def load_servers(workspace: Path, file: str) -> McpConfig:
     return add_servers(own, shared)
 
 
-def list_place_secrets(place: Host) -> tuple[str, ...]:
+def list_host_secrets(host: Host) -> tuple[str, ...]:
     """Raises `ConfigError` where the servers cannot be read."""
-    servers = load_place_config(place).servers
-    agents = read_agents(place.settings.model.providers.a2a.agents).values()
-    tokens = [token for agent in agents if (token := place.environ.get(agent.token_env, ""))]
-    settings = place.settings
+    servers = load_host_config(host).servers
+    agents = read_agents(host.settings.model.providers.a2a.agents).values()
+    tokens = [token for agent in agents if (token := host.environ.get(agent.token_env, ""))]
+    settings = host.settings
     named = (
         settings.notify.webhook_secret_env,
         settings.web_search.api_key_env,
         settings.routing.embeddings.api_key_env,
     )
-    tokens += [value for name in named if (value := place.environ.get(name, ""))]
-    return (*list_secret_values(place.environ), *list_server_secrets(servers, place.environ), *tokens)
+    tokens += [value for name in named if (value := host.environ.get(name, ""))]
+    return (*list_secret_values(host.environ), *list_server_secrets(servers, host.environ), *tokens)
 
 
-def build_place_redactor(place: Host) -> Redactor:
+def build_host_redactor(host: Host) -> Redactor:
     """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
-    options = place.settings.logging
-    return _build_redactor(list_place_secrets(place), tuple(options.redact_names), options.redact_secrets)
+    options = host.settings.logging
+    return _build_redactor(list_host_secrets(host), tuple(options.redact_names), options.redact_secrets)
 
 
-def build_place_cleaner(place: Host) -> Cleaner:
-    return build_cleaner(place.settings.logging, build_place_redactor(place))
+def build_host_cleaner(host: Host) -> Cleaner:
+    return build_cleaner(host.settings.logging, build_host_redactor(host))
 
 
 @lru_cache(maxsize=MAX_CLEANERS)

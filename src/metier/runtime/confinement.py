@@ -17,21 +17,21 @@ from metier.tools.process.sandbox.protected_paths import ProtectedState
 _MEGABYTE = 1_048_576
 
 
-async def open_confinement(place: Host) -> Confinement:
+async def open_confinement(host: Host) -> Confinement:
     """Raises `SandboxUnavailable` where a sandbox is required and cannot be had, `ConfigError` for an import path."""
-    if not wants_sandbox(place):
-        if requires_sandbox(place):
+    if not wants_sandbox(host):
+        if requires_sandbox(host):
             raise SandboxUnavailable(
                 "Profile 'strict' needs a sandbox, and sandbox.use is 'off'", hint="Set sandbox.use to 'auto'"
             )
-        return limit_only(place.settings.sandbox)
-    rung = await anyio.to_thread.run_sync(get_place_rung, place)
+        return limit_only(host.settings.sandbox)
+    rung = await anyio.to_thread.run_sync(get_host_level, host)
     if not rung.works:
-        if requires_sandbox(place):
-            raise SandboxUnavailable(f"{_name_demand(place)} needs a sandbox: {rung.told}", hint=_say(rung.hint))
-        return limit_only(place.settings.sandbox)
+        if requires_sandbox(host):
+            raise SandboxUnavailable(f"{_name_demand(host)} needs a sandbox: {rung.told}", hint=_say(rung.hint))
+        return limit_only(host.settings.sandbox)
     _check_import_paths()
-    return build_confinement(place, rung)
+    return build_confinement(host, rung)
 
 
 def _check_import_paths() -> None:
@@ -44,47 +44,47 @@ def _check_import_paths() -> None:
         )
 
 
-def wants_sandbox(place: Host) -> bool:
-    use = place.settings.sandbox.use
-    return use == "required" or (use == "auto" and place.settings.runtime.profile != "permissive")
+def wants_sandbox(host: Host) -> bool:
+    use = host.settings.sandbox.use
+    return use == "required" or (use == "auto" and host.settings.runtime.profile != "permissive")
 
 
-def requires_sandbox(place: Host) -> bool:
-    return place.settings.runtime.profile == "strict" or place.settings.sandbox.use == "required"
+def requires_sandbox(host: Host) -> bool:
+    return host.settings.runtime.profile == "strict" or host.settings.sandbox.use == "required"
 
 
-def get_place_rung(place: Host) -> Rung:
+def get_host_level(host: Host) -> Rung:
     """The best that works here; none in a workspace that a sandbox would have to show and to hide at once.
 
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
     required and not where it is only welcome.
     """
-    workspace = place.root.resolve()
-    if place.home.resolve().is_relative_to(workspace):
+    workspace = host.root.resolve()
+    if host.home.resolve().is_relative_to(workspace):
         told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
         return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
-    rung = get_rung(_get_bubblewrap(place))
-    if rung.level == "kernel" and not requires_sandbox(place):
+    rung = get_rung(_get_bubblewrap(host))
+    if rung.level == "kernel" and not requires_sandbox(host):
         told = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
         hint = "install the system package bubblewrap, or set sandbox.use to 'required' to have it all the same"
         return Rung(level="none", works=False, told=told, hint=hint)
     return rung
 
 
-def build_confinement(place: Host, rung: Rung) -> Confinement:
-    workspace = place.root.resolve()
-    options = place.settings.sandbox
+def build_confinement(host: Host, rung: Rung) -> Confinement:
+    workspace = host.root.resolve()
+    options = host.settings.sandbox
     limits = limit_only(options)
-    skills = place.workspace / place.settings.skills.dir
+    skills = host.workspace / host.settings.skills.dir
     return Confinement(
         level=rung.level,
-        bubblewrap=_get_bubblewrap(place),
+        bubblewrap=_get_bubblewrap(host),
         workspace=workspace,
-        records=place.runs.resolve(),
-        own=(skills.resolve(), *((workspace / place.settings.skills.dir,) if place.worktree else ())),
-        readable=(*(place.locate(text) for text in options.readable), *_list_repository(place)),
-        writable=place.opened,
-        network=options.network == "on" or (options.network == "auto" and place.settings.runtime.profile != "strict"),
+        records=host.runs.resolve(),
+        own=(skills.resolve(), *((workspace / host.settings.skills.dir,) if host.worktree else ())),
+        readable=(*(host.locate(text) for text in options.readable), *_list_repository(host)),
+        writable=host.opened,
+        network=options.network == "on" or (options.network == "auto" and host.settings.runtime.profile != "strict"),
         resources=limits.resources,
         processes=limits.processes,
     )
@@ -116,23 +116,23 @@ def limit_only(options: SandboxOptions) -> Confinement:
     return Confinement(resources=resources, processes=options.processes or 0)
 
 
-def _get_bubblewrap(place: Host) -> str:
-    return get_bubblewrap(place.environ, place.root, place.opened)
+def _get_bubblewrap(host: Host) -> str:
+    return get_bubblewrap(host.environ, host.root, host.opened)
 
 
-def list_writable(place: Host) -> tuple[Path, ...]:
+def list_writable(host: Host) -> tuple[Path, ...]:
     """Where programs in the sandbox write, the workspace first."""
-    return (place.root.resolve(), *place.opened)
+    return (host.root.resolve(), *host.opened)
 
 
-def _list_repository(place: Host) -> tuple[Path, ...]:
+def _list_repository(host: Host) -> tuple[Path, ...]:
     """What git needs in a worktree: the repository that it belongs to, to read."""
-    found = find_repository(place.root) if place.worktree is not None else None
+    found = find_repository(host.root) if host.worktree is not None else None
     return (found[1],) if found is not None else ()
 
 
-def _name_demand(place: Host) -> str:
-    strict = place.settings.runtime.profile == "strict"
+def _name_demand(host: Host) -> str:
+    strict = host.settings.runtime.profile == "strict"
     return "Profile 'strict'" if strict else "The setting sandbox.use 'required'"
 
 

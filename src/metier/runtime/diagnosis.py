@@ -28,7 +28,7 @@ from metier.programs.search import build_trusted_environment, get_trusted_progra
 from metier.providers.abilities import list_unsupported
 from metier.routing.similar_opening import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
-from metier.runtime.confinement import build_confinement, get_place_rung, requires_sandbox, wants_sandbox
+from metier.runtime.confinement import build_confinement, get_host_level, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import get_folder, iterate_folders, read_deletions
 from metier.settings.model import Settings
@@ -291,29 +291,29 @@ def examine_shell(settings: Settings) -> Finding:
 def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
     """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
     trust = get_trust(cwd, home=Path.home(), environ=environ)
-    place = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
+    host = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
     program = get_bubblewrap(environ, cwd)
     for level, name in _LEVELS.items():
         rung = try_rung(level, program)
         detail = "; ".join((f"level {level!r}, {rung.told}", *rung.gaps))
         yield Finding(area="sandbox", name=name, state="ok" if rung.works else "off", detail=detail, hint=_say(rung))
-    yield _examine_use(place)
+    yield _examine_use(host)
     yield Finding(area="sandbox", name="limits", state="ok", detail=_describe_limits(settings.sandbox))
 
 
-def _examine_use(place: Host) -> Finding:
-    profile = place.settings.runtime.profile
-    chosen = f"profile {profile!r}, sandbox.use {place.settings.sandbox.use!r}"
-    if not wants_sandbox(place):
-        state: State = "problem" if requires_sandbox(place) else "off"
-        hint = "Set sandbox.use to 'auto'" if requires_sandbox(place) else ""
+def _examine_use(host: Host) -> Finding:
+    profile = host.settings.runtime.profile
+    chosen = f"profile {profile!r}, sandbox.use {host.settings.sandbox.use!r}"
+    if not wants_sandbox(host):
+        state: State = "problem" if requires_sandbox(host) else "off"
+        hint = "Set sandbox.use to 'auto'" if requires_sandbox(host) else ""
         return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen})", hint=hint)
-    rung = get_place_rung(place)
+    rung = get_host_level(host)
     if rung.works:
-        network = "on" if build_confinement(place, rung).network else "off"
+        network = "on" if build_confinement(host, rung).network else "off"
         detail = f"level {rung.level!r}, network {network} ({chosen})"
         return Finding(area="sandbox", name="use", state="ok", detail=detail)
-    state = "problem" if requires_sandbox(place) else "off"
+    state = "problem" if requires_sandbox(host) else "off"
     return Finding(area="sandbox", name="use", state=state, detail=f"none ({chosen}): {rung.told}", hint=_say(rung))
 
 

@@ -33,7 +33,7 @@ from metier.providers.stand_ins import AbsentProvider
 from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.child_runs import follow_children, lend, prepare_run, restore_run, use_settings
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.first_entry import build_start
 from metier.runtime.host import Host
@@ -197,7 +197,7 @@ class RunDriver:
     """Drives the runs of one workspace. Every change of a run happens here, under its lease."""
 
     def __init__(self, reader: RunReader) -> None:
-        self.place = reader.place
+        self.host = reader.host
         self.store = reader.store
         self._reader = reader
         self._logs = LogPool()
@@ -212,7 +212,7 @@ class RunDriver:
         queue: str = "",
     ) -> RunState:
         """Start a run and drive it until it ends or waits for a user."""
-        run = await self._prepare(run_id, agent, request, host=self.place)
+        run = await self._prepare(run_id, agent, request, host=self.host)
         state = await self._begin(run, request, options, queue=queue)
         return await self._continue_past_limits(state, options)
 
@@ -225,7 +225,7 @@ class RunDriver:
         parent = request.parent_run_id
         above = find_authority(await read_entries(self.store, parent)) if parent else None
         request = check_inherited(request, above)
-        host = await use_settings(self.place, request, self.store)
+        host = await use_settings(self.host, request, self.store)
         host = host if above is None else replace(host, flags=above.flags or ())
         if request.order is not None:
             has_own = request.order.worktree and request.mode == "live"
@@ -264,8 +264,8 @@ class RunDriver:
             entries = await read_entries(self.store, run_id) if is_written else entries
         started = find_authority(entries)
         assert started is not None, "a journal begins with the start of its run"
-        open_run = restore_run if is_started_here(self.place, run_id, entries) else adopt_run
-        restore = partial(open_run, self.place, self.store, folder=self._reader.folder(run_id), started=started)
+        open_run = restore_run if is_started_here(self.host, run_id, entries) else adopt_run
+        restore = partial(open_run, self.host, self.store, folder=self._reader.folder(run_id), started=started)
         journal = _Journal(known=entries, code=code or {})
         try:
             return await self._drive(run_id, options, prepare=restore, answer=answer or Answer(), journal=journal)
@@ -278,7 +278,7 @@ class RunDriver:
     async def _prepare(
         self, run_id: str, agent: AgentInForce, request: RunRequest, *, host: Host, hooks: Hooks | None = None
     ) -> PreparedRun:
-        check_budget(agent.place)
+        check_budget(agent.host)
         run = await prepare_run(agent, self.store, host=host, folder=self._reader.folder(run_id), request=request)
         return replace(run, hooks=hooks)
 
@@ -310,11 +310,11 @@ class RunDriver:
     async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> ModelChanged | None:
         """The change of the model settings of a run that failed by its provider, or waits for one that did."""
         entries = await read_entries(self.store, state.run_id)
-        if not can_change_model(lowest) or not is_started_here(self.place, state.run_id, entries):
+        if not can_change_model(lowest) or not is_started_here(self.host, state.run_id, entries):
             return None
         is_meant = state is lowest or is_planned(state)
         return await build_model_change(
-            self.place,
+            self.host,
             self.store,
             state,
             folder=self._reader.folder(state.run_id),
@@ -331,7 +331,7 @@ class RunDriver:
 
     async def _close_unbegun(self, row: RunRow, status: TaskState) -> None:
         """End a row without a journal, which only earlier versions left, so that no worker claims it again."""
-        lease = await self.store.take_lease(row.run_id, owner=self.place.owner, seconds=LEASE_SECONDS)
+        lease = await self.store.take_lease(row.run_id, owner=self.host.owner, seconds=LEASE_SECONDS)
         try:
             await self.store.update_run(lease, {"status": status, "reason": "not_started"})
         finally:
@@ -373,11 +373,11 @@ class RunDriver:
         self, run: PreparedRun, request: RunRequest, options: DriveOptions, *, queue: str = ""
     ) -> RunState:
         """Build the start entry, create the run in one transaction, then drive it."""
-        terms, owner = options.lease_terms, self.place.owner
+        terms, owner = options.lease_terms, self.host.owner
         async with self._open_services(run, options) as services:
             started = await build_start(request, run, services, pins=await pin(services, run))
-            started = seal(started, self.place, run.folder.name)
-            row = build_row(run.folder.name, started, now=self.place.clock.now(), queue=queue)
+            started = seal(started, self.host, run.folder.name)
+            row = build_row(run.folder.name, started, now=self.host.clock.now(), queue=queue)
             # One transaction: a crash leaves no run, or one that knows its pins, limits, profile and model.
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=terms.lease_seconds)
             begun = replace(options, lease_terms=replace(terms, lease=lease))
@@ -417,7 +417,7 @@ class RunDriver:
 
     @asynccontextmanager
     async def _open_services(self, run: PreparedRun, options: DriveOptions) -> AsyncGenerator[Services]:
-        async with build_services(run.agent.place, self.store, run=run, observe=options.observe) as services:
+        async with build_services(run.agent.host, self.store, run=run, observe=options.observe) as services:
 
             def get_denial(action: ActionStep) -> str:
                 if denial := services.find_new_denial(action):
@@ -442,7 +442,7 @@ class RunDriver:
     ) -> AsyncGenerator[RunLog]:
         """Hold the lease of a run and its log."""
         options = options or DriveOptions()
-        holder, terms = LeaseHolder(store=self.store, owner=self.place.owner), options.lease_terms
+        holder, terms = LeaseHolder(store=self.store, owner=self.host.owner), options.lease_terms
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=terms.lease_seconds, held=terms.lease) as lease:
                 with closing(await self._open_log(lease, holder, options, known=known)) as log:
@@ -469,7 +469,7 @@ class RunDriver:
         """From here on the run is one of this store."""
         assert log.state.started is not None, "only a run that was started elsewhere is adopted"
         adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
-        await log.record(seal(adopted, self.place, log.state.run_id), durable=True)
+        await log.record(seal(adopted, self.host, log.state.run_id), durable=True)
 
     async def _go_on(
         self,
@@ -488,7 +488,7 @@ class RunDriver:
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=terms.lease_seconds)
         run_id, seconds, parks = log.state.run_id, options.timeout_seconds, log.state.limits.on_limit == "park"
         async with (
-            delivering(self.place, self.store, is_pooled=terms.is_pooled),
+            delivering(self.host, self.store, is_pooled=terms.is_pooled),
             bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
         ):
             with stopper.holding(keeper):
@@ -549,7 +549,7 @@ class RunDriver:
         self, lease: Lease, services: Driver, options: DriveOptions, *, known: Sequence[Entry]
     ) -> RunLog:
         opening = LogOpening(
-            place=self.place,
+            host=self.host,
             folder=self._reader.folder(lease.run_id),
             pool=self._logs,
             sinks=options.sinks,
@@ -558,7 +558,7 @@ class RunDriver:
             known=known,
         )
         log = await open_run_log(lease, services, opening)
-        log.announce = Announcer(self.place, self.store)
+        log.announce = Announcer(self.host, self.store)
         return log
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
@@ -605,7 +605,7 @@ class RunDriver:
         with anyio.CancelScope(shield=True):
             folder = self._reader.folder(log.state.run_id)
             await self._write_summary(log, folder)
-            await remove_ended(self.place, self.store, log.state, folder=folder)
+            await remove_ended(self.host, self.store, log.state, folder=folder)
 
     async def _write_summary(self, log: RunLog, folder: Path) -> None:
         # Before the index: a run that is shown as ended is in the totals.
@@ -616,8 +616,8 @@ class RunDriver:
         entries = await read_entries(self.store, log.state.run_id)
         # The journal is the run: where there is no room for its record, that is written when it next pauses or ends.
         with suppress(OSError, ConfigError):
-            clean = build_place_cleaner(self.place).value
-            write_record(folder, entries, log.state, now=self.place.clock.now(), clean=clean)
+            clean = build_host_cleaner(self.host).value
+            write_record(folder, entries, log.state, now=self.host.clock.now(), clean=clean)
 
 
 def _can_ask_question(state: RunState, options: DriveOptions) -> bool:

@@ -62,7 +62,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
     agent = run.agent
     if request.attachments:
         _check_sight(agent, services)
-    runtime = agent.place.settings.runtime
+    runtime = agent.host.settings.runtime
     model = _get_model(run, services)
     run_id = services.run_folder.name
     order, trace = request.order, TraceParent.parse(request.trace_parent)
@@ -77,8 +77,8 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
         context_id=request.context_id or run_id,
         trace_id=trace.trace_id if trace is not None else build_trace_id(run_id),
         trace_parent=trace.render() if trace is not None else "",
-        workspace=str(agent.place.workspace),
-        worktree=agent.place.worktree,
+        workspace=str(agent.host.workspace),
+        worktree=agent.host.worktree,
         parent_run_id=request.parent_run_id,
         limits=order.limits if order is not None else build_limits(runtime),
         pins=pins,
@@ -86,9 +86,9 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
         attachments=await keep_media(services.store, request.attachments),
         order=order or _order_result(request, agent),
         hooks=choose_hooks(run),
-        environment=describe_surroundings(agent.place.root, services.clock.now()),
+        environment=describe_surroundings(agent.host.root, services.clock.now()),
         started_at=services.clock.now().isoformat(),
-        flags=agent.place.flags,
+        flags=agent.host.flags,
         call_rules=CALL_RULES,
     )
 
@@ -96,8 +96,8 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
 def _get_model(run: PreparedRun, services: Services) -> ModelName:
     """The provider and model that answer; those of a task are its agent's, because it asks no model itself."""
     agent, order, provider = run.agent, run.order, services.provider.name
-    if run.is_planned and order is not None and order.agent and agent.place.provider is None:
-        agent = resolve_agent(agent.place, order.agent, model=order.model)
+    if run.is_planned and order is not None and order.agent and agent.host.provider is None:
+        agent = resolve_agent(agent.host, order.agent, model=order.model)
         provider = agent.model.provider
     return ModelName(provider, OFFLINE if provider == OFFLINE else agent.model.name)
 
@@ -117,7 +117,7 @@ def _order_result(request: RunRequest, agent: AgentInForce) -> ChildRequest | No
     """A user wants a result of a certain form: it is held against it like that of a task."""
     if request.output_schema is None:
         return None
-    limits = build_limits(agent.place.settings.runtime)
+    limits = build_limits(agent.host.settings.runtime)
     return ChildRequest(
         task=request.task, agent=agent.id, model=request.model, output_schema=request.output_schema, limits=limits
     )

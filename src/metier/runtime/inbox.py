@@ -53,11 +53,11 @@ async def find_waiting_run(runtime: Runtime, row: RunRow) -> RunStatus | None:
     """Return what this run waits for; None if it waits for an approval or for nothing."""
     if row.status not in _WAITING or await runtime.store.list_approvals(run_id=row.run_id, status="open", limit=1):
         return None
-    return await _look(runtime, row, since=runtime.place.clock.now() - LOOK_BACK)
+    return await _look(runtime, row, since=runtime.host.clock.now() - LOOK_BACK)
 
 
 async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenerator[RunStatus]:
-    since = runtime.place.clock.now() - LOOK_BACK
+    since = runtime.host.clock.now() - LOOK_BACK
     for status in _WAITING:
         for row in await runtime.store.list_runs(status=status, limit=MAX_RUNS):
             found = None if row.run_id in asking else await _look(runtime, row, since=since)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from metier.errors import ConfigError, ToolFailed, UsageError, unwrapped
 from metier.events.run import McpServerReported
 from metier.programs.code import ProgramCode
-from metier.runtime.cleaning import build_place_cleaner, load_place_config
-from metier.runtime.confinement import get_place_rung, list_writable, open_confinement, requires_sandbox, wants_sandbox
+from metier.runtime.cleaning import build_host_cleaner, load_host_config
+from metier.runtime.confinement import get_host_level, list_writable, open_confinement, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.pins import TOOLS, find_tools
 from metier.runtime.server_pool import ServerPool
@@ -58,66 +58,66 @@ class Trial(Struct, frozen=True):
     """The hash of the files in the workspace that it was started from."""
 
 
-def open_acceptances(place: Host) -> AcceptedServers:
-    return AcceptedServers(place.home, place.workspace)
+def open_acceptances(host: Host) -> AcceptedServers:
+    return AcceptedServers(host.home, host.workspace)
 
 
-def list_known_tools(place: Host) -> tuple[Tool, ...]:
+def list_known_tools(host: Host) -> tuple[Tool, ...]:
     """The tools of accepted servers, for commands that show rules; nothing is started."""
-    tools = tuple(KnownTool(info) for _, infos in _list_accepted(place, _choose(place)) for info in infos)
-    return add_search(tools, place.settings.web_search, access=None)
+    tools = tuple(KnownTool(info) for _, infos in _list_accepted(host, _choose(host)) for info in infos)
+    return add_search(tools, host.settings.web_search, access=None)
 
 
 @asynccontextmanager
 async def open_servers(
-    place: Host, store: Store, *, run: PreparedRun, confinement: Confinement
+    host: Host, store: Store, *, run: PreparedRun, confinement: Confinement
 ) -> AsyncGenerator[Servers]:
     """The tools of every server that was accepted, none of which is running yet; those that were started end here.
 
     A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
     where the SDK is.
     """
-    chosen = _choose(place)
-    known = dict(_list_accepted(place, chosen))
-    if place.servers is not None:
-        await place.servers.keep_only([server for server in chosen if server.name in known])
+    chosen = _choose(host)
+    known = dict(_list_accepted(host, chosen))
+    if host.servers is not None:
+        await host.servers.keep_only([server for server in chosen if server.name in known])
     if not chosen:
-        yield Servers(tools=_with_search(place, run, ()))
+        yield Servers(tools=_with_search(host, run, ()))
         return
     if TOOLS in run.pins:
         known = _group(await find_tools(run.pins, store), known)
     notices = tuple(_say_not_accepted(server) for server in chosen if server.name not in known)
     not_listed = tuple(notice.server for notice in notices)
     if run.is_plan_only or not known:
-        tools = _with_search(place, run, tuple(KnownTool(info) for infos in known.values() for info in infos))
+        tools = _with_search(host, run, tuple(KnownTool(info) for infos in known.values() for info in infos))
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
         return
     check_sdk()
     for server in chosen:
         if server.name in known:
-            expand_server(server, place.environ)
+            expand_server(server, host.environ)
     # What one run may write is closed to a server that serves the next ones too.
-    lasting = confinement if place.servers is None else _leave_out(confinement, run.folder)
-    async with _borrow_pool(place) as pool:
+    lasting = confinement if host.servers is None else _leave_out(confinement, run.folder)
+    async with _borrow_pool(host) as pool:
         connections: dict[str, ServerConnection] = {}
         for server in chosen:
             if server.name in known:
-                frame = _find_frame(place, server, lasting)
+                frame = _find_frame(host, server, lasting)
                 is_checked = frame is None and confinement.level != "none"
                 logs = run.folder / LOG_FOLDER
-                connect = partial(_connect, server, place, logs=logs, frame=frame, is_checked=is_checked)
+                connect = partial(_connect, server, host, logs=logs, frame=frame, is_checked=is_checked)
                 connections[server.name] = await pool.get(server, connect, frame=frame)
         tools = tuple(McpTool(info, connections[name]) for name, infos in known.items() for info in infos)
-        tools = _with_search(place, run, tools)
+        tools = _with_search(host, run, tools)
         yield Servers(tools=tools, notices=notices, not_listed=not_listed)
 
 
-def _with_search(place: Host, run: PreparedRun, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+def _with_search(host: Host, run: PreparedRun, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """Raises `ConfigError` where the search names a tool that no server has. A server that waits for a yes says so."""
-    options = place.settings.web_search
+    options = host.settings.web_search
     added = add_search(tools, options, access=run.agent.web)
     server, _, _ = options.mcp_tool.partition("/")
-    is_waiting = server in {each.name for each in _choose(place)} - {get_server(tool.info) for tool in tools}
+    is_waiting = server in {each.name for each in _choose(host)} - {get_server(tool.info) for tool in tools}
     if options.backend == "mcp" and len(added) == len(tools) and not is_waiting:
         raise ConfigError(
             f"web_search.mcp_tool {options.mcp_tool!r} is no tool of an MCP server of this workspace",
@@ -132,17 +132,17 @@ def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
 
 
 @asynccontextmanager
-async def keep_servers(place: Host) -> AsyncGenerator[Host]:
+async def keep_servers(host: Host) -> AsyncGenerator[Host]:
     """The place of a sitting of many runs: a server that one of them starts serves the next ones too, and ends here."""
     async with _open_pool() as pool:
-        yield replace(place, servers=pool)
+        yield replace(host, servers=pool)
 
 
 @asynccontextmanager
-async def _borrow_pool(place: Host) -> AsyncGenerator[ServerPool]:
+async def _borrow_pool(host: Host) -> AsyncGenerator[ServerPool]:
     """That of the sitting, else one that ends with the run."""
-    if place.servers is not None:
-        yield place.servers
+    if host.servers is not None:
+        yield host.servers
         return
     async with _open_pool() as pool:
         yield pool
@@ -159,7 +159,7 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
 
 
 async def try_servers(
-    place: Host, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
+    host: Host, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
 ) -> dict[str, Trial]:
     """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
 
@@ -167,14 +167,14 @@ async def try_servers(
     now. Raises `SandboxUnavailable` where a run would.
     """
     check_sdk()
-    confinement = await open_confinement(place)
-    codes = {server.name: get_code(place, server).digest() for server in servers}
+    confinement = await open_confinement(host)
+    codes = {server.name: get_code(host, server).digest() for server in servers}
     trials: dict[str, Trial] = {}
 
     async def attempt(server: ServerDefinition) -> None:
-        frame = _find_frame(place, server, confinement)
+        frame = _find_frame(host, server, confinement)
         is_checked = not is_accepting and frame is None and confinement.level != "none"
-        connection = _connect(server, place, group, logs=None, frame=frame, is_checked=is_checked)
+        connection = _connect(server, host, group, logs=None, frame=frame, is_checked=is_checked)
         try:
             trials[server.name] = Trial(await connection.list_tools(), code=codes[server.name])
         except ToolFailed as error:
@@ -190,22 +190,22 @@ async def try_servers(
 
 
 @asynccontextmanager
-async def open_server(place: Host, name: str) -> AsyncGenerator[ServerConnection]:
+async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]:
     """An accepted server of the workspace, by its name there, for as long as the block lasts.
 
     Raises `UsageError` for one that is not named or not accepted, `SandboxUnavailable` where a run would.
     """
     check_sdk()
-    server = next((each for each in _choose(place) if each.name == name), None)
-    if server is None or open_acceptances(place).find(server) is None:
+    server = next((each for each in _choose(host) if each.name == name), None)
+    if server is None or open_acceptances(host).find(server) is None:
         known = "is not accepted" if server is not None else "is not one of this workspace"
         raise UsageError(f"MCP server {name!r} {known}", hint=f"`agent mcp accept {name}`; `agent mcp list` shows all")
-    confinement = await open_confinement(place)
-    frame = _find_frame(place, server, confinement)
+    confinement = await open_confinement(host)
+    frame = _find_frame(host, server, confinement)
     with unwrapped():
         async with anyio.create_task_group() as group:
             is_checked = frame is None and confinement.level != "none"
-            connection = _connect(server, place, group, logs=None, frame=frame, is_checked=is_checked)
+            connection = _connect(server, host, group, logs=None, frame=frame, is_checked=is_checked)
             try:
                 yield connection
             finally:
@@ -213,69 +213,69 @@ async def open_server(place: Host, name: str) -> AsyncGenerator[ServerConnection
                     await connection.aclose()
 
 
-def is_outside(place: Host, server: str) -> bool:
+def is_outside(host: Host, server: str) -> bool:
     """The server runs as the person's own programs do, also where a sandbox encloses what other tools start."""
-    outside = place.settings.mcp.outside_sandbox
+    outside = host.settings.mcp.outside_sandbox
     if outside == "auto":
-        return not requires_sandbox(place)
+        return not requires_sandbox(host)
     return outside == "all" or (outside != "none" and server in outside)
 
 
-def _find_frame(place: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
+def _find_frame(host: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
     """What encloses the server; nothing where it runs outside, whatever the run itself is enclosed by.
 
     One that may take code from anywhere in the workspace is confined like the programs that write there, unless the
     settings name it: then it is not started.
     """
-    if not is_outside(place, server.name):
+    if not is_outside(host, server.name):
         return confinement
-    is_free = confinement.level == "none" or place.settings.mcp.outside_sandbox != "auto"
-    return None if is_free or not get_code(place, server).is_open else confinement
+    is_free = confinement.level == "none" or host.settings.mcp.outside_sandbox != "auto"
+    return None if is_free or not get_code(host, server).is_open else confinement
 
 
-def get_code(place: Host, server: ServerDefinition) -> ProgramCode:
+def get_code(host: Host, server: ServerDefinition) -> ProgramCode:
     """The files of the workspace that it is started from. Raises `ConfigError` where a variable is missing."""
-    expanded = expand_server(server, place.environ)
-    return get_server_code(expanded, place.environ, writable=list_writable(place))
+    expanded = expand_server(server, host.environ)
+    return get_server_code(expanded, host.environ, writable=list_writable(host))
 
 
-def list_server_files(place: Host) -> tuple[Path, ...]:
+def list_server_files(host: Host) -> tuple[Path, ...]:
     """What accepted servers that run outside are started from: closed to the programs of a run."""
-    accepted = open_acceptances(place)
+    accepted = open_acceptances(host)
     return tuple(
         root
-        for server in _choose(place)
-        if server.command and is_outside(place, server.name) and accepted.find(server) is not None
-        for root in get_code(place, server).roots
+        for server in _choose(host)
+        if server.command and is_outside(host, server.name) and accepted.find(server) is not None
+        for root in get_code(host, server).roots
         if root.exists()
     )
 
 
-def get_enclosure(place: Host, server: ServerDefinition) -> Enclosure:
+def get_enclosure(host: Host, server: ServerDefinition) -> Enclosure:
     """Where a run in this place would have the server; levels are tried for real."""
     if server.url:
         return "http"
-    is_free = is_outside(place, server.name)
-    if is_free and (place.settings.mcp.outside_sandbox != "auto" or not get_code(place, server).is_open):
+    is_free = is_outside(host, server.name)
+    if is_free and (host.settings.mcp.outside_sandbox != "auto" or not get_code(host, server).is_open):
         return "outside"
-    if not wants_sandbox(place):
-        return "none" if requires_sandbox(place) else "outside"
-    rung = get_place_rung(place)
+    if not wants_sandbox(host):
+        return "none" if requires_sandbox(host) else "outside"
+    rung = get_host_level(host)
     if rung.works:
         return rung.level
-    return "none" if requires_sandbox(place) else "outside"
+    return "none" if requires_sandbox(host) else "outside"
 
 
-def _choose(place: Host) -> tuple[ServerDefinition, ...]:
-    return choose_servers(load_place_config(place), place.settings.mcp.servers)
+def _choose(host: Host) -> tuple[ServerDefinition, ...]:
+    return choose_servers(load_host_config(host), host.settings.mcp.servers)
 
 
-def _list_accepted(place: Host, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
-    accepted = open_acceptances(place)
+def _list_accepted(host: Host, servers: Iterable[ServerDefinition]) -> Iterator[tuple[str, tuple[ToolInfo, ...]]]:
+    accepted = open_acceptances(host)
     for server in servers:
         acceptance = accepted.find(server)
         if acceptance is not None:
-            is_trusted = server.name in place.settings.mcp.trusted_servers
+            is_trusted = server.name in host.settings.mcp.trusted_servers
             yield server.name, believe(acceptance.tools, is_trusted=is_trusted)
 
 
@@ -295,31 +295,31 @@ def _say_not_accepted(server: ServerDefinition) -> McpServerReported:
 
 def _connect(
     server: ServerDefinition,
-    place: Host,
+    host: Host,
     group: TaskGroup,
     *,
     logs: Path | None,
     frame: Confinement | None,
     is_checked: bool,
 ) -> ServerConnection:
-    options = place.settings.mcp
+    options = host.settings.mcp
     limits = ConnectionLimits(
         start_timeout_seconds=options.start_timeout_seconds, call_timeout_seconds=options.call_timeout_seconds
     )
-    clean = build_place_cleaner(place).text
+    clean = build_host_cleaner(host).text
     spot = ServerPlace(
-        workspace=place.workspace,
-        environ=place.environ,
+        workspace=host.workspace,
+        environ=host.environ,
         logs=logs,
         options=options,
         clean=clean,
         confinement=frame,
-        writable=list_writable(place),
+        writable=list_writable(host),
     )
 
     def describe() -> Target:
         """Looked up for each start: the person may have accepted it again."""
-        acceptance = open_acceptances(place).find(server) if is_checked else None
+        acceptance = open_acceptances(host).find(server) if is_checked else None
         code = acceptance.code if acceptance is not None else ""
         return build_target(server, replace(spot, accepted_code=code if is_checked else None))
 

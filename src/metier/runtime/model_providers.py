@@ -31,17 +31,17 @@ RANKED = 8
 """How many skills the offline backbone looks at for each part of a request."""
 
 
-def open_remote(place: Host, *, run: PreparedRun) -> Provider:
+def open_remote(host: Host, *, run: PreparedRun) -> Provider:
     """Raises `UsageError` for a name that the settings do not have. Without its token it is there and not asked."""
     from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
 
-    name = place.settings.model.name
-    known = read_agents(place.settings.model.providers.a2a.agents)
+    name = host.settings.model.name
+    known = read_agents(host.settings.model.providers.a2a.agents)
     options = known.get(name)
     if options is None:
         hint = hint_nearest(name, list(known)) or "Name it in model.providers.a2a.agents of your settings"
         raise UsageError(f"There is no remote agent {name!r}", hint=hint)
-    token = place.environ.get(options.token_env, "").strip() if options.token_env else ""
+    token = host.environ.get(options.token_env, "").strip() if options.token_env else ""
     if options.token_env and not token:
         missing = MissingKey(f"Remote agent {name!r} has no token", hint=f"Set {options.token_env} in the environment")
         return AbsentProvider(REMOTE, missing)
@@ -58,31 +58,31 @@ class Models(Struct, frozen=True):
             await provider.close()
 
 
-def open_models(place: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
+def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
     """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
-    options = place.settings.model
+    options = host.settings.model
     if run.is_plan_only:
         return Models(DryRunProvider(options.provider))
-    if place.provider is not None:
-        return guard(Models(place.provider), options.allowed_models)
+    if host.provider is not None:
+        return guard(Models(host.provider), options.allowed_models)
     if options.provider == OFFLINE:
-        return Models(_open_offline(place, shelf, run))
+        return Models(_open_offline(host, shelf, run))
     if options.provider.startswith(PLUGIN):
         build = get_brought(
-            options.provider, [each.providers for each in place.plugins], kind="provider", failure=UsageError
+            options.provider, [each.providers for each in host.plugins], kind="provider", failure=UsageError
         )
         return guard(Models(build(Connection(facts=facts))), options.allowed_models)
     if options.provider == REMOTE:
-        return guard(Models(open_remote(place, run=run)), options.allowed_models)
+        return guard(Models(open_remote(host, run=run)), options.allowed_models)
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
     try:
-        provider = open_provider(choice, facts, environment=place.environ)
+        provider = open_provider(choice, facts, environment=host.environ)
     except MissingKey as missing:
         hint = f"{missing.hint}, use --provider offline, or run `agent` to choose a provider"
         return Models(AbsentProvider(choice.name, MissingKey(missing.message, hint=hint)))
-    return guard(Models(provider, _open_fallbacks(place, facts, provider)), options.allowed_models)
+    return guard(Models(provider, _open_fallbacks(host, facts, provider)), options.allowed_models)
 
 
 def guard(models: Models, allowed: Collection[str]) -> Models:
@@ -103,19 +103,19 @@ def check_owner(model: str, provider: str, facts: FactBook) -> None:
         raise UsageError(f"Model {model!r} is one of {owners[0]!r}, not of {provider!r}", hint=hint)
 
 
-def _open_fallbacks(place: Host, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
+def _open_fallbacks(host: Host, facts: FactBook, primary: Provider) -> tuple[Candidate, ...]:
     opened: dict[str, Provider] = {primary.name: primary}
     candidates: list[Candidate] = []
-    for name in place.settings.model.fallback_models:
+    for name in host.settings.model.fallback_models:
         provider_name, model = parse_model_name(name, provider=primary.name)
         if provider_name not in opened and provider_name not in BUILT_IN:
             raise UsageError(
                 f"Fallback model {name!r} cannot be used", hint=f"Fallbacks are models of {', '.join(BUILT_IN)}"
             )
         if provider_name not in opened:
-            choice = choose_provider(place.settings.model, provider_name)
+            choice = choose_provider(host.settings.model, provider_name)
             try:
-                opened[provider_name] = open_provider(choice, facts, environment=place.environ)
+                opened[provider_name] = open_provider(choice, facts, environment=host.environ)
             except MissingKey as missing:
                 raise UsageError(
                     f"Fallback model {name!r} cannot be used: {missing.message}", hint=missing.hint
@@ -124,12 +124,12 @@ def _open_fallbacks(place: Host, facts: FactBook, primary: Provider) -> tuple[Ca
     return tuple(candidates)
 
 
-def _open_offline(place: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
+def _open_offline(host: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
     run_folder = run.folder
     named = next((step.skills for step in reversed(run.steps) if step.skills is not None), None)
     is_chosen = named is not None and INHERIT not in named
     places = Places(
-        workspace=str(place.workspace),
+        workspace=str(host.workspace),
         artifacts=str(run_folder / "artifacts"),
         previous=str(run_folder / RESULTS),
         has_given=bool(run.given_results),
@@ -140,8 +140,8 @@ def _open_offline(place: Host, shelf: SkillIndex, run: PreparedRun) -> Provider:
         _rank(shelf),
         places=places,
         # The author of the step has chosen: how well the words match does not matter then.
-        min_score=0 if is_chosen else place.settings.skills.prefilter_min_score,
-        max_turns=run.max_turns or (run.order.limits if run.order else place.settings.runtime).max_turns,
+        min_score=0 if is_chosen else host.settings.skills.prefilter_min_score,
+        max_turns=run.max_turns or (run.order.limits if run.order else host.settings.runtime).max_turns,
         only=packages[0].definition.name if is_chosen and len(packages) == 1 else "",
     )
 

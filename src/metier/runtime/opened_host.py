@@ -15,13 +15,13 @@ from metier.settings.load import LoadedSettings, load_settings
 from metier.skills.trust.workspace_trust import digest_bytes
 
 
-def list_withheld(place: Host) -> tuple[Problem, ...]:
+def list_withheld(host: Host) -> tuple[Problem, ...]:
     """The policy of a trusted folder that is no longer what was trusted. Settings speak for themselves."""
     try:
-        policy = read_policy_file(place.workspace)
+        policy = read_policy_file(host.workspace)
     except ConfigError:
         return ()
-    if not place.trust.is_trusted or place.trust.counts("policy", digest_bytes(policy)):
+    if not host.trust.is_trusted or host.trust.counts("policy", digest_bytes(policy)):
         return ()
     return (
         Problem(

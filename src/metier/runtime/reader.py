@@ -22,14 +22,14 @@ from metier.store.failures import RunUnknown
 class RunReader:
     """Reads the runs of one workspace. Nothing here writes, except that approvals past their time are closed."""
 
-    def __init__(self, place: Host, store: Store) -> None:
-        self.place = place
+    def __init__(self, host: Host, store: Store) -> None:
+        self.host = host
         self.store = store
-        refuse = partial(refuse_edited, place=place, store=store)
-        self.approvals = Approvals(store, place.clock, look=partial(look_at_call, place), refuse=refuse)
+        refuse = partial(refuse_edited, host=host, store=store)
+        self.approvals = Approvals(store, host.clock, look=partial(look_at_call, host), refuse=refuse)
 
     def folder(self, run_id: str) -> Path:
-        return get_run_folder(self.place, run_id)
+        return get_run_folder(self.host, run_id)
 
     async def read(self, run_id: str) -> RunState:
         """The state of a run, without driving it."""
@@ -52,10 +52,10 @@ class RunReader:
     async def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
         """Raises `StoreDamaged` for a run that has a folder and is not in the store, where its name asks for it."""
         # Of a database server other machines may delete runs; a file of this machine loses them only with its end.
-        may_lack = not rows or (name == "latest" and self.place.settings.store.backend == "sqlite")
+        may_lack = not rows or (name == "latest" and self.host.settings.store.backend == "sqlite")
         if not name or not name.isascii() or not may_lack:
             return
-        lost = find_lost_run(self.place.runs, name, shard=self.place.settings.logging.shard)
+        lost = find_lost_run(self.host.runs, name, shard=self.host.settings.logging.shard)
         if lost is None or (rows and (lost.name < rows[0].run_id or lost.name.startswith(CHILD))):
             return
         # Of two runs that began in one second the older may have the greater id.

@@ -59,9 +59,9 @@ def build_ordered(order: ChildRequest) -> RunRequest:
     return RunRequest(task=order.task, agent=order.agent, model=order.model, order=order)
 
 
-def take_trace(request: RunRequest, place: Host) -> RunRequest:
+def take_trace(request: RunRequest, host: Host) -> RunRequest:
     """The same as part of the trace that a command was started in, where its environment names one."""
-    return replace(request, trace_parent=place.environ.get(VARIABLE, ""))
+    return replace(request, trace_parent=host.environ.get(VARIABLE, ""))
 
 
 type Schema = dict[str, JsonValue]

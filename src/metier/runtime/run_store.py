@@ -21,58 +21,58 @@ from metier.store.base import RUNNABLE, RunRow, Store
 from metier.store.failures import StoreUnavailable
 
 
-async def open_place_store(place: Host) -> Store:
+async def open_host_store(host: Host) -> Store:
     """The store of the settings, which may be one of a plugin. Raises `StoreUnavailable` when it cannot serve."""
-    options = place.settings.store
+    options = host.settings.store
     if not options.backend.startswith(PLUGIN):
-        return await open_store(options, runs=place.runs, environ=place.environ, clock=place.clock)
+        return await open_store(options, runs=host.runs, environ=host.environ, clock=host.clock)
     # Plugins are loaded only where one of them brings the store.
     from metier.runtime.workspace.plugins import get_brought, get_plugins
 
-    registries = place.plugins or get_plugins(place).registries
+    registries = host.plugins or get_plugins(host).registries
     opening = get_brought(options.backend, [each.stores for each in registries], kind="store", failure=StoreUnavailable)
-    return await opening(place.environ.get(options.database_url_env, ""))
+    return await opening(host.environ.get(options.database_url_env, ""))
 
 
-def check_runs(place: Host) -> bool:
+def check_runs(host: Host) -> bool:
     """True where the database of runs is still to be made, and `note_runs` to be called then.
 
     What a run is pinned to is not judged again when it is resumed: settings, policy, approvals. Raises
     `UsageError` for runs that came with a clone.
     """
-    database = place.runs / DATABASE
-    is_inside = database.resolve().is_relative_to(place.workspace.resolve()) or database.is_relative_to(place.workspace)
-    if place.trust.is_trusted or place.settings.store.backend != "sqlite" or not is_inside:
+    database = host.runs / DATABASE
+    is_inside = database.resolve().is_relative_to(host.workspace.resolve()) or database.is_relative_to(host.workspace)
+    if host.trust.is_trusted or host.settings.store.backend != "sqlite" or not is_inside:
         return False
     if not database.exists():
         return True
-    if is_tracked(database) or not knows_file(database, home=place.home):
+    if is_tracked(database) or not knows_file(database, home=host.home):
         raise UsageError(
-            f"The runs in {str(place.runs)!r} may have come with this folder, which you have not trusted "
-            f"({place.trust.origin})",
+            f"The runs in {str(host.runs)!r} may have come with this folder, which you have not trusted "
+            f"({host.trust.origin})",
             hint="Read what the folder brings, then run `agent trust`; or move the runs away",
         )
     return False
 
 
-def note_runs(place: Host) -> None:
-    note_file(place.runs / DATABASE, home=place.home)
+def note_runs(host: Host) -> None:
+    note_file(host.runs / DATABASE, home=host.home)
 
 
 @asynccontextmanager
-async def open_runs(place: Host) -> AsyncGenerator[Store]:
+async def open_runs(host: Host) -> AsyncGenerator[Store]:
     """The store with the runs of a workspace, for as long as the block lasts. Raises `StoreUnavailable`."""
     try:
-        prepare_runs_folder(place.runs)
+        prepare_runs_folder(host.runs)
     except OSError as error:
         raise StoreUnavailable(
-            f"The runs folder {str(place.runs)!r} cannot be made: {error.strerror}",
+            f"The runs folder {str(host.runs)!r} cannot be made: {error.strerror}",
             hint="Choose a folder that you may write to with `logging.jsonl_dir`",
         ) from error
-    is_first = check_runs(place)
-    store = await open_place_store(place)
+    is_first = check_runs(host)
+    store = await open_host_store(host)
     if is_first:
-        note_runs(place)
+        note_runs(host)
     try:
         yield store
     finally:

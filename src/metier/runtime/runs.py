@@ -26,8 +26,8 @@ from metier.store.base import Store
 class Runtime(RunReader):
     """The commands on the runs of one workspace, together with the queries of `RunReader`."""
 
-    def __init__(self, place: Host, store: Store, *, driver: type[RunDriver] = RunDriver) -> None:
-        super().__init__(place, store)
+    def __init__(self, host: Host, store: Store, *, driver: type[RunDriver] = RunDriver) -> None:
+        super().__init__(host, store)
         self._driver = driver(self)
 
     async def start(self, request: RunRequest, options: DriveOptions | None = None, *, queue: str = "") -> RunState:
@@ -35,20 +35,20 @@ class Runtime(RunReader):
 
         With a `queue`, workers may claim it when it is handed back.
         """
-        wanted = request.agent or self.place.settings.runtime.agent or BUILT_IN
-        agent = resolve_agent(self.place, BUILT_IN if request.order is not None else wanted, model=request.model)
+        wanted = request.agent or self.host.settings.runtime.agent or BUILT_IN
+        agent = resolve_agent(self.host, BUILT_IN if request.order is not None else wanted, model=request.model)
         return await self.start_as(agent, request, options, queue=queue)
 
     async def start_as(
         self, agent: AgentInForce, request: RunRequest, options: DriveOptions | None = None, *, queue: str = ""
     ) -> RunState:
         """Start a run with an agent that was resolved before."""
-        check_notify(self.place)
+        check_notify(self.host)
         if request.output_schema is not None:
             await run_sync(check_output_schema, request.output_schema)
         if request.mode == "live":
-            await open_confinement(agent.place)
-        run_id = request.run_id or self.place.ids.run_id(self.place.clock.now())
+            await open_confinement(agent.host)
+        run_id = request.run_id or self.host.ids.run_id(self.host.clock.now())
         return await self._driver.start(run_id, request, options or DriveOptions(), agent=agent, queue=queue)
 
     async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions | None = None) -> RunState:
@@ -77,12 +77,12 @@ class Runtime(RunReader):
 
 
 @asynccontextmanager
-async def open_runtime(place: Host) -> AsyncGenerator[Runtime]:
+async def open_runtime(host: Host) -> AsyncGenerator[Runtime]:
     """The runs of a workspace, for as long as the block lasts."""
-    async with open_runs(place) as store:
-        clients, traces = SharedClients(), open_live_exporter(place)
+    async with open_runs(host) as store:
+        clients, traces = SharedClients(), open_live_exporter(host)
         try:
-            yield Runtime(replace(place, clients=clients, traces=traces), store)
+            yield Runtime(replace(host, clients=clients, traces=traces), store)
         finally:
             with anyio.CancelScope(shield=True):
                 await clients.aclose()

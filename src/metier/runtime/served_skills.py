@@ -43,10 +43,10 @@ class SkillEntry(BaseModel):
         return self.uri.removesuffix(f"/{FILE_NAME}")
 
 
-async def fetch_served(place: Host, source: McpSource) -> ServedSkill:
+async def fetch_served(host: Host, source: McpSource) -> ServedSkill:
     """Raises `SkillRejected` for what is not what its manifest says, `SkillNotFound`, `SkillError`, `UsageError`."""
     try:
-        async with open_server(place, source.server) as server:
+        async with open_server(host, source.server) as server:
             entry = await _find_entry(server, source)
             paths = _check_manifest(entry)
             # What the skill says of itself first: of one that lies, nothing more is fetched.

@@ -34,11 +34,11 @@ from metier.store.failures import RunExists
 class RunRouter(Struct, frozen=True):
     """Begins the run or continues with it, and drives it until it ends or waits."""
 
-    place: Host
+    host: Host
 
     async def delegate(self, request: DelegationRequest) -> AgentResponse:
-        with using_plugins(self.place, report=self.place.report) as place:
-            async with open_runtime(place) as runtime:
+        with using_plugins(self.host, report=self.host.report) as host:
+            async with open_runtime(host) as runtime:
                 work = name_work(request)
                 state = await _go_on(work, request, runtime)
                 if state.phase in FINAL:
@@ -63,7 +63,7 @@ async def _go_on(work: CalledRun, request: DelegationRequest, runtime: Runtime) 
 
 
 def _build_request(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunRequest:
-    options = runtime.place.settings.runtime
+    options = runtime.host.settings.runtime
     order = ChildRequest(
         task=f"Call skill {work.call.skill!r} for skill {work.call.chain[-1]!r}",
         agent=options.agent or "",

@@ -38,13 +38,13 @@ class SkillUpdate(Struct, frozen=True, kw_only=True):
         return self.outcome.proposal
 
 
-def find_installed(place: Host, name: str) -> RegistryEntry | None:
+def find_installed(host: Host, name: str) -> RegistryEntry | None:
     """How the skill was installed; None for one of the workspace and for a bundled one."""
-    entry = read_registry(_get_home(place)).find(name)
+    entry = read_registry(_get_home(host)).find(name)
     return entry if entry is not None and entry.is_installed else None
 
 
-async def look_for_update(place: Host, name: str) -> SkillUpdate:
+async def look_for_update(host: Host, name: str) -> SkillUpdate:
     """Fetch the skill from where it came and compare. Raises `SkillNotFound`, `SkillError`."""
     diffs: dict[str, str] = {}
 
@@ -53,11 +53,11 @@ async def look_for_update(place: Host, name: str) -> SkillUpdate:
         diffs.update(_compare_files(proposal))
         return "stop"
 
-    outcome = await _build_installer(place).update(name, confirm=look)
+    outcome = await _build_installer(host).update(name, confirm=look)
     return SkillUpdate(outcome=outcome, diffs=diffs)
 
 
-async def take_update(place: Host, name: str, *, tree: str, is_trusted: bool) -> Outcome:
+async def take_update(host: Host, name: str, *, tree: str, is_trusted: bool) -> Outcome:
     """Install the update whose hash is `tree`, and trust it or not. Raises `SkillRejected` where it is another one."""
 
     def answer(proposal: Proposal) -> Answer:
@@ -65,7 +65,7 @@ async def take_update(place: Host, name: str, *, tree: str, is_trusted: bool) ->
             return "stop"
         return "trust" if is_trusted else "keep_untrusted"
 
-    outcome = await _build_installer(place).update(name, confirm=answer)
+    outcome = await _build_installer(host).update(name, confirm=answer)
     if outcome.status == "declined":
         raise SkillRejected(f"Skill {name!r} changed at its source since you looked", hint="Look at the update again")
     if outcome.status == "unchanged" and outcome.proposal.digest.tree != tree:
@@ -73,18 +73,18 @@ async def take_update(place: Host, name: str, *, tree: str, is_trusted: bool) ->
     return outcome
 
 
-def _build_installer(place: Host) -> Installer:
-    bundled = [package for package in get_all_skills(place).packages if package.source == "bundled"]
+def _build_installer(host: Host) -> Installer:
+    bundled = [package for package in get_all_skills(host).packages if package.source == "bundled"]
     return Installer(
-        home=_get_home(place),
-        clock=place.clock,
+        home=_get_home(host),
+        clock=host.clock,
         taken=frozenset(canonical_name(package.definition.name) for package in bundled),
-        fetch_served=partial(fetch_served, place),
+        fetch_served=partial(fetch_served, host),
     )
 
 
-def _get_home(place: Host) -> SkillHome:
-    return SkillHome(place.home / USER_FOLDERS[0])
+def _get_home(host: Host) -> SkillHome:
+    return SkillHome(host.home / USER_FOLDERS[0])
 
 
 def _compare_files(proposal: Proposal) -> dict[str, str]:

@@ -14,7 +14,7 @@ from metier.engine.state.fold import fold
 from metier.engine.trace_spans import SpanFold
 from metier.errors import UsageError
 from metier.extras import hint_extra
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.store.base import Store
 from metier.store.failures import RunUnknown
@@ -88,18 +88,18 @@ def _clean_json(value: str, cleaner: Cleaner) -> str:
     return json.dumps(cleaner.value(json.loads(value)), ensure_ascii=False)
 
 
-def open_live_exporter(place: Host) -> SpanExporter | None:
+def open_live_exporter(host: Host) -> SpanExporter | None:
     """None where traces are off, or where the extra is not installed, which is reported."""
-    if not is_on(place.environ):
+    if not is_on(host.environ):
         return None
     try:
-        return open_exporter(place, with_metrics=exports_metrics(place.environ))
+        return open_exporter(host, with_metrics=exports_metrics(host.environ))
     except UsageError as error:
-        place.report(f"{error.message}. {error.hint}")
+        host.report(f"{error.message}. {error.hint}")
         return None
 
 
-def open_exporter(place: Host, *, with_metrics: bool = False) -> SpanExporter:
+def open_exporter(host: Host, *, with_metrics: bool = False) -> SpanExporter:
     """Raises `UsageError` where the extra is not installed."""
     try:
         from metier.telemetry.otel.exporter import OtlpExporter
@@ -108,7 +108,7 @@ def open_exporter(place: Host, *, with_metrics: bool = False) -> SpanExporter:
             raise
         message = "Traces cannot be exported: OpenTelemetry is not installed"
         raise UsageError(message, hint=hint_extra("otel")) from error
-    return OtlpExporter(with_metrics=with_metrics, report=place.report)
+    return OtlpExporter(with_metrics=with_metrics, report=host.report)
 
 
 class RunSpans(Struct, frozen=True, kw_only=True):
@@ -119,10 +119,10 @@ class RunSpans(Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
 
 
-async def build_run_spans(place: Host, store: Store, run_id: str) -> RunSpans:
+async def build_run_spans(host: Host, store: Store, run_id: str) -> RunSpans:
     """The same spans with the same ids, whenever and wherever it is called. Raises `RunUnknown`."""
-    cleaner = build_place_cleaner(place)
-    with_content = wants_content(place.environ)
+    cleaner = build_host_cleaner(host)
+    with_content = wants_content(host.environ)
     spans: list[Span] = []
     runs: list[str] = []
     trace_id = ""

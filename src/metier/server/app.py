@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from metier.errors import MetierError, StoreError, unwrapped
 from metier.events.record import EventRecord
-from metier.runtime.cleaning import list_place_secrets
+from metier.runtime.cleaning import list_host_secrets
 from metier.runtime.history.spending import record_old_runs
 from metier.runtime.host import Host
 from metier.runtime.queue.pool import Job, RunPool
@@ -78,7 +78,7 @@ def build_state(recipe: Recipe, host: Host) -> ServerState:
     users = build_users(token=recipe.token, owner=recipe.owner, entries=options.users)
     requests, failures = build_access_limits(options.requests_per_minute, host.clock)
     # As on the command line: names such as `token` do not count, because an answer may hold one for its reader.
-    redactor = build_redactor(values=list_place_secrets(host), generic_names=False, random_words=False)
+    redactor = build_redactor(values=list_host_secrets(host), generic_names=False, random_words=False)
     access = Access(
         users=users,
         sessions=Sessions(key=recipe.key, users=users, lifetime=timedelta(hours=options.session_hours)),
@@ -99,10 +99,10 @@ async def _serving(state: ServerState, lifespans: Sequence[Lifespan]) -> AsyncGe
     """Open the runtime and drive runs until the server stops; then hand them back, for another process to continue."""
     ears = _Ears(state.metrics)
     with unwrapped(), using_plugins(state.host, report=logger.warning) as extended:
-        place = replace(extended, sinks=(*extended.sinks, ears))
-        async with open_runtime(place) as runtime, anyio.create_task_group() as followers:
+        host = replace(extended, sinks=(*extended.sinks, ears))
+        async with open_runtime(host) as runtime, anyio.create_task_group() as followers:
             slots = state.options.concurrency
-            pool = RunPool(Job(place=place, report=logger.info), runtime, slots) if slots else None
+            pool = RunPool(Job(host=host, report=logger.info), runtime, slots) if slots else None
             ears.feed = feed = Feed(runtime, followers, most=state.options.max_watchers)
             state.begin(runtime, pool, feed)
             followers.start_soon(_keep_tidy, state)

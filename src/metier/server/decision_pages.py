@@ -8,7 +8,7 @@ from jinja2 import Environment
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed
-from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.notify.links import PATH, DecisionLinks, DecisionRight
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.server.console.inbox_cards import build_approval_card
@@ -81,8 +81,8 @@ async def _render(request: Request, state: ServerState, question: ApprovalQuesti
         question,
         run,
         is_stale=is_stale,
-        clean=build_place_cleaner(state.host).value,
-        redactor=build_place_redactor(state.host),
+        clean=build_host_cleaner(state.host).value,
+        redactor=build_host_redactor(state.host),
     )
     environment = cast("Environment", request.app.state.console)  # put there by `console.pages.mount`
     return environment.get_template("decision.html").render(card=card, decider=right.decider)

@@ -86,7 +86,7 @@ async def run_once(request: Request, key: str, work: Work) -> Document:
 
 async def _claim_and_work(state: ServerState, once: Once, work: Work) -> Document:
     contexts = state.runtime.store.contexts
-    owner = state.runtime.place.owner
+    owner = state.runtime.host.owner
     try:
         claim = await contexts.claim_message(once.context_id, _BUCKET, owner=owner, seconds=CLAIM_SECONDS)
     except DuplicateMessageError as known:

@@ -66,7 +66,7 @@ class ServerState:
 
     def begin(self, runtime: Runtime, pool: RunPool | None, feed: Feed) -> None:
         self._runtime, self._pool, self._feed = runtime, pool, feed
-        self.host = replace(self.host, clients=runtime.place.clients)
+        self.host = replace(self.host, clients=runtime.host.clients)
 
     def nudge(self) -> None:
         """A run was put into the queue, or can continue."""

@@ -119,13 +119,13 @@ async def live(build: Build, order: Order) -> Outcome:
     folder = Path(order.folder)
     points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
     scenario = build(folder, points.reach)
-    shared = instrument(scenario.place, points)
-    place = replace(shared, workspace=_make_own_folder(folder)) if scenario.apart else shared
-    watch_files(place.runs, points)
+    shared = instrument(scenario.host, points)
+    host = replace(shared, workspace=_make_own_folder(folder)) if scenario.apart else shared
+    watch_files(host.runs, points)
     machine = MachineAhead(SystemMachine(), order.ahead_seconds) if order.ahead_seconds else None
     store = await scenario.open_store(shared, points, machine=machine)
-    runtime = scenario.open_runtime(place, store)
-    sink = PointedSink(place.runs, points)
+    runtime = scenario.open_runtime(host, store)
+    sink = PointedSink(host.runs, points)
     watch = DriveOptions(sinks=[sink])
     asked: list[str] = []
     try:
@@ -157,7 +157,7 @@ async def _go_on(runtime: Runtime, scenario: Scenario, watch: DriveOptions) -> R
         return await runtime.resume((await runtime.find("latest")).run_id, options=watch)
     request = RunRequest(task=scenario.task, extra_context=scenario.extra_context)
     if scenario.build_request is not None:
-        request = scenario.build_request(runtime.place)
+        request = scenario.build_request(runtime.host)
     return await runtime.start(request, watch)
 
 

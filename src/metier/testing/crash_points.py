@@ -277,14 +277,14 @@ def _tear(log: Path) -> None:
     os.truncate(log, start + (len(data) - start) // 2)
 
 
-def instrument(place: Host, points: Points) -> Host:
+def instrument(host: Host, points: Points) -> Host:
     """The same place, with points around its tools, its model and its events."""
     tools = tuple(
         PointedProbingTool(tool, points, prober=tool) if isinstance(tool, Probing) else PointedTool(tool, points)
-        for tool in place.tools
+        for tool in host.tools
     )
-    provider = PointedProvider(place.provider, points) if place.provider is not None else None
-    return replace(place, tools=tools, provider=provider, ids=PointedIds(place.ids, points))
+    provider = PointedProvider(host.provider, points) if host.provider is not None else None
+    return replace(host, tools=tools, provider=provider, ids=PointedIds(host.ids, points))
 
 
 def watch_files(runs: Path, points: Points) -> None:

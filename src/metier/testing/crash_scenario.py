@@ -23,20 +23,20 @@ type DoubtAnswer = Literal["done", "retry", "skip", "abort"]
 class OpenStore(Protocol):
     """How a process of the scenario opens the store; wrap it in `PointedStore` so that it has points."""
 
-    def __call__(self, place: Host, points: Points, *, machine: Machine | None) -> Awaitable[Store]: ...
+    def __call__(self, host: Host, points: Points, *, machine: Machine | None) -> Awaitable[Store]: ...
 
 
-async def open_pointed_sqlite(place: Host, points: Points, *, machine: Machine | None) -> Store:
+async def open_pointed_sqlite(host: Host, points: Points, *, machine: Machine | None) -> Store:
     """The embedded store, with points before and after each change and inside each transaction."""
     store = await open_sqlite_store(
-        place.runs / DATABASE, clock=place.clock, machine=machine, connection_class=build_connection_class(points)
+        host.runs / DATABASE, clock=host.clock, machine=machine, connection_class=build_connection_class(points)
     )
     return PointedStore(store, points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    place: Host
+    host: Host
     """The provider must answer from the request alone: after a kill another process asks it."""
     task: str
     build_request: Callable[[Host], RunRequest] | None = None

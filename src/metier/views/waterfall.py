@@ -103,10 +103,10 @@ class _Scale:
         room = 100.0 - IDLE_WIDTH * len(self._idle)
         self._per_second = room / (total - squeezed) if total > squeezed else 0.0
         self.gaps = [
-            Gap(at=self.place(span.start), width=IDLE_WIDTH, seconds=span.end - span.start) for span in self._idle
+            Gap(at=self.position(span.start), width=IDLE_WIDTH, seconds=span.end - span.start) for span in self._idle
         ]
 
-    def place(self, second: float) -> float:
+    def position(self, second: float) -> float:
         passed = [span for span in self._idle if span.end <= second]
         inside = next((span for span in self._idle if span.start < second < span.end), None)
         squeezed = sum(span.end - span.start for span in passed)
@@ -118,8 +118,8 @@ class _Scale:
         return round(min(100.0, max(0.0, at)), 3)
 
     def bar(self, start: float, seconds: float) -> tuple[float, float]:
-        at = min(self.place(start), 100.0 - _LEAST_WIDTH)
-        return at, round(max(_LEAST_WIDTH, self.place(start + seconds) - at), 3)
+        at = min(self.position(start), 100.0 - _LEAST_WIDTH)
+        return at, round(max(_LEAST_WIDTH, self.position(start + seconds) - at), 3)
 
 
 def _merge(spans: Sequence[_Span]) -> Iterator[_Span]:

@@ -84,7 +84,7 @@ class _DriveTask(Task):
 
 def add_tasks(app: Any, job: Job, *, broker: Broker, leash: ParentWatch) -> None:  # noqa: ANN401 - Celery has no types
     """Limits are one behind the other: the run's own, then an exception in the process, then its end."""
-    grace = job.place.settings.runtime.signal_grace_seconds + GRACE_SECONDS
+    grace = job.host.settings.runtime.signal_grace_seconds + GRACE_SECONDS
     soft = job.options.timeout_seconds + grace
     timed = replace(job, let_through=(SoftTimeLimitExceeded,))
 
@@ -97,11 +97,11 @@ def add_tasks(app: Any, job: Job, *, broker: Broker, leash: ParentWatch) -> None
         try:
             anyio.run(partial(drive_once, timed, run_id, broker=broker, leash=leash))
         except SoftTimeLimitExceeded:
-            anyio.run(_in_place, job, _end_in_time(job, run_id))
+            anyio.run(_with_runtime, job, _end_in_time(job, run_id))
 
     @app.task(name=TIME_OUT)
     def time_out(run_id: str) -> None:
-        anyio.run(_in_place, job, _end_in_time(job, run_id))
+        anyio.run(_with_runtime, job, _end_in_time(job, run_id))
 
     del drive, time_out  # the application keeps them
 
@@ -125,7 +125,7 @@ async def drive_once(job: Job, run_id: str, *, broker: Broker, leash: ParentWatc
             queue = name_recovery(job.queue) if stopper.is_set else job.queue
             _wake(job, run_id, broker, queue=queue)
 
-    await _in_place(job, work)
+    await _with_runtime(job, work)
 
 
 def _wake(job: Job, run_id: str, broker: Broker, *, queue: str) -> None:
@@ -143,11 +143,11 @@ def _end_in_time(job: Job, run_id: str) -> Callable[[Runtime], Awaitable[None]]:
     return end
 
 
-async def _in_place(job: Job, work: Callable[[Runtime], Awaitable[None]]) -> None:
+async def _with_runtime(job: Job, work: Callable[[Runtime], Awaitable[None]]) -> None:
     """Whatever is opened for a task is closed with it. A store that cannot be reached is for the sweeper to fix."""
     try:
-        with unwrapped(), using_plugins(job.place, report=job.report) as place:
-            async with open_runtime(place) as runtime:
+        with unwrapped(), using_plugins(job.host, report=job.report) as host:
+            async with open_runtime(host) as runtime:
                 await work(runtime)
     except MetierError as failure:
         job.report(failure.sentence)

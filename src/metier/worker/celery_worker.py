@@ -98,7 +98,7 @@ async def _keep_sweeping(job: Job, address: Address) -> None:
     told = ""
     while True:
         try:
-            async with open_runtime(job.place) as runtime:
+            async with open_runtime(job.host) as runtime:
                 while True:
                     due_in = await sweep(runtime, job.queue, broker, report=job.report, fires=job.fires)
                     told = ""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from metier.errors import UsageError
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
 from metier.runtime.queue.broker_opening import find_broker
@@ -39,20 +39,20 @@ def worker(
     The first SIGTERM or Ctrl-C releases runs after the current step, the second one immediately.
     """
     flags = {"worker.queue": queue, "worker.concurrency": concurrency}
-    place = _open_place(config, {key: str(value) for key, value in flags.items() if value is not None})
-    redact = build_place_redactor(place).redact
+    host = _open_host(config, {key: str(value) for key, value in flags.items() if value is not None})
+    redact = build_host_redactor(host).redact
 
     def report(text: str) -> None:
         sys.stderr.write(f"worker: {sanitize_line(redact(text))}\n")
         sys.stderr.flush()
 
-    job = Job(place=place, report=report, fires=queue is None)
-    broker = None if once else find_broker(place.settings.worker, place.environ)
+    job = Job(host=host, report=report, fires=queue is None)
+    broker = None if once else find_broker(host.settings.worker, host.environ)
     if broker is None and until_idle and not once:
         run_until_idle(job)
         return 0
     if broker is None:
-        report(f"takes runs of queue {job.queue!r} from the {place.settings.store.backend} store")
+        report(f"takes runs of queue {job.queue!r} from the {host.settings.store.backend} store")
         run_store_worker(job, once=once)
         return 0
     address = broker.address
@@ -66,7 +66,7 @@ def worker(
     return run_celery_worker(job, address)
 
 
-def _open_place(config: Path | None, flags: dict[str, str]) -> Host:
+def _open_host(config: Path | None, flags: dict[str, str]) -> Host:
     folder = get_workspace(Path.cwd(), home=Path.home())
     config = config.absolute() if config is not None and folder != Path.cwd() else config
     opened = open_host(folder, environ=os.environ, home=Path.home(), flags=flags, config=config)

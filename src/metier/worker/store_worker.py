@@ -16,7 +16,7 @@ from metier.runtime.workspace.plugins import using_plugins
 def run_until_idle(job: Job) -> None:
     """Be the worker that started itself: one of them at a time, which leaves when it has nothing to do."""
     while True:
-        with alone(job.place) as is_alone:
+        with alone(job.host) as is_alone:
             if not is_alone:
                 return
             anyio.run(partial(work_from_store, job, idle_seconds=job.options.idle_seconds))
@@ -26,7 +26,7 @@ def run_until_idle(job: Job) -> None:
 
 
 async def has_work(job: Job) -> bool:
-    async with open_runtime(job.place) as runtime:
+    async with open_runtime(job.host) as runtime:
         return bool(await runtime.store.list_stale(queue=job.queue, limit=1))
 
 
@@ -36,8 +36,8 @@ def run_store_worker(job: Job, *, once: bool = False) -> None:
 
 
 async def work_from_store(job: Job, *, once: bool = False, idle_seconds: float | None = None) -> None:
-    with unwrapped(), using_plugins(job.place, report=job.report) as place:
-        async with open_runtime(place) as runtime, anyio.create_task_group() as helpers:
+    with unwrapped(), using_plugins(job.host, report=job.report) as host:
+        async with open_runtime(host) as runtime, anyio.create_task_group() as helpers:
             pool = RunPool(job, runtime, job.options.concurrency, idle_seconds=idle_seconds)
             await helpers.start(_obey_signals, pool)
             await pool.work(once=once)

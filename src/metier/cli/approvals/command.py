@@ -11,9 +11,9 @@ from metier.cli.run.approval_dialog import describe, describe_edit, explain, par
 from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
 from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.ids import get_user
 from metier.runtime.documents import approval_as_json, attempt_as_json
@@ -42,7 +42,7 @@ def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = No
     """Show an approval: call, changes, reason and decision."""
 
     async def read() -> tuple[ApprovalQuestion, list[ApprovalAttempt]]:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             question = await runtime.approvals.get(approval)
             return question, await runtime.approvals.attempts(question)
 
@@ -94,10 +94,10 @@ def deny(
 
 
 def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Config) -> int:
-    place = open_place(config)
+    host = open_host(config)
 
     async def decide() -> tuple[ApprovalQuestion, RunRow | None, str]:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
             top = await runtime.get_started(decided.row.run_id)
             return decided, await wake_decided_run(runtime, decided.row.run_id), top.run_id
@@ -109,11 +109,11 @@ def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Conf
         said = f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}"
         warn_line(said) if go_on else write_line(said)
     if owner is not None:
-        tell_workers(place, owner.run_id, queue=owner.queue, config=config)
+        tell_workers(host, owner.run_id, queue=owner.queue, config=config)
         warn_line(f"run:     {owner.run_id} continues when a worker picks it up")
         return 0
     if go_on:
-        return resume_run(place, started, View(output="json" if as_json else "text"))
+        return resume_run(host, started, View(output="json" if as_json else "text"))
     warn_line(f"next:    agent resume {decided.row.run_id}")
     return 0
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import JsonList, warn_line, write_line
-from metier.cli.shared.place import open_place
 from metier.runtime.run_store import open_runs
 from metier.telemetry.excerpt import one_line
 
@@ -39,15 +39,15 @@ def list_approvals(
     shown = JsonList() if as_json else None
 
     async def show_pages() -> int:
-        place = open_place(config)
-        async with open_runs(place) as store:
+        host = open_host(config)
+        async with open_runs(host) as store:
             status = "" if every else "open"
             if not run and not await store.list_approvals(run_id="", status=status, after=0, limit=1):
                 return 0
             # What reads a question reads journals, and most often there is none.
             from metier.runtime.runs import Runtime
 
-            runtime = Runtime(place, store)
+            runtime = Runtime(host, store)
             run_id = (await runtime.find(run)).run_id if run else ""
             count = 0
             async for page in runtime.approvals.pages(run_id=run_id, status=status):

@@ -15,9 +15,9 @@ from pydantic import JsonValue
 from metier.cli.chat.screen import PlainScreen, Screen
 from metier.cli.chat.session import ChatOptions, Session
 from metier.cli.shared.context import current_settings, is_at_terminal
+from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import count, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place, open_run_place
 from metier.errors import UsageError, unwrapped
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.chat.chats import MAX_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
@@ -85,9 +85,9 @@ def talk(
         # At a terminal the user can be asked.
         given[PROFILE] = "guarded"
     is_open = not (request.model or request.agent or request.is_continued or request.context_id)
-    place = open_run_place(config, given, is_new_run=is_open)
+    host = open_run_host(config, given, is_new_run=is_open)
     request = replace(request, may_name_built_in=True)
-    return anyio.run(_converse, place, request, ChatOptions(quiet=quiet, as_json=as_json, first=first))
+    return anyio.run(_converse, host, request, ChatOptions(quiet=quiet, as_json=as_json, first=first))
 
 
 @app.command("list")
@@ -100,7 +100,7 @@ def list_conversations(
     """List conversations."""
 
     async def read() -> list[dict[str, JsonValue]]:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             return [await _describe(runtime, state) for state in await list_chats(runtime, limit=limit)]
 
     rows = anyio.run(read)
@@ -130,11 +130,11 @@ async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValu
     }
 
 
-async def _converse(place: Host, request: ChatRequest, options: ChatOptions) -> int:
-    with unwrapped(), using_plugins(place, report=warn_line) as extended:
+async def _converse(host: Host, request: ChatRequest, options: ChatOptions) -> int:
+    with unwrapped(), using_plugins(host, report=warn_line) as extended:
         async with keep_servers(extended) as kept, open_runtime(kept) as runtime:
             conversation = await open_chat(runtime, request)
-            screen = open_screen(conversation, history=place.runs / "chat_history")
+            screen = open_screen(conversation, history=host.runs / "chat_history")
             session = Session(conversation, screen, options)
             code = await session.run()
             sys.stdout.flush()

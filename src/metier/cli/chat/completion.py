@@ -37,7 +37,7 @@ class ChatCompleter(Completer):
     def _find(self, before: str, word: str) -> Iterable[tuple[str, str]]:
         try:
             if word.startswith("@"):
-                return list_paths(self._chat.runtime.place.workspace, word)
+                return list_paths(self._chat.runtime.host.workspace, word)
             if before.startswith("/") and " " not in before:
                 return [(f"/{name}", summary) for name, summary in list_commands(self._chat)]
             if before.startswith("/model "):

@@ -29,7 +29,7 @@ from metier.errors import MetierError, unwrapped
 from metier.ids import get_user
 from metier.runtime.chat.chats import Chat, is_always, keep_always
 from metier.runtime.chat.commands import MARK
-from metier.runtime.cleaning import build_place_redactor, list_place_secrets
+from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -86,13 +86,13 @@ class Session:
         self._is_working = False
         self._is_planned = False
         """Whether the last turn ended with an answer."""
-        place = chat.runtime.place
-        self._output = build_output_redactor(list_place_secrets(place))
+        host = chat.runtime.host
+        self._output = build_output_redactor(list_host_secrets(host))
         lasting = "in this conversation"
         prompter = Prompter(self._read_word, get_user(), screen.painter, screen.edit, lasting, self._read_key)
         always = AlwaysAsker(chat, prompter)
         self._modes = PermissionModes(always)
-        self._turns = TurnView(chat, screen.painter, build_place_redactor(place), quiet=options.quiet)
+        self._turns = TurnView(chat, screen.painter, build_host_redactor(host), quiet=options.quiet)
         self._context = ChatContext(
             chat=chat,
             ask=always,
@@ -344,7 +344,7 @@ class Session:
 
     async def _watch(self, turn: Turn, *, is_typed: bool = False) -> RunStatus | None:
         """Drive and show a turn; None if there was none to drive."""
-        grace = self._chat.runtime.place.settings.runtime.signal_grace_seconds
+        grace = self._chat.runtime.host.settings.runtime.signal_grace_seconds
         stopper = Stopper(min(grace, STEP_SECONDS) if self._screen.types_ahead else grace, waits_for_model=False)
         with self._turns.begin(as_json=self._options.as_json, is_typed=is_typed) as shown:
             watch = DriveOptions(

@@ -22,7 +22,7 @@ from metier.ids import get_user
 from metier.runtime.build import list_all_tools
 from metier.runtime.chat.chats import Chat, list_always, list_chats
 from metier.runtime.chat.commands import check_trusted, list_own_commands
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.spending import read_conversation_spending
 from metier.runtime.history.undo import CANNOT, UndoPlan, plan_undo
@@ -78,13 +78,13 @@ async def run_command(context: ChatContext, line: str) -> None:
     if command is not None:
         await command.run(context, rest.strip())
         return
-    place = context.chat.runtime.place
-    own = list_own_commands(place)
+    host = context.chat.runtime.host
+    own = list_own_commands(host)
     if name in own:
         message = own[name].fill(rest.strip())
         await context.drive(lambda watch: context.chat.send(message, watch, is_typed=False))
         return
-    check_trusted(place, name)
+    check_trusted(host, name)
     hint = hint_nearest(name, (*COMMANDS, *own)) or "Type `/help`, or start a message with `//` to send a slash"
     raise UsageError(f"No such command '/{name}'", hint=hint)
 
@@ -98,7 +98,7 @@ def runs_at_once(line: str) -> bool:
 
 def list_commands(chat: Chat) -> list[tuple[str, str]]:
     """List names and summaries, with those of the workspace last."""
-    own = list_own_commands(chat.runtime.place)
+    own = list_own_commands(chat.runtime.host)
     listed = [(name, command.summary) for name, command in COMMANDS.items()]
     return listed + [(name, command.description) for name, command in own.items() if name not in COMMANDS]
 
@@ -107,7 +107,7 @@ async def _help(context: ChatContext, _: str) -> None:
     for name, command in COMMANDS.items():
         usage = f"/{name} {command.takes}".rstrip()
         write_line(f"{usage:<24} {command.summary}")
-    own = list_own_commands(context.chat.runtime.place)
+    own = list_own_commands(context.chat.runtime.host)
     for name, command in own.items():
         write_line(f"{f'/{name}':<24} {command.description}")
     write_line()
@@ -133,7 +133,7 @@ async def show_skills(context: ChatContext, name: str) -> None:
 
 async def show_tools(context: ChatContext, name: str) -> None:
     agent = context.chat.resolve()
-    tools = agent.choose_tools(list_all_tools(agent.packages, agent.place, web=agent.web))
+    tools = agent.choose_tools(list_all_tools(agent.packages, agent.host, web=agent.web))
     chosen = [tool.info for tool in tools if tool.info.name.casefold().startswith(name.casefold())]
     if name and not chosen:
         known = [tool.info.name for tool in tools]
@@ -169,7 +169,7 @@ async def show_context(context: ChatContext, _: str) -> None:
 async def show_permissions(context: ChatContext, mode: str) -> None:
     """Show the profile, the permission modes, the rules of the workspace and the saved approvals."""
     agent = context.chat.resolve()
-    place = agent.place
+    host = agent.host
     if mode:
         context.modes.choose(mode, agent.profile)
         warn_line(f"Permission mode {context.modes.mode}: {SUMMARIES[context.modes.mode]}")
@@ -177,13 +177,13 @@ async def show_permissions(context: ChatContext, mode: str) -> None:
     write_line(f"profile {agent.profile}: {_PROFILES[agent.profile]}")
     for each in list_modes(agent.profile):
         write_line(f"{'*' if each == context.modes.mode else ' '} mode {each}: {SUMMARIES[each]}")
-    reader = ScopeReader(root=str(place.workspace))
-    host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
-    for rule in host.tools.rules:
+    reader = ScopeReader(root=str(host.workspace))
+    rules = reader.read_policy(read_policy_file(host.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
+    for rule in rules.tools.rules:
         when = ", ".join(condition.key for condition in rule.when)
         about = f" by {when}" if when else ""
-        write_line(f"{rule.decision:<6} {rule.subject}{about}  {rule.reason}  ({rule.place})".rstrip())
-    if not host.tools.rules:
+        write_line(f"{rule.decision:<6} {rule.subject}{about}  {rule.reason}  ({rule.location})".rstrip())
+    if not rules.tools.rules:
         write_line(f"no rules in {POLICY_FILE}")
     for key in await list_always(context.chat):
         write_line(f"allow  {one_line(key, _WIDTH)}  (always in this conversation)")
@@ -191,11 +191,11 @@ async def show_permissions(context: ChatContext, mode: str) -> None:
 
 
 async def show_servers(context: ChatContext, _: str) -> None:
-    standings = examine(context.chat.runtime.place)
+    standings = examine(context.chat.runtime.host)
     for standing in standings:
         write_standing(standing)
     if not standings:
-        warn_line(f"No MCP servers configured in '{context.chat.runtime.place.settings.mcp.file}'")
+        warn_line(f"No MCP servers configured in '{context.chat.runtime.host.settings.mcp.file}'")
 
 
 async def show_facts(context: ChatContext, _: str) -> None:
@@ -359,7 +359,7 @@ def _write_new(file: Path, text: str) -> None:
 
 async def render_markdown(chat: Chat) -> str:
     """Render the conversation as Markdown, without undone turns and with secrets redacted."""
-    clean = build_place_cleaner(chat.runtime.place).text
+    clean = build_host_cleaner(chat.runtime.host).text
     lines = [f"# Conversation {chat.context_id}", ""]
     facts = await chat.list_facts()
     if facts:

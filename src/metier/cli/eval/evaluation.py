@@ -10,8 +10,8 @@ import anyio
 from msgspec import Struct, to_builtins
 from pydantic import JsonValue
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.output import printable, render_json, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
@@ -121,11 +121,11 @@ _SLACK = 1e-9
 
 def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | None) -> int:
     """0, 1 below the threshold, 6 when the budget was used up."""
-    plan = load_plan(open_place(config).runs, options.resume) if options.resume else None
+    plan = load_plan(open_host(config).runs, options.resume) if options.resume else None
     if plan is not None and names:
         raise UsageError("--resume cannot be combined with other options", hint="Remove the names")
-    place = open_place(config, _list_flags(options, plan))
-    targets = [find_target(place, name) for name in ((plan.target,) if plan else names)] or _list_all(place, options)
+    host = open_host(config, _list_flags(options, plan))
+    targets = [find_target(host, name) for name in ((plan.target,) if plan else names)] or _list_all(host, options)
     if not targets:
         hint = 'Create evals/evals.json next to a SKILL.md: {"evals": [{"prompt": …, "assertions": […]}]}'
         raise UsageError("No evals found", hint=hint)
@@ -134,13 +134,13 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
         warn_line(problem.render())
     results = [_evaluate(target, options, plan) for target in targets]
     for result in results:
-        _keep(place, result)
+        _keep(host, result)
     write_results(results, options)
     return get_exit_code(results, problems, threshold=options.threshold)
 
 
-def _list_all(place: Host, options: EvalOptions) -> list[Target]:
-    return [target for target in list_targets(place) if (target.triggers if options.triggers else target.cases)]
+def _list_all(host: Host, options: EvalOptions) -> list[Target]:
+    return [target for target in list_targets(host) if (target.triggers if options.triggers else target.cases)]
 
 
 def get_exit_code(results: Sequence[EvalResult], problems: Sequence[Problem], *, threshold: float) -> int:
@@ -186,7 +186,7 @@ def _evaluate(target: Target, options: EvalOptions, plan: Plan | None) -> EvalRe
         target=target.name,
         mode=options.mode,
         started_at=plan.started_at if plan else now.isoformat(timespec="milliseconds"),
-        commit=get_commit(target.package.folder if target.package else target.place.workspace),
+        commit=get_commit(target.package.folder if target.package else target.host.workspace),
     )
     if options.triggers and options.mode == "replay":
         return _route(target, options, result)
@@ -221,7 +221,7 @@ def _check_triggers(target: Target) -> None:
 def _route(target: Target, options: EvalOptions, result: EvalResult) -> EvalResult:
     """Every query through the router of runs; no model is asked."""
     skills = list_rivals(target)
-    min_score = target.place.settings.skills.prefilter_min_score
+    min_score = target.host.settings.skills.prefilter_min_score
     routed = route_triggers(target.id, target.triggers, skills, min_score=min_score)
     if options.suggest:
         found = suggest_words(target.id, target.triggers, skills, min_score=min_score)
@@ -237,8 +237,8 @@ def _route(target: Target, options: EvalOptions, result: EvalResult) -> EvalResu
 async def _run_live(
     target: Target, plan: Plan, cases: Sequence[SourcedCase], result: EvalResult, quiet: bool
 ) -> EvalResult:
-    place = target.place
-    folder = place.runs / FOLDER / plan.id
+    host = target.host
+    folder = host.runs / FOLDER / plan.id
     write_plan(folder, plan)
     variants = (ITSELF,) if plan.record or plan.triggers else build_variants(target, plan.against, folder=folder)
 
@@ -249,8 +249,8 @@ async def _run_live(
 
     if not plan.record:
         warn_line(f"eval {plan.id}; if interrupted, resume it with `agent eval --resume {plan.id}`")
-    with using_plugins(place, report=warn_line):
-        session = open_session(target, plan, place, report=tell)
+    with using_plugins(host, report=warn_line):
+        session = open_session(target, plan, host, report=tell)
         rows = await session.run(variants, cases)
     return result.model_copy(
         update={
@@ -258,14 +258,14 @@ async def _run_live(
             "repeat": plan.repeat,
             "variants": tuple(variant.name for variant in variants),
             "budget_used_up": session.purse.is_used_up,
-            "provider": place.settings.model.provider,
-            "model": place.settings.model.name,
+            "provider": host.settings.model.provider,
+            "model": host.settings.model.name,
         }
     )
 
 
-def _keep(place: Host, result: EvalResult) -> None:
+def _keep(host: Host, result: EvalResult) -> None:
     try:
-        keep_result(place.runs, result)
+        keep_result(host.runs, result)
     except OSError as error:
-        warn_line(f"warning: Cannot save the result in '{place.runs}': {error.strerror}")
+        warn_line(f"warning: Cannot save the result in '{host.runs}': {error.strerror}")

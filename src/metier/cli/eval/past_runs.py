@@ -7,9 +7,9 @@ import anyio
 import typer
 from msgspec import to_builtins
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.evals.backtest import KINDS, BacktestedRun, backtest_run, list_past_runs, parse_changes
 from metier.evals.capture import Captured, capture_run
 from metier.evals.recorded_evals import replay_target
@@ -38,11 +38,11 @@ def backtest(
 
     Sends and runs nothing. Exit code 1: a run would differ.
     """
-    place = open_place(config)
-    proposed = parse_changes(change, workspace=place.workspace)
+    host = open_host(config)
+    proposed = parse_changes(change, workspace=host.workspace)
 
     async def work() -> list[BacktestedRun]:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             return [await backtest_run(runtime, row, proposed) for row in await list_past_runs(runtime, runs)]
 
     found = anyio.run(work)
@@ -87,16 +87,16 @@ def capture(
     config: Config = None,
 ) -> None:
     """Create an eval case from a past run."""
-    place = open_place(config)
+    host = open_host(config)
 
     async def work() -> Captured:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             row = await runtime.find(run)
             return await capture_run(runtime, row.run_id, case_id=id_ or row.run_id, target_name=target)
 
     captured = anyio.run(work)
     rows = anyio.run(replay_target, captured.target, (captured.sourced,))
-    shown = captured.file.relative_to(place.workspace).as_posix()
+    shown = captured.file.relative_to(host.workspace).as_posix()
     if as_json:
         files, unsure = list(captured.files), list(captured.unsure)
         status = rows[0].status

@@ -36,7 +36,7 @@ from metier.engine.stopper import Stopper
 from metier.errors import LogError, unwrapped
 from metier.ids import get_user
 from metier.providers.facts import load_facts
-from metier.runtime.cleaning import build_place_redactor, list_place_secrets
+from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import ACCEPT
@@ -189,31 +189,31 @@ class View(Struct, frozen=True, kw_only=True):
     """For a machine: grouped lines without colour, a summary and test results in the folder of the run."""
 
 
-def drive_run(place: Host, work: Work, view: View) -> int:
+def drive_run(host: Host, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
-    stoppers = _Stoppers(place.settings.runtime.signal_grace_seconds)
-    shown = _build_shown(place, view)
-    status = anyio.run(_drive, place, work, replace(view, shown=shown), stoppers)
+    stoppers = _Stoppers(host.settings.runtime.signal_grace_seconds)
+    shown = _build_shown(host, view)
+    status = anyio.run(_drive, host, work, replace(view, shown=shown), stoppers)
     exit_code = status.exit_code(signal=stoppers.current.signal)
-    if place.settings.notify.bell:
+    if host.settings.notify.bell:
         ring()
-    redactor = build_output_redactor(list_place_secrets(place))
-    write_outcome(place, status, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
+    redactor = build_output_redactor(list_host_secrets(host))
+    write_outcome(host, status, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
     if isinstance(shown, CiLog):
-        folder = get_run_folder(place, status.run_id)
+        folder = get_run_folder(host, status.run_id)
         advice = describe_next(status, folder, is_told=True)
         write_ci_files(shown.view, folder, result=status.state.result, advice=advice, redactor=redactor)
     return exit_code
 
 
-def _build_shown(place: Host, view: View) -> Shown | None:
+def _build_shown(host: Host, view: View) -> Shown | None:
     if view.is_ci:
         return CiLog(io.StringIO() if view.quiet else sys.stderr, get_marks(os.environ))
     if view.quiet:
         return None
     if view.verbosity >= EVENTS:
-        return EventLines(sys.stderr, build_place_redactor(place), level=place.settings.logging.level)
-    return build_live(build_place_redactor(place), verbosity=view.verbosity, is_text=view.output == "text")
+        return EventLines(sys.stderr, build_host_redactor(host), level=host.settings.logging.level)
+    return build_live(build_host_redactor(host), verbosity=view.verbosity, is_text=view.output == "text")
 
 
 class _Stoppers:
@@ -235,7 +235,7 @@ class _Stoppers:
         return LimitRaise(limits=raised, by=get_user(), stopper=self.current) if raised is not None else None
 
 
-async def _drive(place: Host, work: Work, view: View, stoppers: _Stoppers) -> RunStatus:
+async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> RunStatus:
     shown = view.shown
     sinks: list[Sink] = [] if shown is None else [shown]
     if view.output == "stream-json":
@@ -252,7 +252,7 @@ async def _drive(place: Host, work: Work, view: View, stoppers: _Stoppers) -> Ru
         ask_for_limit=partial(stoppers.ask_for_limit, prompter=asker) if asker is not None else None,
     )
     try:
-        with unwrapped(), using_plugins(place, report=warn_line) as extended, ticking(shown):
+        with unwrapped(), using_plugins(host, report=warn_line) as extended, ticking(shown):
             async with passing_signals(lambda: stoppers.current), open_runtime(extended) as runtime:
                 return await get_status(runtime.store, await work(runtime, options))
     except BrokenPipeError:
@@ -265,20 +265,20 @@ async def _drive(place: Host, work: Work, view: View, stoppers: _Stoppers) -> Ru
     raise AssertionError("the block above returns or raises")
 
 
-def build_reader(place: Host, *, verbosity: int, as_json: bool) -> Sink:
+def build_reader(host: Host, *, verbosity: int, as_json: bool) -> Sink:
     """Where a run that is only looked at is shown: on stdout, as its view, as event lines, or as JSON."""
     if as_json:
         return JsonLines(sys.stdout)
     if verbosity >= EVENTS:
         return ConsoleSink(sys.stdout, level="debug")
-    return ShownRun(LiveRun(build_painter(sys.stdout), build_place_redactor(place), verbosity=verbosity))
+    return ShownRun(LiveRun(build_painter(sys.stdout), build_host_redactor(host), verbosity=verbosity))
 
 
-def write_outcome(place: Host, status: RunStatus, view: View, *, exit_code: int, redactor: Redactor) -> None:
+def write_outcome(host: Host, status: RunStatus, view: View, *, exit_code: int, redactor: Redactor) -> None:
     """Write the result to stdout, and to stderr where the run is and what can be done with it."""
-    state, folder = status.state, get_run_folder(place, status.run_id)
+    state, folder = status.state, get_run_folder(host, status.run_id)
     outcome = build_outcome(status, folder=folder, exit_code=exit_code)
-    token = {"resume_token": issue_token(place, state, waiting=status.waiting)}
+    token = {"resume_token": issue_token(host, state, waiting=status.waiting)}
     match view.output:
         case "json":
             write_json(outcome, redactor=redactor, kept=token)

@@ -12,9 +12,9 @@ from pydantic import JsonValue
 from metier.cli.run.driver import View, drive_run
 from metier.cli.run.live import EVENTS
 from metier.cli.run.worker_handoff import detach_run
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout, choose_output
 from metier.cli.shared.output import warn_line
-from metier.cli.shared.place import open_place
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import get_user
@@ -84,14 +84,14 @@ def resume(
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
     wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token, model=model)
     if detach:
-        return detach_run(open_place(config), wanted.leave, output, config=config)
+        return detach_run(open_host(config), wanted.leave, output, config=config)
     view = View(output=output, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
-    return drive_run(open_place(config), wanted.go_on, view)
+    return drive_run(open_host(config), wanted.go_on, view)
 
 
-def resume_run(place: Host, run_id: str, view: View) -> int:
+def resume_run(host: Host, run_id: str, view: View) -> int:
     """Go on with a run whose answer is in the store already; the exit code says how it stands then."""
-    return drive_run(place, _Wanted(run=run_id, inputs=[], doubt=None, raised=RaisedLimits()).go_on, view)
+    return drive_run(host, _Wanted(run=run_id, inputs=[], doubt=None, raised=RaisedLimits()).go_on, view)
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
         run_id = (await runtime.find(self.run)).run_id
         status = await runtime.get_status(run_id)
         if self.token:
-            check_run_token(runtime.place, self.token, status.state, waiting=status.waiting)
+            check_run_token(runtime.host, self.token, status.state, waiting=status.waiting)
         fields = status.question.fields if status.question is not None else ()
         given = Answer(
             values=parse_inputs(self.inputs, fields) if self.inputs else None,

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from metier.cli.run.driver import View, drive_run
 from metier.cli.run.task_text import read_context, read_task
 from metier.cli.run.worker_handoff import detach_run
+from metier.cli.shared.open_host import open_run_host
 from metier.cli.shared.output import warn_line
-from metier.cli.shared.place import open_run_place
 from metier.errors import UsageError
 from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.build import list_tools
@@ -37,38 +37,38 @@ def open_request(
     request: RunRequest, config: Path | None, settings: Mapping[str, str], *, agent: str, model: str, quiet: bool
 ) -> tuple[Host, RunRequest]:
     """Open the workspace, and choose the agent and the model there. Raises `UsageError`, `ConfigError`."""
-    place = open_run_place(config, settings, is_new_run=not (model or agent))
-    place, agent = choose_built_in(place, agent)
+    host = open_run_host(config, settings, is_new_run=not (model or agent))
+    host, agent = choose_built_in(host, agent)
     if not (quiet or request.mode == "dry_run"):
-        warn_of_profile(place, agent)
-    return place, replace(request, agent=agent, model=model)
+        warn_of_profile(host, agent)
+    return host, replace(request, agent=agent, model=model)
 
 
-def run_request(place: Host, request: RunRequest, view: View, *, detaches: bool, config: Path | None) -> int:
+def run_request(host: Host, request: RunRequest, view: View, *, detaches: bool, config: Path | None) -> int:
     """Drive the run until it ends or waits, or leave it to workers, and return the exit code."""
-    request = take_trace(request, place)
+    request = take_trace(request, host)
     if detaches:
-        submit_request = partial(submit, request=request, queue=place.settings.worker.queue)
-        return detach_run(place, submit_request, view.output, config=config)
-    return drive_run(place, lambda runtime, options: runtime.start(request, options), view)
+        submit_request = partial(submit, request=request, queue=host.settings.worker.queue)
+        return detach_run(host, submit_request, view.output, config=config)
+    return drive_run(host, lambda runtime, options: runtime.start(request, options), view)
 
 
 def with_files(
-    place: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
+    host: Host, request: RunRequest, *, images: Sequence[Path], files: Sequence[Path], is_typed: bool
 ) -> RunRequest:
     """The request with the files that options name and the task mentions. Raises `UsageError`."""
-    agent = request.agent or place.settings.runtime.agent or BUILT_IN
+    agent = request.agent or host.settings.runtime.agent or BUILT_IN
     words = TaskWords(text=request.task, agent=agent, is_typed=is_typed)
-    attached = attach_files(place, words, images=images, files=files)
+    attached = attach_files(host, words, images=images, files=files)
     for name in attached.missing:
         warn_line(f"warning: '@{name}' is not a workspace file and is left as text")
     return attached.add_to(request)
 
 
-def warn_of_profile(place: Host, agent: str) -> None:
+def warn_of_profile(host: Host, agent: str) -> None:
     """Print a notice before a run that makes changes without asking."""
     # A broken definition is reported when the run starts.
     with suppress(OSError, UsageError):
-        named = agent or place.settings.runtime.agent or BUILT_IN
-        if place.settings.runtime.profile == "permissive" and approves_changes(place, named, list_tools((), place)):
+        named = agent or host.settings.runtime.agent or BUILT_IN
+        if host.settings.runtime.profile == "permissive" and approves_changes(host, named, list_tools((), host)):
             warn_line("Permissions: auto-approve. Use `--profile guarded` to review changes.")

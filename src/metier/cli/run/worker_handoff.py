@@ -25,7 +25,7 @@ from metier.store.failures import LeaseHeld
 
 
 def detach_run(
-    place: Host,
+    host: Host,
     work: Callable[[Runtime], Awaitable[RunState]],
     output: OutputFormat,
     *,
@@ -34,13 +34,13 @@ def detach_run(
     """Do what is done before a worker takes the run, then tell a worker of it. The id goes to stdout."""
     if output == "stream-json":
         raise UsageError("Cannot show the events of a detached run", hint="Follow it with `agent runs watch`")
-    find_broker(place.settings.worker, place.environ)  # what is wrong with it is said before the run begins
-    status = anyio.run(_begin, place, work)
+    find_broker(host.settings.worker, host.environ)  # what is wrong with it is said before the run begins
+    status = anyio.run(_begin, host, work)
     run_id, queue = status.run_id, status.row.queue
     if can_go_on(status.state):
-        tell_workers(place, run_id, queue=queue, config=config)
+        tell_workers(host, run_id, queue=queue, config=config)
     if output == "json":
-        folder = get_run_folder(place, run_id)
+        folder = get_run_folder(host, run_id)
         write_json({**build_outcome(status, folder=folder, exit_code=0), "queue": queue})
     else:
         sys.stdout.write(f"{run_id}\n")
@@ -49,8 +49,8 @@ def detach_run(
     return 0
 
 
-async def _begin(place: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> RunStatus:
-    with unwrapped(), using_plugins(place, report=warn_line) as extended:
+async def _begin(host: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> RunStatus:
+    with unwrapped(), using_plugins(host, report=warn_line) as extended:
         async with open_runtime(extended) as runtime:
             return await get_status(runtime.store, await work(runtime))
     raise AssertionError("the block above returns or raises")
@@ -66,14 +66,14 @@ async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
     return owner
 
 
-def tell_workers(place: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
+def tell_workers(host: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
     """By a message, where there is a broker. One that does not answer delays the run and does not lose it.
 
     Without a broker a worker is started in the background, where the settings allow it and none is there.
     """
-    broker = find_broker(place.settings.worker, place.environ)
+    broker = find_broker(host.settings.worker, host.environ)
     if broker is None:
-        start_worker(place, config=config)
+        start_worker(host, config=config)
         return
     try:
         broker.wake([run_id], queue=queue)

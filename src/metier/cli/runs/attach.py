@@ -10,9 +10,9 @@ from metier.cli.run.driver import build_reader
 from metier.cli.run.live import EVENTS, ticking
 from metier.cli.run.resume import parse_inputs
 from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import Config, Events, RunName, Verbose
 from metier.cli.shared.output import warn_line
-from metier.cli.shared.place import open_place
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.ids import get_user
@@ -60,12 +60,12 @@ def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, co
 
     Without a terminal it asks nothing. Exit codes are those of `agent run`.
     """
-    place = open_place(config)
-    sink = build_reader(place, verbosity=EVENTS if events else verbose, as_json=False)
+    host = open_host(config)
+    sink = build_reader(host, verbosity=EVENTS if events else verbose, as_json=False)
     prompter = find_asker()
 
     async def follow() -> int:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             run_id = (await runtime.find(run)).run_id
             follower = Follower(runtime, run_id)
             while True:
@@ -99,7 +99,7 @@ async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> b
         await wake(runtime, owner.run_id, answer)
     else:
         return False
-    tell_workers(runtime.place, owner.run_id, queue=owner.queue)
+    tell_workers(runtime.host, owner.run_id, queue=owner.queue)
     return True
 
 

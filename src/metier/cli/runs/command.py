@@ -18,15 +18,15 @@ from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
 from metier.cli.runs.gc import attach as attach_upkeep
 from metier.cli.runs.list_runs import app as listing
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config, Events, RunName, Verbose
 from metier.cli.shared.output import printable, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.ids import CHILD, get_user
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.run_views import read_history, read_run_view
 from metier.runtime.history.undo import StepChanges, read_changes
 from metier.runtime.notify.delivery import deliver_last
@@ -60,7 +60,7 @@ def _mark(unknown: str) -> str:
 
 
 async def _read(name: str, config: Path | None) -> list[StepChanges]:
-    async with open_runtime(open_place(config)) as runtime:
+    async with open_runtime(open_host(config)) as runtime:
         return await read_changes(runtime, (await runtime.find(name)).run_id)
 
 
@@ -93,10 +93,10 @@ def show(
         show_changes(run, as_json=as_json, config=config)
         return
 
-    place = open_place(config)
+    host = open_host(config)
 
     async def read() -> tuple[RunStatus, dict[str, JsonValue], RunView]:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             row = await runtime.find(run)
             entries = await read_history(runtime, row.run_id)
             state = fold(row.run_id, entries)
@@ -104,7 +104,7 @@ def show(
             return await get_status(runtime.store, state, row=row), record, await _read_view(runtime, row.run_id)
 
     status, record, view = anyio.run(read)
-    row, folder = status.row, get_run_folder(place, status.run_id)
+    row, folder = status.row, get_run_folder(host, status.run_id)
     if as_json:
         waits: JsonValue = None
         if status.pause:
@@ -113,7 +113,7 @@ def show(
         write_json({**row_as_json(row), **record, **work_as_json(status), **more, "folder": str(folder)})
     else:
         _write_run(status, record, view, folder=folder)
-        _write_view(LiveRun(build_painter(sys.stdout), build_place_redactor(place)), view, status)
+        _write_view(LiveRun(build_painter(sys.stdout), build_host_redactor(host)), view, status)
 
 
 @app.command()
@@ -121,11 +121,11 @@ def watch(
     run: RunName, *, verbose: Verbose = 0, events: Events = False, as_json: AsJson = False, config: Config = None
 ) -> int:
     """Follow a run until it ends or pauses."""
-    place = open_place(config)
-    sink = build_reader(place, verbosity=EVENTS if events else verbose, as_json=as_json)
+    host = open_host(config)
+    sink = build_reader(host, verbosity=EVENTS if events else verbose, as_json=as_json)
 
     async def follow() -> int:
-        async with open_runtime(place) as runtime:
+        async with open_runtime(host) as runtime:
             with ticking(sink):
                 return await follow_run(runtime, (await runtime.find(run)).run_id, sink)
 
@@ -137,7 +137,7 @@ def cancel(run: RunName, *, as_json: AsJson = False, config: Config = None) -> N
     """Cancel a run."""
 
     async def end() -> RunState:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             row = await runtime.find(run)
             if row.status in ENDED:
                 raise UsageError(f"Run {row.run_id!r} is already {row.status}")
@@ -156,7 +156,7 @@ async def _cancel(runtime: Runtime, run_id: str) -> RunState:
         while True:
             state = await runtime.cancel(run_id, by=get_user())
             if state.phase in FINAL:
-                await deliver_last(runtime.place, runtime.store)
+                await deliver_last(runtime.host, runtime.store)
                 return state
             await anyio.sleep(0.2)
     row = await runtime.find(run_id)

@@ -8,9 +8,9 @@ from msgspec import to_builtins
 from pydantic import JsonValue
 
 from metier.cli.runs.replay import write_difference
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import count, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.engine.replay.recording import Difference
 from metier.runtime.history.comparison import Comparison, Moment, compare_runs
 from metier.runtime.history.run_views import read_history
@@ -36,7 +36,7 @@ def diff(
     """
 
     async def work() -> tuple[str, str, Comparison]:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             rows = [await runtime.find(name) for name in (left, right)]
             one, other = [await read_history(runtime, row.run_id) for row in rows]
             return rows[0].run_id, rows[1].run_id, compare_runs(one, other)

@@ -11,9 +11,9 @@ import typer
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.definitions.files.whole_file import replace_file
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
@@ -27,13 +27,13 @@ from metier.runtime.traces import RunSpans, build_run_spans, open_exporter
 def send_trace(run: str, *, as_json: bool, config: Path | None) -> None:
     """Raises `MetierError` where the endpoint does not take it."""
     # Not live: nothing is driven, and what is sent is sent once.
-    place = replace(open_place(config), report=warn_line)
-    exporter = open_exporter(place)
+    host = replace(open_host(config), report=warn_line)
+    exporter = open_exporter(host)
 
     async def work() -> RunSpans:
-        async with open_runtime(replace(place, environ={**place.environ, "OTEL_SDK_DISABLED": "true"})) as runtime:
+        async with open_runtime(replace(host, environ={**host.environ, "OTEL_SDK_DISABLED": "true"})) as runtime:
             row = await runtime.find(run)
-            found = await build_run_spans(place, runtime.store, row.run_id)
+            found = await build_run_spans(host, runtime.store, row.run_id)
         exporter.export(found.spans, is_first=False)
         if not await run_sync(exporter.flush):
             raise MetierError(
@@ -99,7 +99,7 @@ def export(
         return
 
     async def work() -> Archive:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             row = await runtime.find(run)
             return await export_run(runtime, row.run_id, exact=exact)
 
@@ -135,7 +135,7 @@ def _check_form(output: Path | None, *, otlp: bool, as_html: bool, exact: bool) 
 
 def _export_page(run: str, output: Path | None, as_json: bool, config: Config) -> None:
     async def work() -> tuple[str, str]:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             run_id = (await runtime.find(run)).run_id
             return run_id, await render_shared_run(runtime, run_id)
 
@@ -158,7 +158,7 @@ def import_file(
     archive = load_archive(file)
 
     async def work() -> RunState:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             return await import_run(runtime, archive)
 
     state = anyio.run(work)

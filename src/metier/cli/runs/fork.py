@@ -7,9 +7,9 @@ import typer
 from msgspec import to_builtins
 
 from metier.cli.run.driver import View, drive_run
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.runtime.driver import DriveOptions
@@ -45,7 +45,7 @@ def list_points(run: str, config: Config, *, as_json: bool) -> int:
     """Print the entries at which the run can be forked."""
 
     async def work() -> tuple[Point, ...]:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             row = await runtime.find(run)
             return find_points(row.run_id, await read_history(runtime, row.run_id))
 
@@ -71,4 +71,4 @@ def start_fork(run: str, config: Config, request: ForkRequest, *, as_json: bool)
 
     # Passed as a flag, as in `agent run`, so that an unknown provider is rejected here.
     flags = {"model.provider": request.provider} if request.provider else None
-    return drive_run(open_place(config, flags), work, View(output="json" if as_json else "text"))
+    return drive_run(open_host(config, flags), work, View(output="json" if as_json else "text"))

@@ -7,9 +7,9 @@ from typing import Annotated
 import anyio
 import typer
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import JsonList, count, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.errors import UsageError
 from metier.runtime.history.maintenance import Rebuilt, Retention, delete_old_runs, list_old_runs, rebuild_events
 from metier.runtime.runs import open_runtime
@@ -44,7 +44,7 @@ def collect(
     shown = _Deleted(dry_run=dry_run, as_json=as_json)
 
     async def work() -> None:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             if not dry_run:
                 await delete_old_runs(runtime, wanted, tell=shown.tell)
                 return
@@ -91,7 +91,7 @@ def rebuild(run: RunName, *, as_json: AsJson = False, config: Config = None) -> 
     """Rebuild a run's event log from its journal."""
 
     async def work() -> tuple[str, Rebuilt]:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             row = await runtime.find(run)
             return row.run_id, await rebuild_events(runtime, row.run_id)
 

@@ -6,9 +6,9 @@ from typing import Annotated, cast, get_args
 import anyio
 import typer
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import JsonList, write_line
-from metier.cli.shared.place import open_place
 from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.ids import CHILD
@@ -49,7 +49,7 @@ def list_runs(
     shown = JsonList() if as_json else None
 
     async def show_pages() -> int:
-        async with open_runs(open_place(config)) as store:
+        async with open_runs(open_host(config)) as store:
             count = last = 0
             while count < limit and (
                 page := await store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))

@@ -12,9 +12,9 @@ from pydantic import JsonValue
 from metier.cli.run.driver import build_reader
 from metier.cli.run.live import EVENTS, ticking
 from metier.cli.runs.fork import list_points, start_fork
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import Config, RunName, Verbose
 from metier.cli.shared.output import warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.engine.entries.entry import Entry
 from metier.engine.replay.recording import Difference, Divergence
 from metier.errors import UsageError
@@ -36,7 +36,7 @@ def execute_replay(run: str, config: Config, *, with_current_files: bool, as_jso
     """0 when the run would do the same again, 1 when it would not."""
 
     async def work() -> ReplayReport:
-        async with open_runtime(open_place(config)) as runtime:
+        async with open_runtime(open_host(config)) as runtime:
             row = await runtime.find(run)
             return await replay_run(runtime, row.run_id, with_current_files=with_current_files)
 
@@ -153,9 +153,9 @@ def replay(
     if fork_at is not None:
         request = ForkRequest(at=fork_at, model=model, provider=provider, task=task)
         return start_fork(run, config, request, as_json=as_json)
-    place = open_place(config)
-    sink = build_reader(place, verbosity=EVENTS if event_stream else verbose, as_json=as_json)
-    anyio.run(_replay_events, run, place, sink, speed)
+    host = open_host(config)
+    sink = build_reader(host, verbosity=EVENTS if event_stream else verbose, as_json=as_json)
+    anyio.run(_replay_events, run, host, sink, speed)
     return 0
 
 
@@ -166,8 +166,8 @@ def check_one_way(*ways: bool) -> None:
         )
 
 
-async def _replay_events(run: str, place: Host, sink: Sink, speed: float) -> None:
-    async with open_runtime(place) as runtime:
+async def _replay_events(run: str, host: Host, sink: Sink, speed: float) -> None:
+    async with open_runtime(host) as runtime:
         row = await runtime.find(run)
         with ticking(sink):
             await show_events(read_events(runtime.folder(row.run_id) / FILE_NAME), sink, speed=speed)

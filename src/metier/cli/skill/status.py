@@ -317,12 +317,12 @@ def _find_tree(package: SkillPackage) -> str | None:
 
 
 def _describe_broken(skill: BrokenSkill, selection: Selection) -> SkillStatus:
-    place = f" (SKILL.md line {skill.reason.line})" if skill.reason.line else ""
+    host = f" (SKILL.md line {skill.reason.line})" if skill.reason.line else ""
     is_active = skill.source not in OPT_IN or selection == "all-untrusted" or _is_named(skill.name, selection)
     return SkillStatus(
         name=skill.name,
         active=is_active,
-        reason=f"{skill.reason.message}{place}",
+        reason=f"{skill.reason.message}{host}",
         source=skill.source,
         path=str(skill.folder),
     )

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from metier.cli.run.driver import View
 from metier.cli.run.live import EVENTS
 from metier.cli.run.run_request import run_request
+from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.options import (
     AsJson,
     Ci,
@@ -26,7 +27,6 @@ from metier.cli.shared.options import (
     check_timeout,
 )
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place, open_run_place
 from metier.cli.task.list_tasks import app as listing
 from metier.cli.task.list_tasks import find_tasks
 from metier.definitions.acceptance import render_criterion
@@ -58,7 +58,7 @@ TaskId = Annotated[str, typer.Argument(help="Task ID: its folder in `tasks/`.")]
 @app.command()
 def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> None:
     """Show a task's inputs and steps."""
-    definition = get_task(open_place(config), task)
+    definition = get_task(open_host(config), task)
     if as_json:
         write_json(task_as_json(definition))
         return
@@ -119,14 +119,14 @@ def run(
         "runtime.max_cost_usd": max_cost_usd,
     }
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
-    place, agent = choose_built_in(open_run_place(config, given_flags, is_new_run=not model), agent)
+    host, agent = choose_built_in(open_run_host(config, given_flags, is_new_run=not model), agent)
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
-    request = request_task(place, task, given, agent=agent, model=qualify_model_name(model, provider=provider))
+    request = request_task(host, task, given, agent=agent, model=qualify_model_name(model, provider=provider))
     request = replace(request, mode="dry_run" if dry_run else "live")
     output = "json" if as_json and output_format == "text" else output_format
     verbosity = EVENTS if events else verbose
     view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
-    return run_request(place, request, view, detaches=detach, config=config)
+    return run_request(host, request, view, detaches=detach, config=config)
 
 
 @app.command(hidden=True)
@@ -141,12 +141,12 @@ def validate(
     Exit code 1: a task has an error.
 
     """
-    place = open_place(config)
-    found = [each for each in find_tasks(place) if not task or fold_id(each.id) == fold_id(task)]
+    host = open_host(config)
+    found = [each for each in find_tasks(host) if not task or fold_id(each.id) == fold_id(task)]
     if task and not found:
-        get_task(place, task)
+        get_task(host, task)
     wanted = {each.id for each in found}
-    problems = {task_id: said for task_id, said in get_all_problems(place, "task").items() if task_id in wanted}
+    problems = {task_id: said for task_id, said in get_all_problems(host, "task").items() if task_id in wanted}
     if as_json:
         write_json(
             [

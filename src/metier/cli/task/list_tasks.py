@@ -4,9 +4,9 @@ from pathlib import Path
 
 import typer
 
+from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
-from metier.cli.shared.place import open_place
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
 from metier.definitions.task import FILE_NAME, load_task
@@ -21,9 +21,9 @@ def _group() -> None:  # keeps `list` a command of a group
     return None
 
 
-def find_tasks(place: Host) -> list[FoundDefinition]:
+def find_tasks(host: Host) -> list[FoundDefinition]:
     """What stands in the workspace, by id."""
-    listed = list_definitions(place.workspace, "tasks", FILE_NAME)
+    listed = list_definitions(host.workspace, "tasks", FILE_NAME)
     return sorted(listed.values(), key=lambda found: found.id)
 
 
@@ -33,9 +33,9 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
 
     Exit code 1: a task is invalid.
     """
-    place = open_place(config)
-    tasks = find_tasks(place)
-    duplicates = list_duplicates(place.workspace, "tasks", FILE_NAME)
+    host = open_host(config)
+    tasks = find_tasks(host)
+    duplicates = list_duplicates(host.workspace, "tasks", FILE_NAME)
     for problem in duplicates:
         warn_line(problem.render())
     if not tasks and not duplicates:
@@ -46,7 +46,7 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
     from metier.runtime.checks.validation import get_all_problems
 
     found = [(each.id, load_task(Path(each.path), id=each.id, within=each.within)) for each in tasks]
-    problems = get_all_problems(place, "task")
+    problems = get_all_problems(host, "task")
     broken = {task_id for task_id, _ in found if has_errors(problems[task_id])}
     if as_json:
         write_json(

@@ -32,12 +32,12 @@ _DESCRIPTION_CHARACTERS = 400
 _BUILT_IN = "metier"
 
 
-def build_card(place: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
+def build_card(host: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
     """Raises `UsageError`, `ConfigError` where the agent cannot be used.
 
     What an agent can do names files and skills of the workspace: callers without a token are not told.
     """
-    agent = _resolve(place, caller)
+    agent = _resolve(host, caller)
     return AgentCard(
         name=agent.definition.name if agent.definition else _BUILT_IN,
         description=_describe(agent),
@@ -56,17 +56,17 @@ def build_card(place: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
     )
 
 
-def list_skill_ids(place: Host, caller: Caller) -> frozenset[str]:
+def list_skill_ids(host: Host, caller: Caller) -> frozenset[str]:
     """What the extended card offers: nothing else can be asked for."""
-    return frozenset(skill.id for skill in (_build_run(), *_list_skills(_resolve(place, caller))))
+    return frozenset(skill.id for skill in (_build_run(), *_list_skills(_resolve(host, caller))))
 
 
 def build_address(caller: Caller) -> str:
     return f"{caller.base_url}/a2a/{caller.agent}" if caller.agent else f"{caller.base_url}/a2a"
 
 
-def _resolve(place: Host, caller: Caller) -> AgentInForce:
-    return resolve_agent(place, caller.agent or place.settings.runtime.agent or "")
+def _resolve(host: Host, caller: Caller) -> AgentInForce:
+    return resolve_agent(host, caller.agent or host.settings.runtime.agent or "")
 
 
 def _describe(agent: AgentInForce) -> str:
@@ -80,7 +80,7 @@ def _build_run() -> AgentSkill:
 
 def _list_skills(agent: AgentInForce) -> list[AgentSkill]:
     """Task definitions that the agent may run, then the skills that it may use by itself."""
-    listed = list_definitions(agent.place.workspace, "tasks", TASK_FILE)
+    listed = list_definitions(agent.host.workspace, "tasks", TASK_FILE)
     skills: list[AgentSkill] = []
     for found in sorted(listed.values(), key=lambda each: each.id):
         task = load_task(Path(found.path), id=found.id, within=found.within).task

@@ -56,7 +56,7 @@ from metier.protocols.a2a.task_mapping import (
     read_message,
 )
 from metier.runtime.child_runs import request_task
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.notify.a2a import Target, check_target
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.queue.detached import submit, wake
@@ -97,7 +97,7 @@ async def set_config(
             credentials=config.authentication.credentials,
             base_url=caller.base_url,
         )
-        await check_target(target, runtime.place)
+        await check_target(target, runtime.host)
     except ValidationError as error:
         names = ", ".join(str(problem["loc"][0]) for problem in error.errors())
         raise InvalidParamsError(message=f"Not usable in a notification: {names}") from error
@@ -236,7 +236,7 @@ class RunTasks(RequestHandler):
         del params
         caller = _get_caller(context)
         with _translated():
-            return build_card(self._runtime.place, caller, is_extended=True)
+            return build_card(self._runtime.host, caller, is_extended=True)
 
     @override
     async def on_create_task_push_notification_config(
@@ -297,10 +297,10 @@ class RunTasks(RequestHandler):
 
     async def _build_request(self, run_id: str, incoming: Incoming, context_id: str, *, caller: Caller) -> RunRequest:
         request = RunRequest(task=incoming.text, agent=caller.agent)
-        if incoming.skill and incoming.skill not in list_skill_ids(self._runtime.place, caller):
+        if incoming.skill and incoming.skill not in list_skill_ids(self._runtime.host, caller):
             raise UsageError(f"The card of this agent lists no skill {incoming.skill!r}", hint="Get the extended card")
         if incoming.task_id:
-            request = request_task(self._runtime.place, incoming.task_id, incoming.values, agent=caller.agent)
+            request = request_task(self._runtime.host, incoming.task_id, incoming.values, agent=caller.agent)
         name = caller.name_context(context_id or run_id)
         return replace(
             request,
@@ -353,7 +353,7 @@ class RunTasks(RequestHandler):
         return [row for row in rows if row.run_id.startswith(caller.prefix)]
 
     def _build(self, status: RunStatus, caller: Caller) -> Task:
-        return build_task(status, caller, clean=build_place_cleaner(self._runtime.place).text)
+        return build_task(status, caller, clean=build_host_cleaner(self._runtime.host).text)
 
     async def _stream(self, run_id: str, caller: Caller) -> AsyncGenerator[Event]:
         """The task as it stands, then what changes, until it rests. A caller that lost the stream subscribes again."""

@@ -19,7 +19,7 @@ from metier.protocols.acp.prompts import Prompt
 from metier.protocols.acp.updates import RunUpdates, Update, build_diff, build_message, find_path, get_kind, read_text
 from metier.protocols.forms import build_schema, read_values
 from metier.runtime.chat.chats import Chat
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer, check_answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -100,7 +100,7 @@ class Session:
         self._loosest: Profile = mode
         self.mode: Profile = mode
         self._base = chat.runtime
-        self._redactor = build_place_redactor(chat.runtime.place)
+        self._redactor = build_host_redactor(chat.runtime.host)
         self._stopper: Stopper | None = None
         self._idle = anyio.Event()
         self._idle.set()
@@ -120,10 +120,10 @@ class Session:
         if mode not in allowed:
             raise Refusal(INVALID_PARAMS, f"The mode is one of {', '.join(allowed)}")
         self.mode = allowed[allowed.index(mode)]
-        place = self._base.place
-        runtime = place.settings.runtime.model_copy(update={"profile": self.mode})
-        settings = place.settings.model_copy(update={"runtime": runtime})
-        self.chat.runtime = Runtime(replace(place, settings=settings, buffers=self._buffers), self._base.store)
+        host = self._base.host
+        runtime = host.settings.runtime.model_copy(update={"profile": self.mode})
+        settings = host.settings.model_copy(update={"runtime": runtime})
+        self.chat.runtime = Runtime(replace(host, settings=settings, buffers=self._buffers), self._base.store)
 
     async def set_option(self, name: str, value: str) -> None:
         """Raises `Refusal`, and `UsageError` for a model that the agent may not use."""
@@ -194,7 +194,7 @@ class Session:
         await self._idle.wait()
 
     async def _drive(self, prompt: Prompt | None) -> Params:
-        stopper = Stopper(self.chat.runtime.place.settings.runtime.signal_grace_seconds, waits_for_model=False)
+        stopper = Stopper(self.chat.runtime.host.settings.runtime.signal_grace_seconds, waits_for_model=False)
         updates = RunUpdates(self.workspace, self._redactor, self.send)
         watch = DriveOptions(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
         if self._has_forms:

@@ -39,27 +39,27 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         return self.runs.runtime
 
     @property
-    def place(self) -> Host:
-        return self.runtime.place
+    def host(self) -> Host:
+        return self.runtime.host
 
     def issue_task_id(self, run_id: str) -> str:
-        return issue_handle(self.place, run_id, protocol=PROTOCOL)
+        return issue_handle(self.host, run_id, protocol=PROTOCOL)
 
     def issue_request_state(self, request_id: str, run_id: str) -> str:
         """What a call that is sent again with an answer carries: the run, and the question that is answered."""
-        return f"{request_id}:{issue_handle(self.place, run_id, protocol=f'{PROTOCOL} {request_id}')}"
+        return f"{request_id}:{issue_handle(self.host, run_id, protocol=f'{PROTOCOL} {request_id}')}"
 
     async def read_request_state(self, ctx: Context, state: str) -> tuple[str, str]:
         """The question and the run. Raises `MCPError` as `read_task_id` does."""
         request_id, _, handle = state.rpartition(":")
-        run_id = read_handle(self.place, handle, protocol=f"{PROTOCOL} {request_id}")
+        run_id = read_handle(self.host, handle, protocol=f"{PROTOCOL} {request_id}")
         if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="The request state was not issued here")
         return request_id, run_id
 
     async def read_task_id(self, ctx: Context, task_id: str) -> str:
         """The run behind it. Raises `MCPError` for one that was not issued here, or that the caller may not read."""
-        run_id = read_handle(self.place, task_id, protocol=PROTOCOL)
+        run_id = read_handle(self.host, task_id, protocol=PROTOCOL)
         if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="There is no such task")
         return run_id

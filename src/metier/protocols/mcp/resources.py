@@ -83,7 +83,7 @@ async def list_prompts(
     prompts: list[types.Prompt] = []
     for agent_id in _list_agents(endpoint):
         try:
-            definition = resolve_agent(endpoint.place, agent_id).definition
+            definition = resolve_agent(endpoint.host, agent_id).definition
         except MetierError:
             continue  # `agent check` says what is wrong with it
         task = types.PromptArgument(name="task", description="The task for the agent.", required=False)
@@ -99,7 +99,7 @@ async def get_prompt(
     if params.name not in _list_agents(endpoint):
         raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown prompt: {endpoint.clean.text(params.name[:200])}")
     try:
-        agent = resolve_agent(endpoint.place, params.name)
+        agent = resolve_agent(endpoint.host, params.name)
     except UsageError as error:
         raise MCPError(code=types.INTERNAL_ERROR, message=endpoint.clean.text(error.sentence)) from error
     task = (params.arguments or {}).get("task", "")
@@ -124,7 +124,7 @@ async def complete(endpoint: McpEndpoint, ctx: Context, params: types.CompleteRe
 
 
 def _list_agents(endpoint: McpEndpoint) -> list[str]:
-    return sorted(each.id for each in list_definitions(endpoint.place.workspace, "agents", AGENT_FILE).values())
+    return sorted(each.id for each in list_definitions(endpoint.host.workspace, "agents", AGENT_FILE).values())
 
 
 def _build_run(endpoint: McpEndpoint, row: RunRow) -> types.Resource:

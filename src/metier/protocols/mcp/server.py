@@ -18,7 +18,7 @@ from metier.protocols.mcp.resources import complete, get_prompt, list_all, list_
 from metier.protocols.mcp.skills import DirectoryParams, UriParams, get_skill, list_skills, read_directory
 from metier.protocols.mcp.tasks import TaskParams, UpdateParams, cancel_task, get_task, update_task
 from metier.protocols.mcp.tool_calls import call_tool, list_tools
-from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.runs import Runtime
 from metier.version import __version__
 
@@ -37,11 +37,9 @@ async def opened_door(
     """The endpoint of a runtime; when the block ends, the runs that are driven for clients are handed back."""
     async with anyio.create_task_group() as group:
         runs = DrivenRuns(runtime, group, report=report)
-        place = runtime.place
+        host = runtime.host
         try:
-            yield McpEndpoint(
-                runs=runs, clean=build_place_cleaner(place), redactor=build_place_redactor(place), link=link
-            )
+            yield McpEndpoint(runs=runs, clean=build_host_cleaner(host), redactor=build_host_redactor(host), link=link)
         finally:
             with anyio.CancelScope(shield=True):
                 await runs.close()
@@ -51,7 +49,7 @@ def build_server(endpoint: McpEndpoint) -> Server[Any]:
     server: Server[Any] = Server(
         "metier",
         version=__version__,
-        title=f"Metier: {endpoint.place.workspace.name}",
+        title=f"Metier: {endpoint.host.workspace.name}",
         instructions=INSTRUCTIONS,
         get_tool_input_schema=partial(_find_schema, endpoint),
         on_list_tools=_bind(endpoint, _list_tools),

@@ -56,7 +56,7 @@ class ServedSkill(Struct, frozen=True, kw_only=True):
 def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
     """The active skills that any client may take: a plain name, a `SKILL.md`, within the limits of the extension."""
     found: list[ServedSkill] = []
-    for package in get_skills(endpoint.place).packages:
+    for package in get_skills(endpoint.host).packages:
         files = list_files(package.folder)
         is_small = len(files) <= MAX_FILES and sum(file.bytes for file in files) <= MAX_BYTES
         is_whole = all(file.bytes <= MAX_READ_BYTES for file in files)

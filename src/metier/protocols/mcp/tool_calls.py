@@ -81,7 +81,7 @@ def find_tool(endpoint: McpEndpoint, name: str) -> ServedTool | None:
 
 
 def _list_tasks(endpoint: McpEndpoint) -> list[TaskDefinition]:
-    listed = list_definitions(endpoint.place.workspace, "tasks", FILE_NAME).values()
+    listed = list_definitions(endpoint.host.workspace, "tasks", FILE_NAME).values()
     readings = [load_task(Path(each.path), id=each.id, within=each.within) for each in listed]
     return sorted((reading.task for reading in readings if reading.task is not None), key=lambda task: task.id)
 
@@ -128,7 +128,7 @@ def _build_input(item: InputSpec) -> JsonValue:
 
 
 def _build_run(endpoint: McpEndpoint) -> ServedTool:
-    agents = sorted(each.id for each in list_definitions(endpoint.place.workspace, "agents", AGENT_FILE).values())
+    agents = sorted(each.id for each in list_definitions(endpoint.host.workspace, "agents", AGENT_FILE).values())
     agent: dict[str, JsonValue] = {"type": "string", "description": "The agent that does it; without one, the default."}
     if agents:
         agent["enum"] = [*agents[:MAX_AGENTS]]
@@ -212,8 +212,8 @@ async def _open_run(
 def _build_run_id(endpoint: McpEndpoint, ctx: Context) -> str:
     """An id that tells whose run it is; empty over stdio, where the runtime chooses it."""
     user = get_user(ctx)
-    place = endpoint.place
-    return f"{name_prefix(user)}{place.ids.run_id(place.clock.now())}" if user is not None else ""
+    host = endpoint.host
+    return f"{name_prefix(user)}{host.ids.run_id(host.clock.now())}" if user is not None else ""
 
 
 async def _take_up(
@@ -249,7 +249,7 @@ def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, J
 
 def _build_request(endpoint: McpEndpoint, tool: ServedTool, arguments: dict[str, JsonValue]) -> RunRequest:
     if tool.task_id:
-        return request_task(endpoint.place, tool.task_id, arguments)
+        return request_task(endpoint.host, tool.task_id, arguments)
     assert tool.spec.name == RUN
     schema = arguments.get("output_schema")
     return RunRequest(

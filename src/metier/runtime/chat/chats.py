@@ -39,7 +39,7 @@ from metier.runtime.chat.conversations import (
     read_conversation,
     sum_up_if_due,
 )
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
 from metier.runtime.lease_terms import LeaseHolder
 from metier.runtime.questions.answers import Answer
@@ -99,15 +99,15 @@ class Chat:
         self.model = model
         """The one that was chosen; empty for the agent's own."""
         self._may_name_built_in = may_name_built_in
-        self._clean = build_place_cleaner(runtime.place).text
+        self._clean = build_host_cleaner(runtime.host).text
 
     def resolve(self) -> AgentInForce:
         """The agent as its files stand now. Raises `UsageError`, `ConfigError`."""
-        return resolve_agent(self.runtime.place, self._get_id(self.agent_id), model=self.model)
+        return resolve_agent(self.runtime.host, self._get_id(self.agent_id), model=self.model)
 
     def _get_id(self, agent_id: str) -> str:
         """As agents are resolved by it. Only a user at this machine may mean the built-in one by its name."""
-        is_named = self._may_name_built_in and is_built_in(self.runtime.place, agent_id)
+        is_named = self._may_name_built_in and is_built_in(self.runtime.host, agent_id)
         return BUILT_IN if is_named else agent_id or BUILT_IN
 
     def list_models(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Chat:
         if agent.model.provider == OFFLINE:
             return (OFFLINE,)
         current = ModelName(agent.model.provider, agent.model.name)
-        default = self.runtime.place.settings.model.provider
+        default = self.runtime.host.settings.model.provider
         others = agent.models or agent.model.allowed_models
         return (
             self.answered_by,
@@ -129,32 +129,30 @@ class Chat:
         options = self.resolve().model
         if options.provider == OFFLINE:
             return OFFLINE
-        is_default = options.provider == self.runtime.place.settings.model.provider
+        is_default = options.provider == self.runtime.host.settings.model.provider
         return options.name if is_default else str(ModelName(options.provider, options.name))
 
     async def use_model(self, name: str) -> None:
         """From the next turn on. Raises `UsageError` for one that the agent may not use."""
         if self.answered_by == OFFLINE:
             raise UsageError("The offline backbone has no models to choose from", hint="Choose a provider: --provider")
-        resolve_agent(self.runtime.place, self._get_id(self.agent_id), model=name)
+        resolve_agent(self.runtime.host, self._get_id(self.agent_id), model=name)
         self.model = name
         await self._commit(ContextChange(facts=self._build_choices()))
 
     def list_agents(self) -> tuple[str, ...]:
         """The IDs of those that the workspace defines."""
-        return tuple(
-            found.id for found in list_definitions(self.runtime.place.workspace, "agents", AGENT_FILE).values()
-        )
+        return tuple(found.id for found in list_definitions(self.runtime.host.workspace, "agents", AGENT_FILE).values())
 
     async def use_agent(self, agent_id: str) -> None:
         """From the next turn on, with its own model. Raises `UsageError` for one that is not there."""
-        resolve_agent(self.runtime.place, self._get_id(agent_id))
+        resolve_agent(self.runtime.host, self._get_id(agent_id))
         self.agent_id, self.model = agent_id, ""
         await self._commit(ContextChange(facts=self._build_choices()))
 
     def begin_anew(self) -> None:
         """The next message begins another conversation, with the same agent and model; this one stays."""
-        self.context_id = self.runtime.place.ids.run_id(self.runtime.place.clock.now())
+        self.context_id = self.runtime.host.ids.run_id(self.runtime.host.clock.now())
         self.is_new = True
 
     async def switch(self, context_id: str) -> None:
@@ -184,11 +182,11 @@ class Chat:
     async def run_typed(self, command: str, watch: DriveOptions | None = None) -> RunState:
         """Run a command that the person typed, as a turn of the conversation that no model answers."""
         agent = self.resolve()
-        typed = replace(agent, place=use_typed(agent.place, command))
+        typed = replace(agent, host=use_typed(agent.host, command))
         watch = replace(watch or DriveOptions(), ask=TypedApproval(command, by=get_user()))
         await self.close_open_turn()
         conversation = await self._begin(await self._read(), f"{MARK}{command}")
-        said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
+        said = build_said(conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host))
         request = RunRequest(task=f"{MARK}{command}", said=said, context_id=self.context_id)
         return await self._keep(await self.runtime.start_as(typed, request, watch))
 
@@ -211,10 +209,10 @@ class Chat:
         """
         watch = watch or DriveOptions()
         agent = self.resolve()
-        check_budget(agent.place)
+        check_budget(agent.host)
         # Only a user at this machine can mean a path outside of the workspace: not the sender of a queued message.
         words = TaskWords(text=message, agent=agent.id, is_typed=is_typed and not watch.lease_terms.queue)
-        attached = await run_sync(attach_files, self.runtime.place, words)
+        attached = await run_sync(attach_files, self.runtime.host, words)
         brought = await run_sync(attach_given, given)
         await self.close_open_turn()
         conversation = await self._read()
@@ -222,7 +220,7 @@ class Chat:
         summing = DriveOptions() if watch.lease_terms.queue else watch
         conversation = await sum_up_if_due(self.runtime, conversation, agent=agent, watch=summing)
         conversation = await self._begin(conversation, message)
-        said = build_said(conversation, get_measures(agent.place.settings), shows_media=can_see(agent.place))
+        said = build_said(conversation, get_measures(agent.host.settings), shows_media=can_see(agent.host))
         request = RunRequest(task=message, said=said, context_id=self.context_id)
         request = brought.add_to(attached.add_to(request))
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.lease_terms.queue))
@@ -251,7 +249,7 @@ class Chat:
         started = state.started
         if started is None or started.provider != TYPED:
             return self.runtime
-        return Runtime(use_typed(self.runtime.place, started.task.removeprefix(MARK)), self.runtime.store)
+        return Runtime(use_typed(self.runtime.host, started.task.removeprefix(MARK)), self.runtime.store)
 
     async def find_reopenable(self) -> RunState | None:
         """The last turn, if a limit or its provider ended it."""
@@ -396,7 +394,7 @@ class Chat:
 
     async def _mark_undone(self, run_id: str) -> None:
         """In the index too, which forgets nothing."""
-        driver = LeaseHolder(store=self.runtime.store, owner=self.runtime.place.owner)
+        driver = LeaseHolder(store=self.runtime.store, owner=self.runtime.host.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
                 await self.runtime.store.update_run(lease, {"reason": UNDONE})
@@ -419,14 +417,14 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
         if not chats:
             raise UsageError("There is no conversation to continue", hint="Start one with `agent chat`")
         context_id = chats[0].context_id
-    context_id = context_id or runtime.place.ids.run_id(runtime.place.clock.now())
+    context_id = context_id or runtime.host.ids.run_id(runtime.host.clock.now())
     check_names(context_id=context_id)
     conversation = await read_conversation(runtime.store, context_id)
     had = conversation.choices
     kept = had.get("agent", "")
-    if not request.may_name_built_in and is_built_in(runtime.place, kept):
+    if not request.may_name_built_in and is_built_in(runtime.host, kept):
         kept = ""
-    agent = request.agent or kept or runtime.place.settings.runtime.agent or BUILT_IN
+    agent = request.agent or kept or runtime.host.settings.runtime.agent or BUILT_IN
     is_same = not request.agent or request.agent == had.get("agent")
     model = request.model or (had.get("model", "") if is_same else "")
     chat = Chat(runtime, conversation, agent=agent, model=model, may_name_built_in=request.may_name_built_in)

@@ -39,10 +39,10 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
         """The message: `$ARGUMENTS` is everything behind the name, `$1` its first word. Without either, it follows."""
         words = arguments.split()
 
-        def find(place: re.Match[str]) -> str:
-            if place[1] == "ARGUMENTS":
+        def find(host: re.Match[str]) -> str:
+            if host[1] == "ARGUMENTS":
                 return arguments
-            number = int(place[1]) - 1
+            number = int(host[1]) - 1
             return words[number] if number < len(words) else ""
 
         if not _PLACEHOLDER.search(self.body):
@@ -50,25 +50,25 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
         return _PLACEHOLDER.sub(find, self.body).strip()
 
 
-def list_own_commands(place: Host) -> dict[str, OwnCommand]:
+def list_own_commands(host: Host) -> dict[str, OwnCommand]:
     """By name. A file that cannot be read is left out; what a clone says counts when the folder is trusted."""
-    folder = place.workspace / COMMANDS_FOLDER
-    if not place.trust.is_trusted or not folder.is_dir():
+    folder = host.workspace / COMMANDS_FOLDER
+    if not host.trust.is_trusted or not folder.is_dir():
         return {}
     files = sorted(file for file in folder.glob("*.md") if _COMMAND_NAME.fullmatch(file.stem))[:_MAX_OWN_COMMANDS]
-    found = (_read(file, place.workspace) for file in files)
+    found = (_read(file, host.workspace) for file in files)
     return {command.name: command for command in found if command is not None}
 
 
-def check_trusted(place: Host, name: str) -> None:
+def check_trusted(host: Host, name: str) -> None:
     """Raises `UsageError` where the folder has the command and is not trusted."""
     if (
-        not place.trust.is_trusted
+        not host.trust.is_trusted
         and _COMMAND_NAME.fullmatch(name)
-        and (place.workspace / COMMANDS_FOLDER / f"{name}.md").is_file()
+        and (host.workspace / COMMANDS_FOLDER / f"{name}.md").is_file()
     ):
         raise UsageError(
-            f"The command '/{name}' came with this folder, which you have not trusted ({place.trust.origin})",
+            f"The command '/{name}' came with this folder, which you have not trusted ({host.trust.origin})",
             hint="Read it, then run `agent trust`",
         )
 
@@ -130,11 +130,11 @@ class TypedCommand:
         )
 
 
-def use_typed(place: Host, command: str) -> Host:
+def use_typed(host: Host, command: str) -> Host:
     """The place with nothing that could answer but the command."""
-    model = place.settings.model.model_copy(update={"name": TYPED, "allowed_models": ()})
-    settings = place.settings.model_copy(update={"model": model})
-    return replace(place, provider=TypedCommand(command), settings=settings)
+    model = host.settings.model.model_copy(update={"name": TYPED, "allowed_models": ()})
+    settings = host.settings.model_copy(update={"model": model})
+    return replace(host, provider=TypedCommand(command), settings=settings)
 
 
 class TypedApproval:

@@ -34,7 +34,7 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.messages import MediaPart
 from metier.providers.options import OFFLINE
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
@@ -264,7 +264,7 @@ async def sum_up_if_due(
 
     `is_wanted`: the person asks for it, so all turns but the last one are summarized.
     """
-    measures = get_measures(agent.place.settings)
+    measures = get_measures(agent.host.settings)
     count = count_folded(conversation.turns, measures, is_crowded=conversation.is_crowded)
     count = max(count, len(conversation.turns) - 1) if is_wanted else count
     if count <= 0:
@@ -272,7 +272,7 @@ async def sum_up_if_due(
     old = conversation.turns[:count]
     draft = await _ask_model(runtime, conversation, old, agent=agent, watch=watch)
     draft = draft or _Draft(text=_extract(conversation, old, measures))
-    clean = build_place_cleaner(runtime.place).text
+    clean = build_host_cleaner(runtime.host).text
     text = cut(clean(draft.text), measures.summary_tokens)[:MAX_SUMMARY_SIZE_CHARS]
     known = {fact.key for fact in conversation.facts}
     told = [fact for fact in draft.facts if fact.key not in known]
@@ -295,10 +295,10 @@ async def _ask_model(
     runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: AgentInForce, watch: DriveOptions
 ) -> _Draft | None:
     """Nothing where there is no model, or none that could do it."""
-    if agent.model.provider == OFFLINE and runtime.place.provider is None:
+    if agent.model.provider == OFFLINE and runtime.host.provider is None:
         return None
     summarizer = build_summarizer(runtime, agent)
-    measures = get_measures(agent.place.settings)
+    measures = get_measures(agent.host.settings)
     request = RunRequest(
         task=SUM_UP_TASK.format(words=measures.summary_tokens // 2),
         extra_context=_render(conversation, old, measures),
@@ -317,12 +317,12 @@ async def _ask_model(
 
 def build_summarizer(runtime: Runtime, agent: AgentInForce) -> AgentInForce:
     """An agent without tools, with the models that the chat's agent may use. Raises `UsageError` for another one."""
-    named = agent.place.settings.chat.summary_model
-    place = resolve_agent(runtime.place, agent.id, model=named).place if named else agent.place
-    options = place.settings.runtime.model_copy(update={"max_turns": MAX_SUMMARIZER_TURNS})
-    place = replace(place, settings=place.settings.model_copy(update={"runtime": options}))
-    file = place.workspace / ".agent" / "agents" / SUMMARIZER / "AGENT.md"
-    return restore_agent(place, SUMMARIZER, SUMMARIZER_AGENT, file=file)
+    named = agent.host.settings.chat.summary_model
+    host = resolve_agent(runtime.host, agent.id, model=named).host if named else agent.host
+    options = host.settings.runtime.model_copy(update={"max_turns": MAX_SUMMARIZER_TURNS})
+    host = replace(host, settings=host.settings.model_copy(update={"runtime": options}))
+    file = host.workspace / ".agent" / "agents" / SUMMARIZER / "AGENT.md"
+    return restore_agent(host, SUMMARIZER, SUMMARIZER_AGENT, file=file)
 
 
 def _read(state: RunState) -> _Draft | None:

@@ -40,12 +40,12 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     """Tools that the agent names and that do not exist now."""
 
 
-async def report_agent(place: Host, agent_id: str, *, model: str = "") -> AgentReport:
+async def report_agent(host: Host, agent_id: str, *, model: str = "") -> AgentReport:
     """As a run would have it; toolsets of trusted skills say what they offer by running. Raises as `resolve_agent`."""
-    agent = resolve_agent(place, agent_id, model=model)
-    toolsets = await load_toolsets(agent.packages, place.environ)
+    agent = resolve_agent(host, agent_id, model=model)
+    toolsets = await load_toolsets(agent.packages, host.environ)
     try:
-        offered: tuple[Tool, ...] = (*list_all_tools(agent.packages, agent.place, web=agent.web), *toolsets.tools)
+        offered: tuple[Tool, ...] = (*list_all_tools(agent.packages, agent.host, web=agent.web), *toolsets.tools)
         return _build(agent, offered)
     finally:
         await toolsets.aclose()
@@ -53,11 +53,11 @@ async def report_agent(place: Host, agent_id: str, *, model: str = "") -> AgentR
 
 def _build(agent: AgentInForce, offered: tuple[Tool, ...]) -> AgentReport:
     box, chosen = Toolbox(offered), agent.choose_tools(offered)
-    off = box.resolve(AccessFile(agent.place.workspace).read())
+    off = box.resolve(AccessFile(agent.host.workspace).read())
     lines = {name: agent.lines.get(name, {}) for name in ("tools", "skills", "tasks")}
     by_tool = {tool.info.name: line for name, line in lines["tools"].items() if (tool := box.find(name))}
     by_task = {fold_id(name): line for name, line in lines["tasks"].items()}
-    workspace = agent.place.workspace
+    workspace = agent.host.workspace
     return AgentReport(
         agent=agent,
         tools=tuple(
@@ -96,7 +96,7 @@ def _shorten(path: str, workspace: str, *, kind: str) -> str:
 
 
 def _read_scopes(agent: AgentInForce, box: Toolbox) -> list[Scope]:
-    workspace = agent.place.workspace
+    workspace = agent.host.workspace
     reader = open_reader(workspace, box)
     scopes = [read_host(reader, read_policy_file(workspace), workspace=workspace)]
     if agent.definition is not None:

@@ -38,26 +38,31 @@ from metier.tools.toolbox import Toolbox
 
 
 def build_present_policy(
-    place: Host, agent_id: str, *, root: Path | None = None, profile: Profile | None = None, host: bytes | None = None
+    host: Host,
+    agent_id: str,
+    *,
+    root: Path | None = None,
+    profile: Profile | None = None,
+    policy_file: bytes | None = None,
 ) -> RulePolicy:
     """The rules as they stand for this agent, the built-in one where none is named. Raises as `resolve_agent`.
 
-    `host` are rules of the workspace that are not saved yet, in the place of those that are.
+    `policy_file` replaces the saved rules of the workspace, to try out a change.
     """
-    agent = resolve_agent(place, agent_id)
+    agent = resolve_agent(host, agent_id)
     chosen = profile or agent.profile
-    offered = list_all_tools(agent.packages, _with_profile(agent.place, chosen), web=agent.web)
-    host = read_policy_file(place.workspace) if host is None else host
+    offered = list_all_tools(agent.packages, _with_profile(agent.host, chosen), web=agent.web)
+    policy_file = read_policy_file(host.workspace) if policy_file is None else policy_file
     speakers = Speakers(
-        host=host,
+        host=policy_file,
         agent=agent.definition,
         known=Toolbox(offered).names(),
-        withheld=get_withheld(place, host),
-        outside=list_outside_scripts(agent.packages, place.workspace),
-        access=_read_access(place.workspace),
+        withheld=get_withheld(host, policy_file),
+        outside=list_outside_scripts(agent.packages, host.workspace),
+        access=_read_access(host.workspace),
     )
     tools = Toolbox(agent.choose_tools(offered))
-    folder = root or place.workspace
+    folder = root or host.workspace
     return build_policy(agent.packages, tools, workspace=folder, profile=chosen, speakers=speakers, is_partial=True)
 
 
@@ -92,10 +97,10 @@ async def explain_call(
     return said
 
 
-def _with_profile(place: Host, profile: Profile) -> Host:
+def _with_profile(host: Host, profile: Profile) -> Host:
     """What file tools refuse depends on it."""
-    runtime = place.settings.runtime.model_copy(update={"profile": profile})
-    return replace(place, settings=place.settings.model_copy(update={"runtime": runtime}))
+    runtime = host.settings.runtime.model_copy(update={"profile": profile})
+    return replace(host, settings=host.settings.model_copy(update={"runtime": runtime}))
 
 
 class PastCall(Struct, frozen=True, kw_only=True):
@@ -188,7 +193,7 @@ type EditedCall = tuple[str, dict[str, JsonValue]]
 """A tool and the arguments that a user gave it."""
 
 
-async def refuse_edited(run_id: str, call: EditedCall, *, place: Host, store: Store) -> str:
+async def refuse_edited(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
     """Why a call that a user edited would be denied in this run; empty where it would not.
 
     By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
@@ -199,7 +204,7 @@ async def refuse_edited(run_id: str, call: EditedCall, *, place: Host, store: St
     if state.started is None:
         return ""
     try:
-        policy = build_present_policy(place, state.started.agent, profile=read_profile(state.started.profile))
+        policy = build_present_policy(host, state.started.agent, profile=read_profile(state.started.profile))
     except (ConfigError, UsageError):
         return ""
     verdict = policy.judge(build_step(tool, arguments, call_id=""), skill=state.skill)
@@ -207,9 +212,9 @@ async def refuse_edited(run_id: str, call: EditedCall, *, place: Host, store: St
     return verdict.reason if verdict.decision == "deny" and verdict.code != "unknown_tool" else ""
 
 
-async def look_at_call(place: Host, tool: str, arguments: dict[str, JsonValue]) -> Found:
+async def look_at_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> Found:
     """Only files can be looked at without running anything; of other calls nothing is known."""
-    tools = Toolbox(list_tools((), place))
-    preview = await tools.preview(tool, arguments, ToolContext(workspace=place.workspace))
-    leads = await get_call_leads(tool, arguments, tools=tools, root=str(place.workspace))
+    tools = Toolbox(list_tools((), host))
+    preview = await tools.preview(tool, arguments, ToolContext(workspace=host.workspace))
+    leads = await get_call_leads(tool, arguments, tools=tools, root=str(host.workspace))
     return Found(preview.base if preview else "", tuple(leads.values()), preview.text if preview else "")

@@ -46,7 +46,7 @@ from metier.providers.model_names import is_allowed, parse_model_name
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.routing.similar_opening import find_embeddings_fault
 from metier.runtime.build import list_tools
-from metier.runtime.cleaning import load_place_config
+from metier.runtime.cleaning import load_host_config
 from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import SETTINGS as HOOK_SETTINGS
 from metier.runtime.workspace.hooks import load_hooks
@@ -73,16 +73,16 @@ class StepChecker:
     """Holds steps against their agents, and against the rules and settings of the workspace."""
 
     def __init__(
-        self, place: Host, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
+        self, host: Host, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
     ) -> None:
         """`agents` by folded ID, nothing for one that cannot be used; `agent` does steps that name none."""
-        self._place = place
+        self._host = host
         self._agent = agent
         self._agents = agents
         self._broken = {name for name, agent in agents.items() if agent is None}
         self._is_tool = is_tool
-        self._host = _read_host(place)
-        self._off = frozenset(name for access in AccessFile(place.workspace).load() for name in access.off)
+        self._host_rules = _read_host(host)
+        self._off = frozenset(name for access in AccessFile(host.workspace).load() for name in access.off)
         self._tools: Toolbox | None = None
 
     def check(
@@ -120,8 +120,8 @@ class StepChecker:
         ]
 
     def _read_scopes(self, step: TaskStep, task: TaskDefinition, agent: AgentDefinition | None) -> list[Scope]:
-        reader = ScopeReader(root=str(self._place.workspace))
-        scopes = [self._host]
+        reader = ScopeReader(root=str(self._host.workspace))
+        scopes = [self._host_rules]
         if agent is not None:
             scopes.append(reader.read_agent(agent))
         scopes.append(reader.read_task(task))
@@ -167,10 +167,10 @@ class StepChecker:
         if SHELL not in names:
             return f"the lists of tools leave it no {SHELL!r}"
         if self._tools is None:
-            self._tools = Toolbox(list_tools((), self._place))
-        profile = choose_profile(self._place.settings.runtime.profile, agent)
+            self._tools = Toolbox(list_tools((), self._host))
+        profile = choose_profile(self._host.settings.runtime.profile, agent)
         asking = ProfilePolicy("guarded" if profile == "permissive" else profile, self._tools)
-        policy = RulePolicy(asking, self._tools, root=str(self._place.workspace), scopes=scopes)
+        policy = RulePolicy(asking, self._tools, root=str(self._host.workspace), scopes=scopes)
         verdict = policy.judge(ActionStep(type="run_command", params={"command": command}), skill="")
         return "" if verdict.decision == "allow" else verdict.reason or "a rule asks about it"
 
@@ -190,13 +190,13 @@ def _has_tool(agent: AgentDefinition, name: str) -> bool:
     return agent.tools is None or INHERIT in agent.tools or name in agent.tools
 
 
-def _read_host(place: Host) -> Scope:
+def _read_host(host: Host) -> Scope:
     """Nothing where it cannot be read: that is said of the file itself."""
     try:
-        data = read_policy_file(place.workspace)
+        data = read_policy_file(host.workspace)
     except ConfigError:
         return Scope(kind="host")
-    reader = ScopeReader(root=str(place.workspace))
+    reader = ScopeReader(root=str(host.workspace))
     return reader.read_policy(data.decode("utf-8", "replace"), file="")
 
 
@@ -247,67 +247,65 @@ class Validation(Struct, frozen=True):
         )
 
 
-def load_place_catalog(place: Host) -> Catalog:
+def load_host_catalog(host: Host) -> Catalog:
     """Every skill that a workspace could use, by its front matter."""
-    sources = build_search_path(
-        place.workspace, home=place.home, skills_dir=place.workspace / place.settings.skills.dir
-    )
-    return load_catalog(sources, cache_folder=place.cache)
+    sources = build_search_path(host.workspace, home=host.home, skills_dir=host.workspace / host.settings.skills.dir)
+    return load_catalog(sources, cache_folder=host.cache)
 
 
-def get_all_problems(place: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
+def get_all_problems(host: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
     """What is wrong with each agent, task or skill of a workspace, by its ID."""
-    checked = validate_workspace(place, load_place_catalog(place)).workspace.checked
+    checked = validate_workspace(host, load_host_catalog(host)).workspace.checked
     return {item.id: item.problems for item in checked if item.kind == kind}
 
 
-def check_task(place: Host, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
+def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
     """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
 
     `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
     only where a name is not known without them.
     """
-    check_duplicate(place.workspace, "tasks", TASK_FILE, id=task_id)
-    found = list_definitions(place.workspace, "tasks", TASK_FILE)
+    check_duplicate(host.workspace, "tasks", TASK_FILE, id=task_id)
+    found = list_definitions(host.workspace, "tasks", TASK_FILE)
     item = read_task(found[fold_id(task_id)])
-    listed = list_definitions(place.workspace, "agents", AGENT_FILE)
+    listed = list_definitions(host.workspace, "agents", AGENT_FILE)
     named = {fold_id(each.name) for each in item.references if each.kind == "agent"}
-    agent = agent or place.settings.runtime.agent or ""
+    agent = agent or host.settings.runtime.agent or ""
     named.add(fold_id(agent))
     agents = [read_agent(listed[name]) for name in sorted(named & listed.keys())]
-    skills = [package.definition for package in get_skills(place).packages]
-    catalog, servers = load_place_catalog(place), _check_servers(place)
+    skills = [package.definition for package in get_skills(host).packages]
+    catalog, servers = load_host_catalog(host), _check_servers(host)
     tasks = frozenset(each.id for each in found.values())
     problems: tuple[Problem, ...] = ()
-    for tools in (lambda: place.tools, lambda: _list_plugin_tools(place)):
-        known = _build_known(place, catalog, servers=servers, tools=tools(), skills=skills)
-        checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=False)
-        problems = _check_all((*agents, item), checker, place, agent=agent)[-1].problems
+    for tools in (lambda: host.tools, lambda: _list_plugin_tools(host)):
+        known = _build_known(host, catalog, servers=servers, tools=tools(), skills=skills)
+        checker = _Checker(root=host.workspace, known=known, tasks=tasks, model=host.settings.model, strict=False)
+        problems = _check_all((*agents, item), checker, host, agent=agent)[-1].problems
         if not any(problem.code == "unknown_tool" for problem in problems):
             break
     return problems
 
 
-def validate_workspace(place: Host, catalog: Catalog, *, strict: bool = False) -> Validation:
+def validate_workspace(host: Host, catalog: Catalog, *, strict: bool = False) -> Validation:
     """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
-    skills_dir = place.workspace / place.settings.skills.dir
-    workspace = load_workspace(place.workspace, catalog, strict=strict, skills_dir=skills_dir)
-    servers = _check_servers(place)
+    skills_dir = host.workspace / host.settings.skills.dir
+    workspace = load_workspace(host.workspace, catalog, strict=strict, skills_dir=skills_dir)
+    servers = _check_servers(host)
     skills = [item.definition for item in workspace.checked if isinstance(item.definition, SkillDefinition)]
-    known = _build_known(place, catalog, servers=servers, tools=_list_plugin_tools(place), skills=skills)
+    known = _build_known(host, catalog, servers=servers, tools=_list_plugin_tools(host), skills=skills)
     tasks = frozenset(item.id for item in workspace.checked if item.kind == "task")
-    checker = _Checker(root=place.workspace, known=known, tasks=tasks, model=place.settings.model, strict=strict)
-    agent = place.settings.runtime.agent or ""
+    checker = _Checker(root=host.workspace, known=known, tasks=tasks, model=host.settings.model, strict=strict)
+    agent = host.settings.runtime.agent or ""
     return Validation(
-        workspace=replace(workspace, checked=_check_all(workspace.checked, checker, place, agent=agent)),
+        workspace=replace(workspace, checked=_check_all(workspace.checked, checker, host, agent=agent)),
         files=(
-            *_check_policy(place.workspace, checker),
-            *_check_access(place.workspace, known),
+            *_check_policy(host.workspace, checker),
+            *_check_access(host.workspace, known),
             *servers.files,
-            *_check_schedules(place, workspace.checked),
-            *_check_hooks(place),
-            *_check_context(place),
-            *_check_embeddings(place),
+            *_check_schedules(host, workspace.checked),
+            *_check_hooks(host),
+            *_check_context(host),
+            *_check_embeddings(host),
         ),
     )
 
@@ -452,23 +450,23 @@ class _Servers(Struct, frozen=True):
 
 
 def _build_known(
-    place: Host, catalog: Catalog, *, servers: _Servers, tools: Iterable[Tool], skills: Iterable[SkillDefinition]
+    host: Host, catalog: Catalog, *, servers: _Servers, tools: Iterable[Tool], skills: Iterable[SkillDefinition]
 ) -> _Known:
     return _Known(
         plain=(*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in tools)),
         servers=servers.names,
         catalog=catalog,
-        enabled=place.settings.skills.enabled,
+        enabled=host.settings.skills.enabled,
         skills=skills,
-        needs=open_needs(place),
+        needs=open_needs(host),
     )
 
 
-def _check_all(items: Iterable[Checked], checker: _Checker, place: Host, *, agent: str) -> tuple[Checked, ...]:
+def _check_all(items: Iterable[Checked], checker: _Checker, host: Host, *, agent: str) -> tuple[Checked, ...]:
     """Each for itself, then the steps of tasks against the agents among them."""
     checked = [checker.check(item) for item in items]
     agents = {fold_id(item.id): _find_usable(item) for item in checked if item.kind == "agent"}
-    steps = StepChecker(place, agents, is_tool=lambda name: checker.known.find_fault(name) is None, agent=agent)
+    steps = StepChecker(host, agents, is_tool=lambda name: checker.known.find_fault(name) is None, agent=agent)
     return tuple(_check_steps(item, steps) for item in checked)
 
 
@@ -484,23 +482,23 @@ def _check_steps(item: Checked, steps: StepChecker) -> Checked:
     return replace(item, problems=(*item.problems, *found)) if found else item
 
 
-def _list_plugin_tools(place: Host) -> tuple[Tool, ...]:
-    return (*place.tools, *(tool for registry in get_plugins(place).registries for tool in registry.tools))
+def _list_plugin_tools(host: Host) -> tuple[Tool, ...]:
+    return (*host.tools, *(tool for registry in get_plugins(host).registries for tool in registry.tools))
 
 
-def _check_servers(place: Host) -> _Servers:
-    file = place.workspace / place.settings.mcp.file
+def _check_servers(host: Host) -> _Servers:
+    file = host.workspace / host.settings.mcp.file
     try:
-        config = load_place_config(place)
+        config = load_host_config(host)
     except ConfigError as error:
         return _Servers(None, (CheckedFile("mcp", str(file), _list_problems(error, str(file))),))
     files = (CheckedFile("mcp", str(file), config.warnings),) if file.exists() else ()
     return _Servers(frozenset(server.name for server in config.servers), files)
 
 
-def _check_schedules(place: Host, checked: Iterable[Checked]) -> tuple[CheckedFile, ...]:
+def _check_schedules(host: Host, checked: Iterable[Checked]) -> tuple[CheckedFile, ...]:
     """The file of schedules, and that the agents and tasks that it names exist."""
-    found = load_schedules(place.workspace, WORKSPACE_FOLDERS)
+    found = load_schedules(host.workspace, WORKSPACE_FOLDERS)
     if not found.content and not found.problems:
         return ()
     known = {(item.kind, fold_id(item.id)): item.id for item in checked}
@@ -516,10 +514,10 @@ def _check_schedules(place: Host, checked: Iterable[Checked]) -> tuple[CheckedFi
     return (CheckedFile("schedules", found.file, tuple(problems)),)
 
 
-def _check_hooks(place: Host) -> tuple[CheckedFile, ...]:
+def _check_hooks(host: Host) -> tuple[CheckedFile, ...]:
     """The files of hooks, each with what is wrong with it."""
     try:
-        found = load_hooks(place)
+        found = load_hooks(host)
     except ConfigError as error:
         wrong = [problem for problem in error.problems if isinstance(problem, Problem)]
         files = dict.fromkeys(problem.file for problem in wrong)
@@ -554,18 +552,18 @@ def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
     return tuple(checked)
 
 
-def _check_context(place: Host) -> tuple[CheckedFile, ...]:
-    found = get_context_problems(place.workspace) | get_project_problems(place)
+def _check_context(host: Host) -> tuple[CheckedFile, ...]:
+    found = get_context_problems(host.workspace) | get_project_problems(host)
     return tuple(CheckedFile("context", str(file), problems) for file, problems in found.items())
 
 
-def _check_embeddings(place: Host) -> tuple[CheckedFile, ...]:
+def _check_embeddings(host: Host) -> tuple[CheckedFile, ...]:
     """Runs continue by words alone where nothing comes of the setting, so a user would hardly notice."""
-    options = place.settings.embeddings
+    options = host.settings.embeddings
     if options is None or not options.is_on:
         return ()
-    path = str(place.workspace / options.folder) if options.folder else ""
-    fault = find_embeddings_fault(options, workspace=place.workspace, environ=place.environ)
+    path = str(host.workspace / options.folder) if options.folder else ""
+    fault = find_embeddings_fault(options, workspace=host.workspace, environ=host.environ)
     if fault is None:
         return (CheckedFile("embeddings", path),) if path else ()
     message = f"Skills are ranked by words only: {fault.message}"

@@ -93,7 +93,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
         kept = _select(pins, len(above))
         started = await _read_start(kept, store)
         # The rules of the runs above hold for the same paths in the folder that this run works in.
-        started = started.model_copy(update={"worktree": run.agent.place.worktree})
+        started = started.model_copy(update={"worktree": run.agent.host.worktree})
         policy = await _rebuild(started, kept, store, tools=tools)
         above.append(Above(run=_describe(started), policy=policy, skill=order.under_skill))
         reads_only = reads_only or order.reads_only
@@ -163,7 +163,7 @@ async def get_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
         lists=tuple(lists),
         called=name_capability(call.skill) if call is not None else "",
         reads_only=reads_only,
-        has_worktree=run.agent.place.worktree is not None,
+        has_worktree=run.agent.host.worktree is not None,
     )
 
 
@@ -248,7 +248,7 @@ async def choose_partners(run: PreparedRun, store: Store) -> Partners:
     if run.pins:
         return await get_partners(run.pins, store)
     lineage = run.order.lineage if run.order else ()
-    if len(lineage) >= run.agent.place.settings.runtime.max_delegation_depth:
+    if len(lineage) >= run.agent.host.settings.runtime.max_delegation_depth:
         return Partners()
     names = _list_reachable(run)
     return Partners(
@@ -271,7 +271,7 @@ def _list_agents(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, .
     """All that can be read, but those that wait for this run."""
     waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
     found: list[Partner] = []
-    for each in _sorted(list_definitions(run.agent.place.workspace, "agents", FILE_NAME)):
+    for each in _sorted(list_definitions(run.agent.host.workspace, "agents", FILE_NAME)):
         reading = load_agent(Path(each.path), id=each.id, within=each.within)
         if reading.agent is not None and fold_id(f"agent:{each.id}") not in waiting:
             found.append(Partner(id=each.id, name=reading.agent.name, description=reading.agent.description))
@@ -282,7 +282,7 @@ def _list_tasks(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ..
     waiting = {fold_id(name) for name in lineage}
     allowed = {fold_id(name) for name in run.agent.tasks}
     found: list[Partner] = []
-    for each in _sorted(list_definitions(run.agent.place.workspace, "tasks", TASK_FILE)):
+    for each in _sorted(list_definitions(run.agent.host.workspace, "tasks", TASK_FILE)):
         if fold_id(each.id) not in allowed or fold_id(f"task:{each.id}") in waiting:
             continue
         task = load_task(Path(each.path), id=each.id, within=each.within).task

@@ -24,7 +24,7 @@ from metier.providers.base import Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import OFFLINE
 from metier.providers.stand_ins import AbsentProvider
-from metier.runtime.cleaning import build_place_redactor
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import open_needs
@@ -84,7 +84,7 @@ async def find_stored(run: RunState, store: Store) -> AgentResponse | None:
 
 def list_callable(
     packages: Sequence[SkillPackage],
-    place: Host,
+    host: Host,
     store: Store,
     *,
     run: PreparedRun,
@@ -95,21 +95,21 @@ def list_callable(
     call = run.order.call if run.order is not None else None
     executor = SkillExecutor(
         packages={canonical_name(package.definition.name): package for package in packages},
-        workspace=place.root,
+        workspace=host.root,
         artifacts=run.folder / "artifacts",
         is_one_place=True,
-        environ=place.environ,
+        environ=host.environ,
         advisor=advisor,
         confinement=confinement,
-        needs=open_needs(place),
+        needs=open_needs(host),
     )
     conversations = Conversations(
         executor=executor,
         contexts=store.contexts,
-        redactor=build_place_redactor(place),
-        keys=load_resume_keys(place.runs, place.environ, home=place.home),
+        redactor=build_host_redactor(host),
+        keys=load_resume_keys(host.runs, host.environ, home=host.home),
         owner=name_owner(),
-        clock=place.clock,
+        clock=host.clock,
         router=AwaitedRuns(store),
     )
     lineage = Lineage(call.chain, call.ceiling) if call is not None else Lineage()
@@ -130,11 +130,11 @@ def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
     return [one for name in names if isinstance(one := executor.find(name), Capability)]
 
 
-def find_advisor(place: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
+def find_advisor(host: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
     """The model of the run; None where there is none."""
     if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
         return None
-    model = place.settings.model
+    model = host.settings.model
     return ProviderAdvisor(
         provider=provider,
         model=model.name,

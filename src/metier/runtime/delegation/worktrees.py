@@ -23,8 +23,8 @@ _KEPT = "kept"
 """Marks one whose changes could not be read: it stays until a user removes it."""
 
 
-def locate_worktree(place: Host, run_id: str) -> Worktree:
-    return Worktree(place.home / FOLDER / run_id)
+def locate_worktree(host: Host, run_id: str) -> Worktree:
+    return Worktree(host.home / FOLDER / run_id)
 
 
 async def enter_worktree(host: Host, run_id: str, *, has_own: bool, above: RunWorktree | None) -> Host:
@@ -48,11 +48,11 @@ async def enter_worktree(host: Host, run_id: str, *, has_own: bool, above: RunWo
     return replace(host, worktree=RunWorktree(path=str(worktree.tree), base=base))
 
 
-def check_worktree(place: Host) -> None:
+def check_worktree(host: Host) -> None:
     """Raises `ConfigError` where the worktree of a run is gone."""
-    if place.worktree is not None and not place.root.is_dir():
+    if host.worktree is not None and not host.root.is_dir():
         raise ConfigError(
-            f"The worktree {place.worktree.path!r} of the run is gone",
+            f"The worktree {host.worktree.path!r} of the run is gone",
             hint="End the run with `agent runs cancel`, then start it again",
         )
 
@@ -60,11 +60,11 @@ def check_worktree(place: Host) -> None:
 class PlaceWorktrees(Struct, frozen=True):
     """Reads what the runs of a host changed in their worktrees."""
 
-    place: Host
+    host: Host
 
     async def read(self, run_id: str, tree: RunWorktree) -> bytes:
         """A patch. Raises `Unavailable`, and then the worktree is kept."""
-        worktree = locate_worktree(self.place, run_id)
+        worktree = locate_worktree(self.host, run_id)
         try:
             return await run_sync(worktree.diff, tree.base)
         except Unavailable:
@@ -72,28 +72,28 @@ class PlaceWorktrees(Struct, frozen=True):
             raise
 
 
-async def remove_ended(place: Host, store: Store, state: RunState, *, folder: Path) -> None:
+async def remove_ended(host: Host, store: Store, state: RunState, *, folder: Path) -> None:
     """Remove the worktrees of runs whose changes are on record in the run above; also what a kill left of them.
 
     Once the run above has ended itself, also of runs that it did not hear of: their changes become artifacts.
     """
     for child in state.children:
-        worktree = locate_worktree(place, child.run_id)
+        worktree = locate_worktree(host, child.run_id)
         if not is_folder_name(child.run_id) or not worktree.folder.exists() or (worktree.folder / _KEPT).exists():
             continue
         if child.ended is not None or (
-            state.phase in FINAL and await _keep_unheard(place, store, child.run_id, folder=folder)
+            state.phase in FINAL and await _keep_unheard(host, store, child.run_id, folder=folder)
         ):
-            await run_sync(worktree.remove, _get_source(place, state))
+            await run_sync(worktree.remove, _get_source(host, state))
 
 
-def remove_deleted(place: Host, run_id: str) -> None:
+def remove_deleted(host: Host, run_id: str) -> None:
     """Remove the worktree of a run that is deleted, also one that was kept. Blocks."""
     if is_folder_name(run_id):
-        locate_worktree(place, run_id).remove(place.workspace)
+        locate_worktree(host, run_id).remove(host.workspace)
 
 
-async def _keep_unheard(place: Host, store: Store, run_id: str, *, folder: Path) -> bool:
+async def _keep_unheard(host: Host, store: Store, run_id: str, *, folder: Path) -> bool:
     """May its worktree go? Not as long as the run continues, nor where its changes cannot be read."""
     row = await store.find_run(run_id)
     if row is None:
@@ -105,7 +105,7 @@ async def _keep_unheard(place: Host, store: Store, run_id: str, *, folder: Path)
     if tree is None:
         return True
     try:
-        diff = await PlaceWorktrees(place).read(run_id, tree)
+        diff = await PlaceWorktrees(host).read(run_id, tree)
         if diff:
             keep_changes(folder, run_id, diff)
     except (Unavailable, OSError):
@@ -113,5 +113,5 @@ async def _keep_unheard(place: Host, store: Store, run_id: str, *, folder: Path)
     return True
 
 
-def _get_source(place: Host, state: RunState) -> Path:
-    return Path(state.started.root) if state.started is not None else place.workspace
+def _get_source(host: Host, state: RunState) -> Path:
+    return Path(state.started.root) if state.started is not None else host.workspace

@@ -119,7 +119,7 @@ class PastRuns(Struct, frozen=True, kw_only=True):
 
 async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None = None) -> PastRuns:
     """Newest first. `host` is a draft of the rules of the workspace. Raises `ConfigError` for rules with a problem."""
-    build = _open_by_agent(runtime.place, host)
+    build = _open_by_agent(runtime.host, host)
     build("", "guarded")  # a draft that cannot be used is refused, also where no run was made yet
     rows = await runtime.store.list_runs(limit=runs)
     found = [backtest(row.run_id, await read_history(runtime, row.run_id), build) for row in rows]
@@ -130,12 +130,14 @@ async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None 
     )
 
 
-def _open_by_agent(place: Host, host: bytes | None) -> Callable[[str, Profile], RulePolicy]:
+def _open_by_agent(host: Host, policy_file: bytes | None) -> Callable[[str, Profile], RulePolicy]:
     """Policies are built once for each agent and profile that runs had; one that is gone counts as the built-in."""
-    there = list_definitions(place.workspace, "agents", AGENT_FILE)
+    there = list_definitions(host.workspace, "agents", AGENT_FILE)
 
     @cache
     def build(agent: str, profile: Profile) -> RulePolicy:
-        return build_present_policy(place, agent if fold_id(agent) in there else "", profile=profile, host=host)
+        return build_present_policy(
+            host, agent if fold_id(agent) in there else "", profile=profile, policy_file=policy_file
+        )
 
     return build

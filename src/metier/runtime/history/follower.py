@@ -55,7 +55,7 @@ class Follower:
         self._shown = 0
         """How many were shown, from wherever."""
         self._told = _Told()
-        self._teller = Teller(runtime.place, run_id, self._told)
+        self._teller = Teller(runtime.host, run_id, self._told)
         self._is_elsewhere = False
         """The log of the driver is not here."""
         self._next_look = 0.0

@@ -73,11 +73,11 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
     _check_point(request.at, find_points(run_id, entries))
-    is_own = is_started_here(runtime.place, run_id, entries)
-    agent = _resolve(runtime.place, started, request, is_own=is_own)
-    forking = Runtime(agent.place, runtime.store)
-    now = forking.place.clock.now()
-    new_id = forking.place.ids.run_id(now)
+    is_own = is_started_here(runtime.host, run_id, entries)
+    agent = _resolve(runtime.host, started, request, is_own=is_own)
+    forking = Runtime(agent.host, runtime.store)
+    now = forking.host.clock.now()
+    new_id = forking.host.ids.run_id(now)
     prepare = _prepare if is_own else build_foreign_run
     run = await prepare(agent, runtime.store, folder=forking.folder(new_id), started=started)
     beginning, adopted = await _build_start(forking, started, request, parent=run_id, run=run)
@@ -88,7 +88,7 @@ async def fork_run(runtime: Runtime, run_id: str, request: ForkRequest, *, watch
 
 
 async def _prepare(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
-    restored = await restore_run(agent.place, store, folder=folder, started=started)
+    restored = await restore_run(agent.host, store, folder=folder, started=started)
     return replace(
         restored,
         agent=apply_step(agent, restored.steps) if restored.steps else agent,
@@ -117,21 +117,21 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
     )
 
 
-def _resolve(place: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
+def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
     """The agent and the settings of now, with the model of the parent unless another one is asked for.
 
     A parent that was started elsewhere does not choose who is asked.
     """
     if not (is_own or request.provider or request.model):
-        return resolve_agent(place, started.agent)
-    model = place.settings.model
-    provider = request.provider or (model.provider if place.provider else started.provider)
+        return resolve_agent(host, started.agent)
+    model = host.settings.model
+    provider = request.provider or (model.provider if host.provider else started.provider)
     name = request.model or (model.name if request.provider else started.model)
     is_routed = bool(request.model) and not request.provider
     wanted = name if is_routed else qualify_model_name(name, provider=provider)
     chosen = parse_model_name(wanted, provider=provider)
     changed = type(model).model_validate({**model.model_dump(), "provider": chosen.provider, "name": chosen.model})
-    forking = replace(place, settings=place.settings.model_copy(update={"model": changed}))
+    forking = replace(host, settings=host.settings.model_copy(update={"model": changed}))
     return resolve_agent(forking, started.agent, model="" if request.provider and not request.model else str(chosen))
 
 
@@ -139,8 +139,8 @@ async def _build_start(
     runtime: Runtime, started: RunStarted, request: ForkRequest, *, parent: str, run: PreparedRun
 ) -> tuple[RunStarted, list[Entry]]:
     """The first entry; and the last, where the parent was not started in this store."""
-    place, new_id = runtime.place, run.folder.name
-    async with build_services(place, runtime.store, run=run) as services:
+    host, new_id = runtime.host, run.folder.name
+    async with build_services(host, runtime.store, run=run) as services:
         pins = await pin(services, run)
         provider = services.provider.name
         adopted = [build_adoption(started, services, run=run, pins=pins)] if run.is_foreign else []
@@ -149,18 +149,18 @@ async def _build_start(
             "task": request.task or started.task,
             "provider": provider,
             "profile": run.agent.profile,
-            "model": place.settings.model.name if provider != "offline" else "offline",
+            "model": host.settings.model.name if provider != "offline" else "offline",
             "context_id": new_id,
             "trace_id": hashlib.sha256(new_id.encode()).hexdigest()[:32],
             "parent_run_id": parent,
             "forked_at": request.at,
-            "workspace": str(place.workspace),
+            "workspace": str(host.workspace),
             "pins": pins,
             "hooks": choose_hooks(run),
-            "started_at": place.clock.now().isoformat(),
+            "started_at": host.clock.now().isoformat(),
         }
     )
-    return seal(beginning, place, new_id), [seal(entry, place, new_id) for entry in adopted]
+    return seal(beginning, host, new_id), [seal(entry, host, new_id) for entry in adopted]
 
 
 def _adapt(entries: Sequence[Entry], new_id: str) -> list[Entry]:

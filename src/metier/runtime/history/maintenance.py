@@ -57,7 +57,7 @@ async def list_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[l
 # gone, so that the next deletion finishes an interrupted one.
 async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable[[Sequence[str]], None]) -> int:
     """Delete them in batches; `tell` gets the ids of each batch that is gone. Returns how many went."""
-    await anyio.to_thread.run_sync(_remove_noted, runtime.place, await _get_noted(runtime))
+    await anyio.to_thread.run_sync(_remove_noted, runtime.host, await _get_noted(runtime))
     before = _get_deadline(runtime, wanted) if wanted.older_than_days is not None and not wanted.keep else None
     count = 0
     async for page in list_old_runs(runtime, wanted):
@@ -72,7 +72,7 @@ async def delete_old_runs(runtime: Runtime, wanted: Retention, *, tell: Callable
 
 def _get_deadline(runtime: Runtime, wanted: Retention) -> datetime:
     days = wanted.older_than_days
-    return _ALL_TIME if days is None else runtime.place.clock.now() - timedelta(days=days)
+    return _ALL_TIME if days is None else runtime.host.clock.now() - timedelta(days=days)
 
 
 async def _get_oldest_kept(store: Store, keep: int) -> int:
@@ -97,7 +97,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
     """Those that were deleted: a run that a process began to drive meanwhile stays."""
     if not run_ids:
         return []
-    note = runtime.place.runs / f"{DELETING}{os.getpid()}.json"
+    note = runtime.host.runs / f"{DELETING}{os.getpid()}.json"
     # Before the rows go: after a kill the note tells a folder that is left over from a run that was lost.
     with suppress(OSError):  # a full disk is a reason to delete
         note.write_text(json.dumps(list(run_ids)), encoding="utf-8")
@@ -106,7 +106,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
     except StoreFull:
         note.unlink(missing_ok=True)
         return await _delete_on_full_disk(runtime, run_ids, before)
-    await anyio.to_thread.run_sync(_remove_noted, runtime.place, {note: deleted})
+    await anyio.to_thread.run_sync(_remove_noted, runtime.host, {note: deleted})
     return deleted
 
 
@@ -127,7 +127,7 @@ async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before:
 
 async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
     """Of runs that no process drives; how many there were. A kill leaves ended runs without folders, which can go."""
-    runs = runtime.place.runs
+    runs = runtime.host.runs
     found = [run_id for run_id in run_ids if get_folder(runs, run_id, shard="off").exists()]
     for run_id in found:
         if (row := await runtime.store.find_run(run_id)) is not None and not row.driver:
@@ -139,23 +139,23 @@ async def _get_noted(runtime: Runtime) -> dict[Path, list[str]]:
     """Notes of deletions that were cut short, each with those of its runs that are gone."""
     return {
         note: [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
-        for note, noted in read_deletions(runtime.place.runs).items()
+        for note, noted in read_deletions(runtime.host.runs).items()
     }
 
 
-def _remove_noted(place: Host, noted: dict[Path, list[str]]) -> None:
+def _remove_noted(host: Host, noted: dict[Path, list[str]]) -> None:
     for note, run_ids in noted.items():
         for run_id in run_ids:
-            remove_folder(place.runs, run_id)
-            remove_deleted(place, run_id)
+            remove_folder(host.runs, run_id)
+            remove_deleted(host, run_id)
         note.unlink(missing_ok=True)
 
 
 async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
     """Folders on this machine of runs that another machine deleted from the store that they share."""
-    if runtime.place.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
+    if runtime.host.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
         return  # an empty store is more likely a wrong address than an old one
-    runs = runtime.place.runs
+    runs = runtime.host.runs
     for name in await anyio.to_thread.run_sync(_list_untouched, runs, before):
         if await runtime.store.find_run(name) is None:
             await anyio.to_thread.run_sync(remove_folder, runs, name)
@@ -177,7 +177,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
 
     Raises `LeaseHeld` while a process drives the run.
     """
-    lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=60)
+    lease = await runtime.store.take_lease(run_id, owner=runtime.host.owner, seconds=60)
     try:
         entries = await read_entries(runtime.store, run_id)
         get_start(run_id, entries)
@@ -187,7 +187,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
         old = _read_old(path)
         draft = path.parent / "rebuilt" / FILE_NAME
         shutil.rmtree(draft.parent, ignore_errors=True)
-        teller = Teller(runtime.place, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
+        teller = Teller(runtime.host, run_id, _Restamping(JsonlSink.open(draft, clock=SystemClock()), old))
         count = teller.tell(entries)
         teller.close()
         draft.replace(path)

@@ -96,21 +96,21 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
         raise UsageError(
             f"No model was asked in run {run_id!r}: its steps are runs of their own", hint=f"Show one of them: {names}"
         )
-    services = await build_replay_services(runtime.place, runtime.store, entries)
+    services = await build_replay_services(runtime.host, runtime.store, entries)
     past = await rebuild_prompt(run_id, entries, services, turn=turn or (turns[-1] if turns else 1))
     shown = _show(past.state, services, past.fitted, request=past.request, files=())
-    known = load_facts(find_facts_file(runtime.place)).find(services.provider.name, shown.model)
+    known = load_facts(find_facts_file(runtime.host)).find(services.provider.name, shown.model)
     return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash, prices=known.prices)
 
 
 async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
     """The first prompt that a run of this request would have. Nothing is recorded or sent, no toolset is started."""
-    place = runtime.place
-    wanted = request.agent if request.order is not None else request.agent or place.settings.runtime.agent or ""
-    agent = resolve_agent(place, wanted, model=request.model)
+    host = runtime.host
+    wanted = request.agent if request.order is not None else request.agent or host.settings.runtime.agent or ""
+    agent = resolve_agent(host, wanted, model=request.model)
     folder = runtime.folder(_PREVIEW)
-    run = await prepare_run(agent, runtime.store, host=place, folder=folder, request=replace(request, mode="dry_run"))
-    async with build_services(run.agent.place, runtime.store, run=run) as services:
+    run = await prepare_run(agent, runtime.store, host=host, folder=folder, request=replace(request, mode="dry_run"))
+    async with build_services(run.agent.host, runtime.store, run=run) as services:
         state = RunState(_PREVIEW)
         names = tuple(package.definition.name for package in services.shelf.packages.values())
         apply(state, await build_start(request, run, services, pins={}))
@@ -120,11 +120,11 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
         apply(state, ContextDisclosed())
         asking = Asking(services.read_access(), asks_for_json(services))
         composed = await compose(state, services, asking=asking)
-        files = [step.file.relative_to(place.workspace).as_posix() for step in run.steps]
+        files = [step.file.relative_to(host.workspace).as_posix() for step in run.steps]
         shown = _show(state, services, composed.fitted, request=composed.request, files=files)
         problems = (
             problem
-            for file in load_project(place, deny=partial(get_read_denial, services.policy))
+            for file in load_project(host, deny=partial(get_read_denial, services.policy))
             for problem in file.problems
         )
         return replace(shown, problems=(*shown.problems, *problems))

@@ -76,30 +76,30 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
     entries = await read_entries(runtime.store, run_id)
     started = get_start(run_id, entries)
     report = await replay_entries(
-        run_id, entries, place=runtime.place, store=runtime.store, with_current_files=with_current_files
+        run_id, entries, host=runtime.host, store=runtime.store, with_current_files=with_current_files
     )
-    if started.workspace != str(runtime.place.workspace):
+    if started.workspace != str(runtime.host.workspace):
         return report
-    run = await restore_run(runtime.place, runtime.store, folder=runtime.folder(run_id), started=started)
+    run = await restore_run(runtime.host, runtime.store, folder=runtime.folder(run_id), started=started)
     return replace(report, changed=list_changed(started, run.agent))
 
 
 async def replay_entries(
-    run_id: str, entries: Sequence[Entry], *, place: Host, store: Store, with_current_files: bool = False
+    run_id: str, entries: Sequence[Entry], *, host: Host, store: Store, with_current_files: bool = False
 ) -> ReplayReport:
     """The same for a journal from anywhere; its blobs are in `store`."""
-    services = await build_replay_services(place, store, entries, with_current_files=with_current_files)
+    services = await build_replay_services(host, store, entries, with_current_files=with_current_files)
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services))
 
 
-async def replay_archive(archive: Archive, *, place: Host, store: Store) -> ReplayReport:
+async def replay_archive(archive: Archive, *, host: Host, store: Store) -> ReplayReport:
     """The same for a run in a file and those below it: the report of the first one that differs, else its own."""
     with_blobs = open_archive_store(archive, store)
     for child in archive.children:
-        report = await replay_entries(child.run_id, child.entries, place=place, store=with_blobs)
+        report = await replay_entries(child.run_id, child.entries, host=host, store=with_blobs)
         if not report.is_equal:
             return report
-    return await replay_entries(archive.run_id, archive.entries, place=place, store=with_blobs)
+    return await replay_entries(archive.run_id, archive.entries, host=host, store=with_blobs)
 
 
 def open_archive_store(archive: Archive, store: Store) -> RecordedStore:
@@ -150,7 +150,7 @@ NO_CHANGES = ReplayChanges()
 
 
 async def build_replay_services(
-    place: Host,
+    host: Host,
     store: Store,
     entries: Sequence[Entry],
     *,
@@ -159,29 +159,29 @@ async def build_replay_services(
 ) -> Services:
     """What the run had, but for the changes, and without anything that could have an effect."""
     started = find_origin(entries) or get_start("", entries)
-    run = await restore_run(place, store, folder=place.runs, started=started)
+    run = await restore_run(host, store, folder=host.runs, started=started)
     agent = run.agent
-    place, settings = agent.place, agent.place.settings
+    host, settings = agent.host, agent.host.settings
     if with_current_files and agent.id:
-        file, _ = get_agent_file(place.workspace, agent.id)
-        agent = restore_agent(place, agent.id, read_definition_file(file, place.workspace), file=file)
+        file, _ = get_agent_file(host.workspace, agent.id)
+        agent = restore_agent(host, agent.id, read_definition_file(file, host.workspace), file=file)
     found = agent.packages if with_current_files else await rebuild_packages(started.pins, agent.packages, store)
     packages = changes.replace_packages(found)
     pinned = None if with_current_files else await find_instructions(started.pins, store)
-    there = Toolbox(list_tools((), replace(place, workspace=Path(started.workspace)), web=agent.web))
+    there = Toolbox(list_tools((), replace(host, workspace=Path(started.workspace)), web=agent.web))
     tools = Toolbox(_RecordedTool(info, there.find(info.name)) for info in await find_tools(started.pins, store))
     trusted = await list_trusted(started.pins, store)
-    host = read_policy_file(place.workspace) if with_current_files else await get_policy(started.pins, store)
-    host = host if changes.policy is None else changes.policy
-    speakers = _speak(run, agent, host, trusted=trusted, with_current_files=with_current_files)
-    current = list_outside_scripts(packages, place.workspace) if with_current_files else None
+    policy_file = read_policy_file(host.workspace) if with_current_files else await get_policy(started.pins, store)
+    policy_file = policy_file if changes.policy is None else changes.policy
+    speakers = _speak(run, agent, policy_file, trusted=trusted, with_current_files=with_current_files)
+    current = list_outside_scripts(packages, host.workspace) if with_current_files else None
     speakers = replace(speakers, outside=await get_outside(started.pins, store) if current is None else current)
     # Paths are judged as they were where the run took place.
     root = Path(started.root)
     policy = build_policy(packages, tools, workspace=root, profile=settings.runtime.profile, speakers=speakers)
     partners = await get_partners(started.pins, store)
     instructions = pinned or compose_instructions(
-        replace(run, agent=agent), tools, partners, project=load_project(place)
+        replace(run, agent=agent), tools, partners, project=load_project(host)
     )
     provider = AbsentProvider(started.provider, MissingKey("A replay calls no model"))
     return Services(
@@ -189,21 +189,21 @@ async def build_replay_services(
         provider=provider,
         counter=TokenCounter(started.provider),
         facts=load_facts(),
-        policy=narrow(place, await bind(policy, run, store, tools=tools)),
+        policy=narrow(host, await bind(policy, run, store, tools=tools)),
         tools=tools,
-        shelf=build_shelf(packages, workspace=place.workspace, problems=_problems(entries), cache_folder=place.cache),
+        shelf=build_shelf(packages, workspace=host.workspace, problems=_problems(entries), cache_folder=host.cache),
         instructions=instructions if changes.base is None else dataclasses.replace(instructions, base=changes.base),
-        model=get_model_options(place, provider),
+        model=get_model_options(host, provider),
         runtime=settings.runtime,
         skills=settings.skills.model_copy(update=dict(changes.skills)),
-        clock=place.clock,
-        ids=place.ids,
-        workspace=place.workspace,
-        run_folder=place.runs,
+        clock=host.clock,
+        ids=host.ids,
+        workspace=host.workspace,
+        run_folder=host.runs,
         clean=lambda text: text,
         partners=partners,
         task=run.task if run.is_planned else None,
-        owner=place.owner,
+        owner=host.owner,
     )
 
 
@@ -218,7 +218,7 @@ def _speak(
         step=run.steps[-1] if run.steps else None,
         trusted=is_trusted if with_current_files else lambda package: package.definition.name in trusted,
         known=None,
-        withheld=get_withheld(agent.place, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
+        withheld=get_withheld(agent.host, host) if with_current_files else trusted & {HOST_FILE, DEFINITIONS},
     )
 
 

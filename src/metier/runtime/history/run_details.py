@@ -20,7 +20,7 @@ from metier.engine.model.past_prompts import list_turns, rebuild_prompt
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import FilesChanged, UsageError
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.forks import can_fork
 from metier.runtime.history.replays import build_replay_services
 from metier.runtime.history.run_views import read_history
@@ -50,7 +50,7 @@ async def list_artifacts(
 ) -> tuple[Artifact, ...]:
     """The last state of each file, in the order in which they were first written."""
     entries = await read_entries_of(runtime.store, run_id, StepFinished) if entries is None else entries
-    roots = (runtime.folder(run_id), runtime.place.workspace)
+    roots = (runtime.folder(run_id), runtime.host.workspace)
     found = {artifact.file: artifact for artifact in _find(entries, roots)}
     return tuple(found.values())[:_MAX_ARTIFACTS]
 
@@ -60,7 +60,7 @@ async def read_artifact(runtime: Runtime, run_id: str, sha256: str) -> tuple[Art
     found = next((each for each in await list_artifacts(runtime, run_id) if each.sha256 == sha256), None)
     if found is None:
         raise UsageError(f"Run {run_id!r} wrote no file of this hash", hint="Its page lists those that it wrote")
-    roots = (runtime.folder(run_id), runtime.place.workspace)
+    roots = (runtime.folder(run_id), runtime.host.workspace)
     within = next(root for root in roots if found.file.is_relative_to(root))
     try:
         data = await run_sync(lambda: read_contained(found.file, within=within, limit=MAX_ARTIFACT_BYTES))
@@ -111,9 +111,9 @@ async def read_exchange(runtime: Runtime, run_id: str, turn: int) -> Exchange:
     if turn not in turns:
         known = f"It has turns {turns[0]} to {turns[-1]}" if turns else "No model was asked in it"
         raise UsageError(f"Run {run_id!r} has no turn {turn}", hint=known)
-    services = await build_replay_services(runtime.place, runtime.store, entries)
+    services = await build_replay_services(runtime.host, runtime.store, entries)
     past = await rebuild_prompt(run_id, entries, services, turn=turn)
-    clean = build_place_cleaner(runtime.place).value
+    clean = build_host_cleaner(runtime.host).value
     return Exchange(
         turn=turn,
         turns=turns,
@@ -163,7 +163,7 @@ class Moment(Struct, frozen=True, kw_only=True):
 async def read_moment(runtime: Runtime, run_id: str, number: int, *, entries: Sequence[Entry] | None = None) -> Moment:
     """`entries` are all of the journal, where it was read. Raises `UsageError` for a number that it does not have."""
     entries = await read_history(runtime, run_id) if entries is None else entries
-    clean = build_place_cleaner(runtime.place).value
+    clean = build_host_cleaner(runtime.host).value
     return build_moment(run_id, entries, number, clean=clean)
 
 

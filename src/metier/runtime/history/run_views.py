@@ -17,7 +17,7 @@ from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, LogError
 from metier.events.record import EventRecord
 from metier.extras import hint_extra
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.undo import read_changes
 from metier.runtime.host import Host
 from metier.runtime.records.run_log import Teller
@@ -71,14 +71,14 @@ async def read_run_view(
         [await read_run_view(runtime, each, levels=levels - 1, max_children=max_children) for each in children]
     )
     # The totals of a finished run include its children: the fold must know them, or they count twice.
-    view = fold_all(_complete(runtime.place, row, logged=logged, entries=entries), RunView(children=views))
-    view = with_answer(view, build_place_cleaner(runtime.place).text(state.result))
+    view = fold_all(_complete(runtime.host, row, logged=logged, entries=entries), RunView(children=views))
+    view = with_answer(view, build_host_cleaner(runtime.host).text(state.result))
     return replace(view, limits=_get_limits(state, entries), children=views)
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
     """What each step did to files, as unified diffs by `run:step`, also of child runs, without secrets."""
-    clean = build_place_cleaner(runtime.place).text
+    clean = build_host_cleaner(runtime.host).text
     found = await read_changes(runtime, run_id, entries=entries)
     named = {step.step if ":" in step.step else f"{run_id}:{step.step}": step.changes for step in found}
     return {name: clean("".join(changes.values())) for name, changes in named.items() if changes}
@@ -95,14 +95,14 @@ def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
 
 
 def _complete(
-    place: Host, row: RunRow | None, *, logged: Sequence[EventRecord], entries: Sequence[Entry]
+    host: Host, row: RunRow | None, *, logged: Sequence[EventRecord], entries: Sequence[Entry]
 ) -> Sequence[EventRecord]:
     """The log says more and has the times; what the journal has beyond it follows."""
     last = max((record.entry for record in logged), default=0)
     if row is None or last >= len(entries):
         return logged
     kept = _Kept()
-    Teller(place, row.run_id, kept).tell(entries)
+    Teller(host, row.run_id, kept).tell(entries)
     # Journal entries carry no times. The index knows when the run started and when it last changed; the time of this
     # look would make the run's duration grow with every look at a run that no process drives.
     latest = max((row.updated_at, *(record.timestamp for record in logged[-1:])))

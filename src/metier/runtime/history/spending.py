@@ -112,7 +112,7 @@ def build_usage(amounts: Amounts) -> Usage:
 
 
 def get_span(runtime: Runtime, since: datetime | None) -> Span:
-    return ALL_TIME if since is None else build_span(since, now=runtime.place.clock.now())
+    return ALL_TIME if since is None else build_span(since, now=runtime.host.clock.now())
 
 
 def _build_totals(found: list[UsageTotal]) -> tuple[Total, ...]:

@@ -23,7 +23,7 @@ from metier.engine.replay.replay import replay
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.events.payload import Payload
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.delegation.authority import ABOVE, ORIGIN, START
 from metier.runtime.history.archive import Archive, list_digests
 from metier.runtime.history.replays import build_replay_services, get_start
@@ -129,11 +129,11 @@ async def import_run(runtime: Runtime, archive: Archive) -> RunState:
 
 async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
     state = archive.fold()
-    row = build_row(archive.run_id, *archive.entries, now=runtime.place.clock.now())
+    row = build_row(archive.run_id, *archive.entries, now=runtime.host.clock.now())
     store = runtime.store
     await runtime.drop_unbegun(archive.run_id)
     entries = store_entries(map(unseal, archive.entries))
-    lease = await store.begin_run(row, entries, owner=runtime.place.owner, seconds=60)
+    lease = await store.begin_run(row, entries, owner=runtime.host.owner, seconds=60)
     try:
         for approval in _open_approvals(archive, state, now_row=row):
             await store.put_approval(lease, approval)
@@ -178,14 +178,14 @@ async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str,
             blobs[digest] = await runtime.store.get_blob(digest)
         except BlobUnknown:  # 64 hexadecimal digits that name nothing, or a catalog too large to be kept
             missing.add(digest)
-    return blobs | _read_definitions(missing, runtime.place)
+    return blobs | _read_definitions(missing, runtime.host)
 
 
-def _read_definitions(missing: Collection[str], place: Host) -> dict[str, bytes]:
+def _read_definitions(missing: Collection[str], host: Host) -> dict[str, bytes]:
     """Of large catalogs only hashes are pinned; files that are still the same can go along."""
     if not missing:
         return {}
-    files = [package.definition.data for package in get_skills(place)[0]]
+    files = [package.definition.data for package in get_skills(host)[0]]
     return {digest: data for data in files if (digest := hashlib.sha256(data).hexdigest()) in missing}
 
 
@@ -197,7 +197,7 @@ def _read(path: Path) -> bytes:
 
 
 async def _redact(archive: Archive, runtime: Runtime) -> Archive:
-    cleaner = build_place_cleaner(runtime.place)
+    cleaner = build_host_cleaner(runtime.host)
     blobs, renamed = _clean_blobs(archive.blobs, archive.entries, cleaner)
     entries = tuple(_rename(_clean_entry(entry, cleaner), renamed) for entry in archive.entries)
     if entries != archive.entries:
@@ -293,7 +293,7 @@ async def _derive(
 ) -> tuple[Entry, ...]:
     """Hashes of requests and whatever else follows from texts that are no longer the same."""
     store = RecordedStore(runtime.store, Recording(()), blobs=blobs)
-    services = await build_replay_services(runtime.place, store, entries)
+    services = await build_replay_services(runtime.host, store, entries)
     outcome = await replay(run_id, entries, services, rederive=True)
     if outcome.divergence is not None:
         raise UsageError(

@@ -191,7 +191,7 @@ async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list
     for file in (*gone, *back):
         data = await _read(runtime, file.target) or b""
         try:
-            await run_sync(partial(put_back, runtime.place.workspace, file.path, state=file.target, data=data))
+            await run_sync(partial(put_back, runtime.host.workspace, file.path, state=file.target, data=data))
         except (OSError, ToolFailed) as error:
             failed.append(f"{file.path}: {error.strerror if isinstance(error, OSError) else error.message}")
         else:
@@ -201,12 +201,12 @@ async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list
 
 async def _keep_change(runtime: Runtime, file: PlannedFile) -> FileChange:
     """What is there now is kept before it is replaced, so that the undo can be undone."""
-    now = await keep(await run_sync(look_at, runtime.place.workspace, file.path), runtime.store)
+    now = await keep(await run_sync(look_at, runtime.host.workspace, file.path), runtime.store)
     return FileChange(path=file.path, before=now, after=file.target)
 
 
 async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool) -> PlannedFile:
-    workspace = runtime.place.workspace
+    workspace = runtime.host.workspace
     try:
         found = await run_sync(look_at, workspace, wanted.path)
     except (OSError, ToolFailed) as error:
@@ -226,7 +226,7 @@ async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool)
 
 def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[Entry]) -> Sequence[Entry]:
     """What happened in this store. A journal that was brought here says which files to write, and with what in them."""
-    if not is_started_here(runtime.place, run_id, entries):
+    if not is_started_here(runtime.host, run_id, entries):
         raise UsageError(
             f"Run {run_id!r} was not started here, so nothing is written back from it",
             hint=f"`agent runs show {run_id}` tells what it did",
@@ -240,9 +240,9 @@ async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:
     assert isinstance(effect.before, dict)
     if unknown := effect.before.get("unknown"):
         return replace(effect, unknown=str(unknown), before=None)
-    snapshots = open_snapshots(runtime.place, runtime.folder(effect.run_id))
+    snapshots = open_snapshots(runtime.host, runtime.folder(effect.run_id))
     try:
-        changes = await list_changes(effect.before, snapshots, store=runtime.store, workspace=runtime.place.workspace)
+        changes = await list_changes(effect.before, snapshots, store=runtime.store, workspace=runtime.host.workspace)
     except (Unavailable, OSError, ToolFailed) as error:
         return replace(effect, unknown=str(error), before=None)
     return replace(effect, changes=tuple(changes))

@@ -17,7 +17,7 @@ from metier.messages import Value
 from metier.providers.offline.progress import find_task
 from metier.providers.registry import REMOTE
 from metier.providers.remote_options import read_agents
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify.clients import using_clients
 from metier.runtime.notify.outbox_messages import Subject, build_row
@@ -129,12 +129,12 @@ class Target(Value):
     """Where the caller reaches the server."""
 
 
-async def check_target(target: Target, place: Host) -> None:
+async def check_target(target: Target, host: Host) -> None:
     """Raises `ToolFailed` for an address that messages may not go to."""
-    await _list_addresses(parse_url(target.url), place)
+    await _list_addresses(parse_url(target.url), host)
 
 
-async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, store: Store) -> list[OutboxRow]:
+async def build_pushes(log: RunLog, entries: Sequence[Entry], *, host: Host, store: Store) -> list[OutboxRow]:
     """Messages about an entry with which a task pauses or ends; none for most entries and most runs."""
     found = next((pair for pair in enumerate(entries, start=1) if isinstance(pair[1], _RESTS)), None)
     if found is None or log.state.started is None:
@@ -156,7 +156,7 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, place: Host, st
     if get_task_state(status) not in RESTING:
         return []
     subject = Subject(state.run_id, state.seq)
-    return [_build(each, status, place=place, subject=subject) for each in receivers]
+    return [_build(each, status, host=host, subject=subject) for each in receivers]
 
 
 async def find_target(row: OutboxRow, store: Store) -> Target | None:
@@ -168,7 +168,7 @@ async def find_target(row: OutboxRow, store: Store) -> Target | None:
     return None
 
 
-async def post_push(row: OutboxRow, place: Host, store: Store, *, seconds: float) -> str:
+async def post_push(row: OutboxRow, host: Host, store: Store, *, seconds: float) -> str:
     """Why it was not taken; nothing where it was."""
     target = await find_target(row, store)
     if target is None:
@@ -179,22 +179,22 @@ async def post_push(row: OutboxRow, place: Host, store: Store, *, seconds: float
         problem = "no address"
         import httpx2
 
-        for address in await _list_addresses(url, place):
+        for address in await _list_addresses(url, host):
             try:
-                return await _post(pin_url(url, address), target, body, key=row.key, place=place)
+                return await _post(pin_url(url, address), target, body, key=row.key, host=host)
             except httpx2.ConnectError as error:
                 problem = f"{type(error).__name__}: {error}"[:200]
         return problem
 
 
-async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, place: Host) -> str:
+async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, host: Host) -> str:
     headers = {**pinned.headers, "content-type": MEDIA_TYPE, "user-agent": "metier", "webhook-id": key}
     if target.token:
         headers["x-a2a-notification-token"] = target.token
     if target.scheme and target.credentials:
         headers["authorization"] = f"{target.scheme} {target.credentials}"
     async with (
-        using_clients(place) as clients,
+        using_clients(host) as clients,
         clients.open_pinned().stream(
             "POST", pinned.url, content=body, headers=headers, extensions=pinned.extensions
         ) as response,
@@ -202,10 +202,10 @@ async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, place:
         return "" if response.is_success else f"{response.status_code} {response.reason_phrase}"
 
 
-async def _list_addresses(url: WebUrl, place: Host) -> list[str]:
+async def _list_addresses(url: WebUrl, host: Host) -> list[str]:
     """Public addresses over TLS, and those that the settings of this machine name."""
-    named = [text.rpartition(":") for text in place.settings.server.push_hosts]
-    open_hosts = {(host.strip("[]").lower(), int(port)) for host, _, port in named}
+    named = [text.rpartition(":") for text in host.settings.server.push_hosts]
+    open_hosts = {(name.strip("[]").lower(), int(port)) for name, _, port in named}
     if url.scheme != "https" and (url.host, url.port) not in open_hosts:
         raise ToolFailed(
             f"A receiver must have an https address, and {url.text!r} has none",
@@ -223,10 +223,10 @@ async def _get_top(store: Store, run_id: str, parent_id: str) -> str:
     return run_id
 
 
-def _build(receiver: Receiver, status: RunStatus, *, place: Host, subject: Subject) -> OutboxRow:
+def _build(receiver: Receiver, status: RunStatus, *, host: Host, subject: Subject) -> OutboxRow:
     target = Target.model_validate_json(receiver.data)
-    clean = build_place_cleaner(place).text
-    task = build_task(status, at=place.clock.now(), base_url=target.base_url, clean=clean)
+    clean = build_host_cleaner(host).text
+    task = build_task(status, at=host.clock.now(), base_url=target.base_url, clean=clean)
     del task["history"]  # the caller said it
     if len(status.state.result) > _MAX_RESULT_CHARACTERS:
         del task["artifacts"]
@@ -237,28 +237,28 @@ def _build(receiver: Receiver, status: RunStatus, *, place: Host, subject: Subje
         "body": {"task": task},
     }
     name = f"{subject.run_id}:{subject.seq}:{PUSH}:{receiver.name}"
-    return build_row(place, subject, message, channel=PUSH, name=name)
+    return build_row(host, subject, message, channel=PUSH, name=name)
 
 
-def build_cancel(log: RunLog, entries: Sequence[Entry], *, place: Host) -> list[OutboxRow]:
+def build_cancel(log: RunLog, entries: Sequence[Entry], *, host: Host) -> list[OutboxRow]:
     """One message where the entries cancel a run that a remote agent answers."""
     started = log.state.started
     number = next((n for n, entry in enumerate(entries, start=1) if _is_cancellation(entry)), 0)
     if not number or started is None or started.provider != REMOTE:
         return []
     subject = Subject(log.state.run_id, log.state.seq + number)
-    return [build_row(place, subject, {"type": "remote.cancel", "agent": started.model}, channel=CANCEL)]
+    return [build_row(host, subject, {"type": "remote.cancel", "agent": started.model}, channel=CANCEL)]
 
 
-async def cancel_remote(row: OutboxRow, place: Host, *, seconds: float) -> str:
+async def cancel_remote(row: OutboxRow, host: Host, *, seconds: float) -> str:
     """Why it was not told; nothing where it was."""
     name = str(json.loads(row.payload)["agent"])
-    options = read_agents(place.settings.model.providers.a2a.agents).get(name)
+    options = read_agents(host.settings.model.providers.a2a.agents).get(name)
     if options is None:
         return f"the settings name no remote agent {name!r}"
     from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
 
-    token = place.environ.get(options.token_env, "").strip() if options.token_env else ""
+    token = host.environ.get(options.token_env, "").strip() if options.token_env else ""
     agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=seconds)
     provider = RemoteAgentProvider(agent, run_id=row.run_id, find_task=find_task)
     try:

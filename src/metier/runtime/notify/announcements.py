@@ -11,7 +11,7 @@ from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
 from metier.errors import ConfigError, StoreError
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify.a2a import build_cancel, build_pushes
 from metier.runtime.notify.command import check_notify_command
@@ -25,11 +25,11 @@ SHARE = 0.8
 _TEXT_CHARACTERS = 500
 
 
-def check_notify(place: Host) -> None:
+def check_notify(host: Host) -> None:
     """Raise `ConfigError` if messages could not be signed, or the command may not run."""
-    notify = place.settings.notify
-    check_notify_command(place)
-    if notify.webhook_url and not place.environ.get(notify.webhook_secret_env):
+    notify = host.settings.notify
+    check_notify_command(host)
+    if notify.webhook_url and not host.environ.get(notify.webhook_secret_env):
         raise ConfigError(
             f"notify.webhook_url is set, and {notify.webhook_secret_env}, by which messages are signed, is not",
             hint=f"Set {notify.webhook_secret_env} to a secret that the receiver knows too",
@@ -43,8 +43,8 @@ _TOLD = (RunPaused, RunFinished, RunFailed, ModelReplied)
 class Announcer:
     """Looks at entries that are about to be written."""
 
-    def __init__(self, place: Host, store: Store) -> None:
-        self._place = place
+    def __init__(self, host: Host, store: Store) -> None:
+        self._host = host
         self._store = store
 
     async def __call__(self, log: RunLog, entries: Sequence[Entry]) -> None:
@@ -58,14 +58,14 @@ class Announcer:
         ]
         # A store without room must keep the entry itself: a message may be lost for it.
         with suppress(StoreError):
-            rows += build_cancel(log, entries, place=self._place)
-            rows += await build_pushes(log, entries, place=self._place, store=self._store)
+            rows += build_cancel(log, entries, host=self._host)
+            rows += await build_pushes(log, entries, host=self._host, store=self._store)
             if rows:
                 await self._store.outbox.put(rows)
 
     def _build(self, log: RunLog, entry: Entry, *, number: int, asked: Sequence[str]) -> Iterable[OutboxRow]:
         word = get_word(log, entry)
-        notify = self._place.settings.notify
+        notify = self._host.settings.notify
         if not word or word not in notify.events or not notify.channels:
             return
         subject = Subject(log.state.run_id, log.state.seq + number)
@@ -74,24 +74,24 @@ class Announcer:
         budget = f"{subject.run_id}:budget:{log.state.limits.max_cost_usd}" if word == "budget" else ""
         for channel in notify.channels:
             name = f"{budget}:{channel}" if budget else ""
-            yield build_row(self._place, subject, message, channel=channel, name=name)
+            yield build_row(self._host, subject, message, channel=channel, name=name)
 
     def _describe(self, log: RunLog, entry: Entry, word: str) -> dict[str, JsonValue]:
         state = log.state
         assert state.started is not None
         text, status = _get_text(entry)
-        clean = build_place_cleaner(self._place).text
+        clean = build_host_cleaner(self._host).text
         return {
             "type": f"run.{word}",
             "run_id": state.run_id,
             "parent_run_id": state.started.parent_run_id,
-            "workspace": self._place.workspace.name,
+            "workspace": self._host.workspace.name,
             "task": clean(state.started.task)[:_TEXT_CHARACTERS],
             "status": status or state.status,
             "message": clean(text)[:_TEXT_CHARACTERS],
             "cost_usd": state.cost_usd,
             "max_cost_usd": state.limits.max_cost_usd,
-            "at": self._place.clock.now().isoformat(),
+            "at": self._host.clock.now().isoformat(),
         }
 
 

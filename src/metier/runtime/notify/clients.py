@@ -56,10 +56,10 @@ class NoticeClients:
 
 
 @asynccontextmanager
-async def using_clients(place: Host) -> AsyncGenerator[NoticeClients]:
+async def using_clients(host: Host) -> AsyncGenerator[NoticeClients]:
     """Those of the host where it has some, else clients for this block."""
-    if place.clients is not None:
-        yield place.clients.get(NoticeClients, NoticeClients)
+    if host.clients is not None:
+        yield host.clients.get(NoticeClients, NoticeClients)
         return
     clients = NoticeClients()
     try:

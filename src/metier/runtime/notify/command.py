@@ -39,10 +39,10 @@ class NotifyAcceptance(Value):
 _ACCEPTANCE: TypeAdapter[NotifyAcceptance] = TypeAdapter(NotifyAcceptance)
 
 
-def get_notify_program(place: Host) -> Program:
+def get_notify_program(host: Host) -> Program:
     """Return the program, ready to start. Raises `ConfigError` if it may not run, or is not found."""
-    check_notify_command(place)
-    line = _build_line(place)
+    check_notify_command(host)
+    line = _build_line(host)
     program = use_accepted_program(NOTIFICATION, line)
     if program is None:
         raise ConfigError(
@@ -52,16 +52,16 @@ def get_notify_program(place: Host) -> Program:
     return program
 
 
-def locate_notify_folder(place: Host) -> Path:
+def locate_notify_folder(host: Host) -> Path:
     """Return the home folder: nothing that a confined program writes is loaded from there by a relative name."""
-    return NEUTRAL_FOLDER if is_within(place.home, list_places(place)) else place.home
+    return NEUTRAL_FOLDER if is_within(host.home, list_places(host)) else host.home
 
 
-def check_notify_command(place: Host) -> None:
+def check_notify_command(host: Host) -> None:
     """Raise `ConfigError` if the command runs files of the workspace that the user did not accept as they are."""
-    if not place.settings.notify.command:
+    if not host.settings.notify.command:
         return
-    code = get_notify_code(place)
+    code = get_notify_code(host)
     if code.is_open:
         raise ConfigError(
             "notify.command may run any code of the workspace, where programs of a run write",
@@ -69,9 +69,9 @@ def check_notify_command(place: Host) -> None:
         )
     if not code.roots:
         return
-    accepted = _find_acceptance(place)
+    accepted = _find_acceptance(host)
     if accepted is None or accepted.code != code.digest():
-        files = ", ".join(_show(path, place) for path in code.roots)
+        files = ", ".join(_show(path, host) for path in code.roots)
         state = "changed since you accepted them" if accepted is not None else "are not accepted"
         raise ConfigError(
             f"notify.command runs files of the workspace that {state}: {files}",
@@ -79,71 +79,71 @@ def check_notify_command(place: Host) -> None:
         )
 
 
-def accept_notify_command(place: Host, *, code: str, now: datetime) -> None:
+def accept_notify_command(host: Host, *, code: str, now: datetime) -> None:
     """Accept the command with the files of the workspace that it runs.
 
     `code` is their digest from before the user was asked: a program that runs meanwhile could change them until the
     answer. Raises `UsageError` if they differ now, and `OSError`.
     """
-    if get_notify_code(place).digest() != code:
+    if get_notify_code(host).digest() != code:
         raise UsageError("The files changed while you were asked", hint="Review them and accept them again")
     accepted = NotifyAcceptance(
-        workspace=str(place.workspace),
-        command=place.settings.notify.command,
+        workspace=str(host.workspace),
+        command=host.settings.notify.command,
         accepted_at=now,
         code=code,
     )
-    path = _locate_acceptance(place)
+    path = _locate_acceptance(host)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, _ACCEPTANCE.dump_json(accepted, indent=1), durable=True)
 
 
-def get_notify_code(place: Host) -> ProgramCode:
+def get_notify_code(host: Host) -> ProgramCode:
     """Return the files of the workspace that the command runs."""
-    if not place.settings.notify.command:
+    if not host.settings.notify.command:
         return ProgramCode()
-    return get_program_code(_build_line(place), writable=list_places(place))
+    return get_program_code(_build_line(host), writable=list_places(host))
 
 
-def list_notify_files(place: Host) -> tuple[Path, ...]:
+def list_notify_files(host: Host) -> tuple[Path, ...]:
     """List the files and folders of the command that are closed to the programs of a run."""
-    return tuple(path for path in get_notify_code(place).roots if path.exists())
+    return tuple(path for path in get_notify_code(host).roots if path.exists())
 
 
-def list_places(place: Host) -> tuple[Path, ...]:
+def list_places(host: Host) -> tuple[Path, ...]:
     """List the places that confined programs write to, in this run and in others."""
-    return tuple(dict.fromkeys((place.workspace.resolve(), *list_writable(place))))
+    return tuple(dict.fromkeys((host.workspace.resolve(), *list_writable(host))))
 
 
-def _build_line(place: Host) -> CommandLine:
-    words = tuple(_locate_word(word, place) for word in place.settings.notify.command)
-    environment = build_environment(place.environ) | {
-        "PATH": build_trusted_path(place.environ, writable=list_places(place)),
-        FOLDER_VARIABLE: str(place.workspace),
+def _build_line(host: Host) -> CommandLine:
+    words = tuple(_locate_word(word, host) for word in host.settings.notify.command)
+    environment = build_environment(host.environ) | {
+        "PATH": build_trusted_path(host.environ, writable=list_places(host)),
+        FOLDER_VARIABLE: str(host.workspace),
     }
-    return CommandLine(words=words, folder=locate_notify_folder(place), environment=environment)
+    return CommandLine(words=words, folder=locate_notify_folder(host), environment=environment)
 
 
-def _locate_word(word: str, place: Host) -> str:
+def _locate_word(word: str, host: Host) -> str:
     """Return a relative name of a file in the workspace as an absolute path: the settings are written from there."""
-    path = place.workspace / word
+    path = host.workspace / word
     is_named = word and "\0" not in word and not word.startswith("-") and path.is_file()
     return os.path.normpath(path) if is_named else word
 
 
-def _find_acceptance(place: Host) -> NotifyAcceptance | None:
+def _find_acceptance(host: Host) -> NotifyAcceptance | None:
     """Return None also for a file that cannot be read."""
     try:
-        return _ACCEPTANCE.validate_json(_locate_acceptance(place).read_bytes())
+        return _ACCEPTANCE.validate_json(_locate_acceptance(host).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def _locate_acceptance(place: Host) -> Path:
-    named = json.dumps([str(place.workspace.resolve()), *place.settings.notify.command])
-    return place.home / _FOLDER / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.json"
+def _locate_acceptance(host: Host) -> Path:
+    named = json.dumps([str(host.workspace.resolve()), *host.settings.notify.command])
+    return host.home / _FOLDER / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.json"
 
 
-def _show(path: Path, place: Host) -> str:
-    workspace = place.workspace.resolve()
+def _show(path: Path, host: Host) -> str:
+    workspace = host.workspace.resolve()
     return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)

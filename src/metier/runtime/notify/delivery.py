@@ -45,21 +45,21 @@ _OWN = frozenset({"webhook", "command"})
 """Channels of the user, who may decide."""
 
 
-async def deliver_due(place: Host, store: Store) -> int:
+async def deliver_due(host: Host, store: Store) -> int:
     """Try messages that are due, each once; how many were taken. A receiver that is slow delays no other one."""
-    queue, sent = place.settings.worker.queue, 0
+    queue, sent = host.settings.worker.queue, 0
     # Looking takes no lock, claiming does.
     if not await store.outbox.list(queue, only_open=True, limit=1):
         return 0
 
     async def deliver(row: OutboxRow) -> None:
         nonlocal sent
-        settled = await _try(row, place, store)
+        settled = await _try(row, host, store)
         sent += settled.state == "sent"
         await store.outbox.settle(settled)
 
     for _ in range(MAX_ROUNDS):
-        rows = await _claim(place, store)
+        rows = await _claim(host, store)
         async with anyio.create_task_group() as group:
             for row in rows:
                 group.start_soon(deliver, row)
@@ -68,12 +68,12 @@ async def deliver_due(place: Host, store: Store) -> int:
     return sent
 
 
-async def _claim(place: Host, store: Store) -> list[OutboxRow]:
+async def _claim(host: Host, store: Store) -> list[OutboxRow]:
     claimed: list[OutboxRow] = []
     while len(claimed) < AT_ONCE:
-        now = place.clock.now()
+        now = host.clock.now()
         until = now + timedelta(seconds=CLAIM_SECONDS)
-        row = await store.outbox.claim(place.settings.worker.queue, now=now, until=until)
+        row = await store.outbox.claim(host.settings.worker.queue, now=now, until=until)
         if row is None:
             break
         claimed.append(row)
@@ -81,41 +81,41 @@ async def _claim(place: Host, store: Store) -> list[OutboxRow]:
 
 
 @asynccontextmanager
-async def delivering(place: Host, store: Store, *, is_pooled: bool = False) -> AsyncGenerator[None]:
+async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> AsyncGenerator[None]:
     """Messages leave while this block lasts, and for a moment after it. What does not stays for the next process.
 
     Where a pool delivers beside its runs, those of other programs are left to it.
     """
-    if not place.settings.notify.channels:
+    if not host.settings.notify.channels:
         yield
         if not is_pooled:
-            await deliver_last(place, store)
+            await deliver_last(host, store)
         return
     async with anyio.create_task_group() as group:
-        group.start_soon(_deliver_again_and_again, place, store)
+        group.start_soon(_deliver_again_and_again, host, store)
         try:
             yield
         finally:
             group.cancel_scope.cancel()
-    await deliver_last(place, store)
+    await deliver_last(host, store)
 
 
-async def deliver_last(place: Host, store: Store) -> None:
+async def deliver_last(host: Host, store: Store) -> None:
     """What is due, within the moment that a command which ends has for it."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_SECONDS), suppress(StoreError):
-        await deliver_due(place, store)
+        await deliver_due(host, store)
 
 
-async def _deliver_again_and_again(place: Host, store: Store) -> None:
+async def _deliver_again_and_again(host: Host, store: Store) -> None:
     while True:
         await anyio.sleep(POLL_SECONDS)
         # An attempt that was started is ended: half of it would count and be told twice.
         with anyio.CancelScope(shield=True), suppress(StoreError):
-            await deliver_due(place, store)
+            await deliver_due(host, store)
 
 
-async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
-    now = place.clock.now()
+async def _try(row: OutboxRow, host: Host, store: Store) -> OutboxRow:
+    now = host.clock.now()
     if row.seq and not await store.read_journal(row.run_id, after=row.seq - 1, limit=1):
         if now - row.created_at > timedelta(seconds=UNWRITTEN_SECONDS):
             return replace(row, state="dropped", reason="what it tells of was never written")
@@ -126,8 +126,8 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
         if row.channel == PUSH and await find_target(row, store) is None:
             return replace(row, state="dropped", reason="its receiver was removed")
         # The row itself stays without links: what is kept holds none.
-        linked = replace(row, payload=await run_sync(add_links, row.payload, place)) if row.channel in _OWN else row
-        reason = await _send(linked, place, store)
+        linked = replace(row, payload=await run_sync(add_links, row.payload, host)) if row.channel in _OWN else row
+        reason = await _send(linked, host, store)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ToolFailed, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"[:300]
     if not reason:
@@ -135,29 +135,29 @@ async def _try(row: OutboxRow, place: Host, store: Store) -> OutboxRow:
     if row.attempts >= MAX_ATTEMPTS or reason.startswith(str(_GONE)):
         return replace(row, state="failed", reason=reason)
     delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (row.attempts - 1))
-    return replace(row, due_at=place.clock.now() + timedelta(seconds=delay), reason=reason)
+    return replace(row, due_at=host.clock.now() + timedelta(seconds=delay), reason=reason)
 
 
-async def _send(row: OutboxRow, place: Host, store: Store) -> str:
+async def _send(row: OutboxRow, host: Host, store: Store) -> str:
     """Why it was not taken; nothing where it was."""
     match row.channel:
         case "webhook":
-            return await _post(row, place)
+            return await _post(row, host)
         case "command":
-            return await _call(row, place)
+            return await _call(row, host)
         case "a2a-cancel":
-            return await cancel_remote(row, place, seconds=ATTEMPT_SECONDS)
+            return await cancel_remote(row, host, seconds=ATTEMPT_SECONDS)
         case _:
-            return await post_push(row, place, store, seconds=ATTEMPT_SECONDS)
+            return await post_push(row, host, store, seconds=ATTEMPT_SECONDS)
 
 
-async def _post(row: OutboxRow, place: Host) -> str:
-    notify = place.settings.notify
-    secret = place.environ.get(notify.webhook_secret_env, "")
+async def _post(row: OutboxRow, host: Host) -> str:
+    notify = host.settings.notify
+    secret = host.environ.get(notify.webhook_secret_env, "")
     if not notify.webhook_url or not secret:
         return "no address, or no secret to sign with"
     body = row.payload.encode()
-    stamp = str(int(place.clock.now().timestamp()))
+    stamp = str(int(host.clock.now().timestamp()))
     headers = {
         "content-type": "application/json",
         "user-agent": "metier",
@@ -167,7 +167,7 @@ async def _post(row: OutboxRow, place: Host) -> str:
     }
     with anyio.fail_after(ATTEMPT_SECONDS):
         async with (
-            using_clients(place) as clients,
+            using_clients(host) as clients,
             clients.open_plain().stream("POST", notify.webhook_url, content=body, headers=headers) as response,
         ):
             # Its body is not read: a receiver that sends slowly would hold the command that ends.
@@ -181,14 +181,14 @@ def sign(secret: str, key: str, stamp: str, *, body: bytes) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-async def _call(row: OutboxRow, place: Host) -> str:
-    if not place.settings.notify.command:
+async def _call(row: OutboxRow, host: Host) -> str:
+    if not host.settings.notify.command:
         return "no command"
     try:
-        program = await run_sync(get_notify_program, place)
+        program = await run_sync(get_notify_program, host)
     except ConfigError as error:
         return error.sentence
-    command = build_own_command(program, folder=locate_notify_folder(place))
+    command = build_own_command(program, folder=locate_notify_folder(host))
     outcome = await run_process(command, ProcessLimits(timeout_seconds=ATTEMPT_SECONDS), stdin=row.payload.encode())
     if outcome.exit_code == 0:
         return ""

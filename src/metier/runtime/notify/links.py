@@ -72,7 +72,7 @@ class DecisionLinks(Struct, frozen=True):
                 continue  # used meanwhile
 
 
-def add_links(payload: str, place: Host) -> str:
+def add_links(payload: str, host: Host) -> str:
     """A message with a link for each approval that it names, where a server serves the workspace now.
 
     Links are made when a message is sent, because the outbox must not hold one. A message that is sent again has new
@@ -80,10 +80,10 @@ def add_links(payload: str, place: Host) -> str:
     """
     message = json.loads(payload)
     approvals = cast("list[str]", message.get("approvals") or [])
-    served = find_served(place.home, place.workspace) if approvals else None
+    served = find_served(host.home, host.workspace) if approvals else None
     if served is None:
         return payload
-    decider = place.settings.notify.decider or get_user() or "operator"
+    decider = host.settings.notify.decider or get_user() or "operator"
     links = DecisionLinks(served.folder)
     message["links"] = [
         {

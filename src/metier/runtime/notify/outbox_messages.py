@@ -19,7 +19,7 @@ class Subject(NamedTuple):
 
 
 def build_row(
-    place: Host, subject: Subject, message: Mapping[str, JsonValue], *, channel: str, name: str = ""
+    host: Host, subject: Subject, message: Mapping[str, JsonValue], *, channel: str, name: str = ""
 ) -> OutboxRow:
     """A message that is due now. Its key follows from `name`, else from the entry and the channel.
 
@@ -27,10 +27,10 @@ def build_row(
     """
     words = name or f"{subject.run_id}:{subject.seq}:{channel}"
     key = hashlib.sha256(words.encode()).hexdigest()[:32]
-    now = place.clock.now()
+    now = host.clock.now()
     return OutboxRow(
         key=key,
-        queue=place.settings.worker.queue,
+        queue=host.settings.worker.queue,
         channel=channel,
         run_id=subject.run_id,
         seq=subject.seq,

@@ -105,7 +105,7 @@ def check_model_change(state: RunState, model: str) -> None:
 
 
 async def build_model_change(
-    place: Host, store: Store, state: RunState, *, folder: Path, model: str, by: str
+    host: Host, store: Store, state: RunState, *, folder: Path, model: str, by: str
 ) -> ModelChanged | None:
     """The change to the model settings that hold now, or to `model`; nothing where the run has them already.
 
@@ -113,35 +113,35 @@ async def build_model_change(
     used.
     """
     assert state.started is not None
-    run = await restore_run(place, store, folder=folder, started=state.started)
+    run = await restore_run(host, store, folder=folder, started=state.started)
     assert run.host is not None
     before, own_before, definition = run.host.settings, run.agent.model, run.agent.definition
-    host = _take_settings(place, before, flags=state.started.flags)
+    settings_now = _take_settings(host, before, flags=state.started.flags)
     if model and run.is_planned:
-        host = host.model_copy(update={"model": choose_model(host.model, None, wanted=model)})
-    own = choose_model(host.model, definition, wanted=model)
+        settings_now = settings_now.model_copy(update={"model": choose_model(settings_now.model, None, wanted=model)})
+    own = choose_model(settings_now.model, definition, wanted=model)
     usual = choose_model(before.model, definition)
     if not model and (usual.provider, usual.name) != (own_before.provider, own_before.name):
         own = own.model_copy(update={"provider": own_before.provider, "name": own_before.name})
-    settings = run.agent.place.settings.model_copy(update={"model": own, "runtime": _take_retries(place, run)})
-    if settings == run.agent.place.settings and host == before:
+    settings = run.agent.host.settings.model_copy(update={"model": own, "runtime": _take_retries(host, run)})
+    if settings == run.agent.host.settings and settings_now == before:
         return None
-    is_same = place.provider is not None or own.provider == own_before.provider
+    is_same = host.provider is not None or own.provider == own_before.provider
     provider = state.started.provider if is_same else own.provider
-    pins = await pin_settings(settings, host, store)
+    pins = await pin_settings(settings, settings_now, store)
     return ModelChanged(
         provider=provider,
         model=OFFLINE if provider == OFFLINE else own.name,
         options=own.model_copy(update={"structured_output_mode": "native"}) if provider == OFFLINE else own,
-        settings=tuple(_list_changes(run.agent.place.settings, settings)),
+        settings=tuple(_list_changes(run.agent.host.settings, settings)),
         pins={HOST: pins[SETTINGS], **pins},
         changed_by=by,
     )
 
 
-def _take_settings(place: Host, before: Settings, *, flags: tuple[str, ...] | None) -> Settings:
+def _take_settings(host: Host, before: Settings, *, flags: tuple[str, ...] | None) -> Settings:
     """The settings that the run was started from, with the provider settings that hold now."""
-    model, runtime = place.settings.model, place.settings.runtime
+    model, runtime = host.settings.model, host.settings.runtime
     # Older versions did not record the flags. A model belongs to the provider that it is named with.
     if flags is None or ("model.provider" in flags and model.provider != before.model.provider):
         model = model.model_copy(update={"provider": before.model.provider, "name": before.model.name})
@@ -149,8 +149,8 @@ def _take_settings(place: Host, before: Settings, *, flags: tuple[str, ...] | No
     return before.model_copy(update={"model": model, "runtime": before.runtime.model_copy(update=retries)})
 
 
-def _take_retries(place: Host, run: PreparedRun) -> RuntimeOptions:
-    now, before = place.settings.runtime, run.agent.place.settings.runtime
+def _take_retries(host: Host, run: PreparedRun) -> RuntimeOptions:
+    now, before = host.settings.runtime, run.agent.host.settings.runtime
     return before.model_copy(update={name: getattr(now, name) for name in _RETRIES})
 
 

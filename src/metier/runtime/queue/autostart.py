@@ -23,29 +23,29 @@ _MAX_LOG_BYTES = 1_000_000
 _PROGRAM = "from metier.cli.main import main; main()"
 
 
-def can_start_worker(place: Host) -> bool:
+def can_start_worker(host: Host) -> bool:
     """The runs are in a file of this machine, and the settings allow it."""
-    return place.settings.worker.autostart and place.settings.store.backend == "sqlite" and os.name == "posix"
+    return host.settings.worker.autostart and host.settings.store.backend == "sqlite" and os.name == "posix"
 
 
-def start_worker(place: Host, *, config: Path | None = None) -> bool:
+def start_worker(host: Host, *, config: Path | None = None) -> bool:
     """Start one in the background unless one that started itself is there. False where nothing was started."""
-    if not can_start_worker(place):
+    if not can_start_worker(host):
         return False
-    with _try_lock(place) as is_free:
+    with _try_lock(host) as is_free:
         if not is_free:
             return False
     # -P, and no import path in the workspace: a `sitecustomize.py` that a program left there is not run.
     # PATH stays: programs inside the sandbox are found by it, and Metier searches its own by itself.
-    environment = drop_writable_paths(place.environ, writable=(place.workspace,), keep=("PATH", "VIRTUAL_ENV"))
+    environment = drop_writable_paths(host.environ, writable=(host.workspace,), keep=("PATH", "VIRTUAL_ENV"))
     worker = use_own_program(WORKER, sys.executable, "-P", "-c", _PROGRAM, environment=environment)
     arguments = ["worker", "--until-idle", *(["--config", str(config)] if config is not None else [])]
     try:
-        output = open_log(place.runs / LOG)
+        output = open_log(host.runs / LOG)
     except OSError:
         return False
     with output:
-        start_in_background(worker, *arguments, folder=place.workspace, output=output)
+        start_in_background(worker, *arguments, folder=host.workspace, output=output)
     return True
 
 
@@ -59,16 +59,16 @@ def open_log(log: Path) -> BinaryIO:
 
 
 @contextmanager
-def alone(place: Host) -> Generator[bool]:
+def alone(host: Host) -> Generator[bool]:
     """Hold the lock of self-started workers for a while; False where another one has it."""
-    with _try_lock(place) as is_free:
+    with _try_lock(host) as is_free:
         yield is_free
 
 
 @contextmanager
-def _try_lock(place: Host) -> Generator[bool]:
-    place.runs.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place.runs / f".worker-{place.settings.worker.queue}.lock", timeout=0, fallback_to_soft=False)
+def _try_lock(host: Host) -> Generator[bool]:
+    host.runs.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(host.runs / f".worker-{host.settings.worker.queue}.lock", timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:

@@ -50,7 +50,7 @@ async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> boo
     """
     sentence = failure if isinstance(failure, str) else failure.message
     with suppress(LeaseLost, RunUnknown, StoreUnavailable, StoreFull, StoreDamaged):
-        lease = await runtime.store.take_lease(run_id, owner=runtime.place.owner, seconds=LEASE_SECONDS)
+        lease = await runtime.store.take_lease(run_id, owner=runtime.host.owner, seconds=LEASE_SECONDS)
         try:
             # Without a queue no worker claims it and no sweep reads it again; resuming it puts the index right.
             await runtime.store.update_run(lease, {"status": "paused", "queue": "", "reason": sentence})
@@ -139,7 +139,7 @@ async def wake_decided(
 ) -> list[str]:
     """Wake runs whose approvals were decided, or ran out of time, without a message to a worker."""
     rows = [*await _list_parked(runtime, queue, "paused"), *await _list_parked(runtime, queue, "delegating")]
-    now = runtime.place.clock.now()
+    now = runtime.host.clock.now()
     woken: list[str] = []
     for row in rows:
         approvals = await runtime.store.list_approvals(run_id=row.run_id, status="open")
@@ -159,7 +159,7 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
     waiting = await runtime.list_all_waiting(await runtime.read(row.run_id))
     if not any([await _is_answered(runtime, each, left_by=row.left_by) for each in waiting]):
         return False
-    options = runtime.place.settings.worker
+    options = runtime.host.settings.worker
     shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
     with suppress(LeaseHeld):
         return can_go_on(await wake(runtime, row.run_id, shift=shift))

@@ -45,7 +45,7 @@ IDLE_SECONDS = 0.5
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    place: Host
+    host: Host
     report: Callable[[str], None]
     """Told, in one line, what is taken, what came of it, and what goes wrong."""
     fires: bool = True
@@ -57,14 +57,14 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> WorkerOptions:
-        return self.place.settings.worker
+        return self.host.settings.worker
 
     @property
     def queue(self) -> str:
         return self.options.queue
 
     def build_stopper(self) -> Stopper:
-        return Stopper(self.place.settings.runtime.signal_grace_seconds, turns=self.options.turns_per_task)
+        return Stopper(self.host.settings.runtime.signal_grace_seconds, turns=self.options.turns_per_task)
 
 
 async def work_on(
@@ -119,7 +119,7 @@ async def sweep(
     """Once; in how many seconds a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
     seconds = await fire_schedules(runtime, report=report) if fires else inf
     await wake_decided(runtime, queue, report=report)
-    await deliver_due(runtime.place, runtime.store)
+    await deliver_due(runtime.host, runtime.store)
     if broker is None:
         return seconds  # a worker that claims from the store finds the rest
     stranded = await get_stranded(runtime, queue)
@@ -144,7 +144,7 @@ async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> 
         report(f"schedule {firing.name}: no run was started: {firing.reason}")
     if fired.next_due is None:
         return inf
-    return max(0.0, (fired.next_due - runtime.place.clock.now()).total_seconds())
+    return max(0.0, (fired.next_due - runtime.host.clock.now()).total_seconds())
 
 
 def _send(broker: Broker, queue: str, stranded: Stranded) -> None:
@@ -231,7 +231,7 @@ class RunPool:
     async def _claim(self) -> Lease | None:
         try:
             return await self.runtime.store.claim_run(
-                queue=self.job.queue, owner=self.runtime.place.owner, seconds=self.job.options.lease_seconds
+                queue=self.job.queue, owner=self.runtime.host.owner, seconds=self.job.options.lease_seconds
             )
         except StoreError as failure:
             self.job.report(f"store: {failure.sentence}")
@@ -250,7 +250,7 @@ class RunPool:
             await self._idle(POLL_SECONDS)
             # An attempt that was started is ended: half of it would count and be told twice.
             with anyio.CancelScope(shield=True), suppress(StoreError):
-                await deliver_due(self.runtime.place, self.runtime.store)
+                await deliver_due(self.runtime.host, self.runtime.store)
 
     async def _sweep(self) -> float:
         """In how many seconds the next schedule is due."""

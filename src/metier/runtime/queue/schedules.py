@@ -78,25 +78,25 @@ class ScheduleHistory(Struct, frozen=True, kw_only=True):
     """The runs of those firings that are still in the store, by id."""
 
 
-def read_schedule_file(place: Host) -> ScheduleFile:
-    return load_schedules(place.workspace, WORKSPACE_FOLDERS)
+def read_schedule_file(host: Host) -> ScheduleFile:
+    return load_schedules(host.workspace, WORKSPACE_FOLDERS)
 
 
-def get_withheld(place: Host, file: ScheduleFile) -> str:
+def get_withheld(host: Host, file: ScheduleFile) -> str:
     """Why schedules of the file do not fire; empty where they do. Those of a clone wait for `agent trust`."""
-    if place.trust.counts("schedules", digest_bytes(file.content)):
+    if host.trust.counts("schedules", digest_bytes(file.content)):
         return ""
-    if place.trust.record is None:
+    if host.trust.record is None:
         return "this folder came from elsewhere and is not trusted"
     return f"{FILE_NAME} changed since you trusted this folder"
 
 
 async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
     """By name. Where a file and the store have the same name, the file's counts."""
-    queue = runtime.place.settings.worker.queue
+    queue = runtime.host.settings.worker.queue
     rows = {row.name: row for row in await runtime.store.schedules.list_schedules(queue)}
-    file = read_schedule_file(runtime.place)
-    withheld = get_withheld(runtime.place, file) if file.schedules else ""
+    file = read_schedule_file(runtime.host)
+    withheld = get_withheld(runtime.host, file) if file.schedules else ""
     found = {row.name: _read_added(row) for row in rows.values() if row.definition}
     for definition in file.schedules:
         paused = definition.name in rows and rows[definition.name].is_paused
@@ -117,10 +117,10 @@ def _read_added(row: ScheduleRow) -> KnownSchedule:
     return KnownSchedule(definition=definition, origin="added", is_paused=row.is_paused, withheld=withheld)
 
 
-def list_schedule_problems(place: Host) -> tuple[Problem, ...]:
+def list_schedule_problems(host: Host) -> tuple[Problem, ...]:
     """What is wrong with the file, and that it does not count where that is so."""
-    file = read_schedule_file(place)
-    if file.schedules and not has_errors(file.problems) and (withheld := get_withheld(place, file)):
+    file = read_schedule_file(host)
+    if file.schedules and not has_errors(file.problems) and (withheld := get_withheld(host, file)):
         message = f"Its schedules do not fire: {withheld}"
         problem = Problem(
             severity="warning",
@@ -145,9 +145,9 @@ async def get_schedule(runtime: Runtime, name: str) -> KnownSchedule:
 
 
 async def read_history(runtime: Runtime, schedule: KnownSchedule, *, times: int, firings: int) -> ScheduleHistory:
-    now = runtime.place.clock.now()
+    now = runtime.host.clock.now()
     mark = await open_mark(runtime, schedule.definition, now=now)
-    queue = runtime.place.settings.worker.queue
+    queue = runtime.host.settings.worker.queue
     past = await runtime.store.schedules.list_firings(queue, name=schedule.name, limit=firings)
     runs = [await runtime.store.find_run(firing.run_id) for firing in past if firing.outcome == "started"]
     after = max(now, mark.decided_to)
@@ -164,7 +164,7 @@ async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: da
     moment = now.replace(microsecond=0)
     return await runtime.store.schedules.open_mark(
         ScheduleMark(
-            queue=runtime.place.settings.worker.queue,
+            queue=runtime.host.settings.worker.queue,
             name=definition.name,
             timing=definition.timing,
             since=moment,
@@ -193,7 +193,7 @@ class Fired(Struct, frozen=True, kw_only=True):
 # refused.
 async def fire_due(runtime: Runtime) -> Fired:
     """Once. Raises `StoreError`; the next look may be better."""
-    now = runtime.place.clock.now()
+    now = runtime.host.clock.now()
     fired: list[Firing] = []
     next_times: list[datetime] = []
     for schedule in await list_schedules(runtime):
@@ -220,7 +220,7 @@ async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
         raise UsageError(
             f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Read it, then run `agent trust`"
         )
-    queue, now = runtime.place.settings.worker.queue, runtime.place.clock.now()
+    queue, now = runtime.host.settings.worker.queue, runtime.host.clock.now()
     run_id = name_run(queue, schedule.name, now)
     firing = Firing(
         queue=queue,
@@ -323,22 +323,22 @@ async def _start(runtime: Runtime, definition: ScheduleDefinition, firing: Firin
 
 async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str) -> None:
     """Begin the run with today's settings, and leave it to the workers of the queue."""
-    place = runtime.place
+    host = runtime.host
     if definition.profile:
-        changed = place.settings.runtime.model_copy(update={"profile": definition.profile})
-        place = replace(place, settings=place.settings.model_copy(update={"runtime": changed}))
+        changed = host.settings.runtime.model_copy(update={"profile": definition.profile})
+        host = replace(host, settings=host.settings.model_copy(update={"runtime": changed}))
     if definition.task:
-        request = request_task(place, definition.task, dict(definition.inputs), agent=definition.agent)
+        request = request_task(host, definition.task, dict(definition.inputs), agent=definition.agent)
         request = replace(request, run_id=run_id)
     else:
         request = RunRequest(task=definition.prompt, agent=definition.agent, run_id=run_id)
-    await submit(Runtime(place, runtime.store), request, queue=place.settings.worker.queue)
+    await submit(Runtime(host, runtime.store), request, queue=host.settings.worker.queue)
 
 
 async def _get_open(runtime: Runtime, name: str) -> list[Firing]:
     """Those that are to be started or whose run continues. Where a run has ended or is gone, that is noted first."""
     still_open: list[Firing] = []
-    queue = runtime.place.settings.worker.queue
+    queue = runtime.host.settings.worker.queue
     for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True, limit=_MAX_OPEN):
         run = await runtime.store.find_run(firing.run_id) if firing.outcome == "started" else None
         if firing.outcome == "started" and (run is None or run.status in ENDED):
@@ -367,12 +367,12 @@ async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, repl
         raise UsageError(f"Schedule {definition.name!r} is defined in {FILE_NAME}", hint="Change it there")
     # What it names must exist: a schedule that cannot start is found out now, not at night.
     if definition.agent:
-        resolve_agent(runtime.place, definition.agent, model="")
+        resolve_agent(runtime.host, definition.agent, model="")
     if definition.task:
-        get_task(runtime.place, definition.task)
-    now = runtime.place.clock.now()
+        get_task(runtime.host, definition.task)
+    now = runtime.host.clock.now()
     row = ScheduleRow(
-        queue=runtime.place.settings.worker.queue,
+        queue=runtime.host.settings.worker.queue,
         name=definition.name,
         definition=definition.model_dump_json(exclude_defaults=True),
         created_at=now,
@@ -386,8 +386,8 @@ async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, repl
 async def pause_schedule(runtime: Runtime, name: str, *, is_paused: bool) -> KnownSchedule:
     """Due times of a pause are not made up for."""
     known = await get_schedule(runtime, name)
-    now = runtime.place.clock.now()
-    row = ScheduleRow(queue=runtime.place.settings.worker.queue, name=name, is_paused=is_paused, created_at=now)
+    now = runtime.host.clock.now()
+    row = ScheduleRow(queue=runtime.host.settings.worker.queue, name=name, is_paused=is_paused, created_at=now)
     await runtime.store.schedules.pause_schedule(row, now=now)
     return KnownSchedule(definition=known.definition, origin=known.origin, is_paused=is_paused, withheld=known.withheld)
 
@@ -397,7 +397,7 @@ async def remove_schedule(runtime: Runtime, name: str) -> None:
     known = await get_schedule(runtime, name)
     if known.origin == "file":
         raise UsageError(f"Schedule {name!r} is defined in {FILE_NAME}", hint="Take it out there, or pause it")
-    queue = runtime.place.settings.worker.queue
+    queue = runtime.host.settings.worker.queue
     await runtime.store.schedules.delete_schedule(queue, name)
     for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True):
         outcome = "skipped" if firing.outcome == "due" else firing.outcome

@@ -104,8 +104,8 @@ _render_tools = _Rendering[tuple[ToolInfo, ...]](_TOOLS.dump_json)
 async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     """Definition id → digest. The bytes are in the store under that digest."""
     store, agent = services.store, run.agent
-    settings = agent.place.settings
-    policy = read_policy_file(agent.place.workspace)
+    settings = agent.host.settings
+    policy = read_policy_file(agent.host.workspace)
     packages = tuple(services.shelf.packages.values())
     trusted = tuple(
         sorted(package.definition.name for package in packages if has_rules(package) and is_trusted(package))
@@ -115,7 +115,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         INSTRUCTIONS: await store.put_blob(_render_instructions(services.instructions)),
         TOOLS: await store.put_blob(_render_tools(services.tools.infos())),
         POLICY: await store.put_blob(policy),
-        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(get_withheld(agent.place, policy))))),
+        TRUST: await store.put_blob(_NAMES.dump_json((*trusted, *sorted(get_withheld(agent.host, policy))))),
     }
     # The blobs of pictures that the conversation shows again are kept as long as this run is.
     told = (part for message in services.instructions.conversation for part in message.parts)
@@ -127,7 +127,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
         pins[PARTNERS] = await store.put_blob(services.partners.model_dump_json().encode())
     if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
         pins |= await pin_task(run.task, store)
-    if outside := list_outside_scripts(packages, agent.place.workspace):
+    if outside := list_outside_scripts(packages, agent.host.workspace):
         pins[OUTSIDE] = await store.put_blob(_OUTSIDE.dump_json(dict(outside)))
     ids = {each.name: each.id for package in packages if (each := package.definition).id != each.name}
     if ids:
@@ -190,37 +190,37 @@ async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Stor
     return PinnedPolicy(await store.get_blob(digest), (POLICY,))
 
 
-async def use_pinned_host(place: Host, pins: Mapping[str, str], store: Store) -> Host:
+async def use_pinned_host(host: Host, pins: Mapping[str, str], store: Store) -> Host:
     """The same place, with the settings that the agent of the run found."""
-    return await use_pinned_settings(place, {SETTINGS: pins[HOST]} if HOST in pins else pins, store)
+    return await use_pinned_settings(host, {SETTINGS: pins[HOST]} if HOST in pins else pins, store)
 
 
-async def use_pinned_settings(place: Host, pins: Mapping[str, str], store: Store) -> Host:
+async def use_pinned_settings(host: Host, pins: Mapping[str, str], store: Store) -> Host:
     """The same host with the settings that the run was started with; paths stay those of the resuming process."""
     if SETTINGS not in pins:
-        return place
+        return host
     pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
     sections = {section: getattr(pinned, section) for section in PINNED_SECTIONS}
-    return replace(place, settings=place.settings.model_copy(update=sections))
+    return replace(host, settings=host.settings.model_copy(update=sections))
 
 
-async def use_pinned_agent(place: Host, started: RunStarted, store: Store) -> AgentInForce:
+async def use_pinned_agent(host: Host, started: RunStarted, store: Store) -> AgentInForce:
     """The agent as the run knew it, whatever its file says now, in a place with the settings of the run."""
     name = f"{AGENT}{started.agent}"
     digest = started.pins.get(name, "") if started.agent else ""
     if not digest:
-        began = place.clock.monotonic()
-        skills = get_skills(place)
+        began = host.clock.monotonic()
+        skills = get_skills(host)
         return AgentInForce(
             id=started.agent,
-            place=place,
+            host=host,
             packages=skills.packages,
             problems=skills.problems,
-            load_ms=measure_ms(place.clock, began),
+            load_ms=measure_ms(host.clock, began),
         )
     data = await store.get_blob(digest)
-    file, current = _get_file(place.workspace, started.agent)
-    agent = restore_agent(place, started.agent, data, file=file)
+    file, current = _get_file(host.workspace, started.agent)
+    agent = restore_agent(host, started.agent, data, file=file)
     return agent if current == data else replace(agent, changed=(name,))
 
 

@@ -21,7 +21,7 @@ from metier.engine.state.run_state import RunState
 from metier.events.model import PromptLayerCut
 from metier.events.record import EventRecord
 from metier.events.step import StepStarted
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import Shard, get_folder, is_run_id, iterate_folders
 from metier.runtime.traces import RunTracer
@@ -149,7 +149,7 @@ def _list_notes(folder: Path) -> list[str]:
 class LogOpening(Struct, frozen=True, kw_only=True):
     """Where the log of a run is, and who is told of it."""
 
-    place: Host
+    host: Host
     folder: Path
     pool: LogPool
     sinks: Sequence[Sink] = ()
@@ -160,24 +160,24 @@ class LogOpening(Struct, frozen=True, kw_only=True):
 
 
 async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> RunLog:
-    place, run_id = opening.place, lease.run_id
+    host, run_id = opening.host, lease.run_id
     # The holder of the lease writes the log, even if a process that hangs still has it open.
     entries = [*opening.known, *await read_entries(driver.store, run_id, after=len(opening.known))]
     told = check_journal(opening.folder, run_id, entries, accepts_loss=opening.accepts_loss)
     jsonl = JsonlSink.open(
-        opening.folder / FILE_NAME, clock=place.clock, take_over=True, is_checked=True, pool=opening.pool
+        opening.folder / FILE_NAME, clock=host.clock, take_over=True, is_checked=True, pool=opening.pool
     )
-    fan_out = FanOut([jsonl, *place.sinks, *opening.sinks], report=opening.report)
-    cleaner = build_place_cleaner(place)
+    fan_out = FanOut([jsonl, *host.sinks, *opening.sinks], report=opening.report)
+    cleaner = build_host_cleaner(host)
     started = entries[0] if entries else None
     trace_id = started.trace_id if isinstance(started, RunStarted) else build_trace_id(run_id)
-    mode = get_redaction_mode(place.settings.logging)
+    mode = get_redaction_mode(host.settings.logging)
     writer = EventWriter(
         fan_out,
         cleaner,
         scope=RunScope(run_id=run_id, trace_id=trace_id, redaction_mode=mode),
-        clock=place.clock,
-        ids=place.ids,
+        clock=host.clock,
+        ids=host.ids,
         next_seq=jsonl.next_seq,
     )
     try:
@@ -185,18 +185,18 @@ async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> Run
     except BaseException:
         writer.close()
         raise
-    log.tracer = _open_tracer(run_id, place, cleaner=cleaner, entries=entries)
+    log.tracer = _open_tracer(run_id, host, cleaner=cleaner, entries=entries)
     return log
 
 
-def _open_tracer(run_id: str, place: Host, *, cleaner: Cleaner, entries: Sequence[Entry]) -> RunTracer | None:
-    if place.traces is None:
+def _open_tracer(run_id: str, host: Host, *, cleaner: Cleaner, entries: Sequence[Entry]) -> RunTracer | None:
+    if host.traces is None:
         return None
     return RunTracer(
         run_id,
-        place.traces,
+        host.traces,
         cleaner=cleaner,
-        with_content=wants_content(place.environ),
+        with_content=wants_content(host.environ),
         entries=entries,
         again=len(entries) > 1 and not _is_at_rest(entries[-1]),
     )
@@ -210,9 +210,9 @@ def _is_at_rest(last: Entry) -> bool:
 class Teller:
     """Folds a journal as it grows, and tells a sink of it. Events that only watched are in no journal."""
 
-    def __init__(self, place: Host, run_id: str, sink: Sink) -> None:
+    def __init__(self, host: Host, run_id: str, sink: Sink) -> None:
         self.state = RunState(run_id)
-        self._place = place
+        self._host = host
         self._sink = sink
         self._writer: EventWriter | None = None
 
@@ -233,10 +233,10 @@ class Teller:
     def _open(self) -> EventWriter:
         started = self.state.started
         assert started is not None, "a journal begins with the start of its run"
-        mode = get_redaction_mode(self._place.settings.logging)
+        mode = get_redaction_mode(self._host.settings.logging)
         scope = RunScope(run_id=self.state.run_id, trace_id=started.trace_id, redaction_mode=mode)
-        cleaner = build_place_cleaner(self._place)
-        return EventWriter(self._sink, cleaner, scope=scope, clock=self._place.clock, ids=self._place.ids)
+        cleaner = build_host_cleaner(self._host)
+        return EventWriter(self._sink, cleaner, scope=scope, clock=self._host.clock, ids=self._host.ids)
 
 
 def tell_of_cuts(log: RunLog, services: Services) -> None:

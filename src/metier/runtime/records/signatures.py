@@ -28,28 +28,28 @@ _MAX_HANDLE_CHARACTERS = 200
 
 # The seal is bound to the run, to the entry that carries it and to the database file itself: it is in no archive, and
 # a copied, cloned or unpacked database is another file.
-def seal[T: (RunStarted, RunAdopted)](entry: T, place: Host, run_id: str) -> T:
+def seal[T: (RunStarted, RunAdopted)](entry: T, host: Host, run_id: str) -> T:
     """The entry with the seal of this store; without one where there is no secret, e.g. in a home that is read-only."""
     try:
-        secret = load_store_secrets(place)[0]
+        secret = load_store_secrets(host)[0]
     except (UsageError, StoreUnavailable):
         return entry
-    return entry.model_copy(update={"seal": _sign_seal(entry, place, run_id, secret=secret)})
+    return entry.model_copy(update={"seal": _sign_seal(entry, host, run_id, secret=secret)})
 
 
-def is_started_here(place: Host, run_id: str, entries: Sequence[Entry]) -> bool:
+def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
     """The run was started, forked or adopted in this store, and not brought to it."""
     last = next((entry for entry in reversed(entries) if isinstance(entry, RunAdopted)), entries[0])
     assert isinstance(last, RunStarted | RunAdopted), "a journal begins with the start of its run"
     if not last.seal:
         return False
     try:
-        candidates = [_sign_seal(last, place, run_id, secret=secret) for secret in load_store_secrets(place)]
+        candidates = [_sign_seal(last, host, run_id, secret=secret) for secret in load_store_secrets(host)]
     except (UsageError, StoreUnavailable):
         return False
     is_ours = any(hmac.compare_digest(candidate, last.seal) for candidate in candidates)
     # A repository that brings a database writes it into the place of one's own.
-    return is_ours and not (place.settings.store.backend == "sqlite" and is_tracked(place.runs / DATABASE))
+    return is_ours and not (host.settings.store.backend == "sqlite" and is_tracked(host.runs / DATABASE))
 
 
 def unseal(entry: Entry) -> Entry:
@@ -57,68 +57,68 @@ def unseal(entry: Entry) -> Entry:
     return entry.model_copy(update={"seal": ""}) if isinstance(entry, RunStarted | RunAdopted) else entry
 
 
-def _sign_seal(entry: RunStarted | RunAdopted, place: Host, run_id: str, *, secret: bytes) -> str:
+def _sign_seal(entry: RunStarted | RunAdopted, host: Host, run_id: str, *, secret: bytes) -> str:
     digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
-    words = json.dumps(["metier run seal 1", run_id, digest, identify_store(place)])
+    words = json.dumps(["metier run seal 1", run_id, digest, identify_store(host)])
     return hmac.digest(secret, words.encode(), "sha256").hex()
 
 
-def load_store_secrets(place: Host) -> tuple[bytes, ...]:
+def load_store_secrets(host: Host) -> tuple[bytes, ...]:
     """Of a database server: who may write to it is trusted, and its workers have different homes."""
-    if given := read_given_secrets(place.environ):
+    if given := read_given_secrets(host.environ):
         return given
-    is_file = place.settings.store.backend == "sqlite"
-    return (load_local_secret(place.home) if is_file else place.settings.store.backend.encode(),)
+    is_file = host.settings.store.backend == "sqlite"
+    return (load_local_secret(host.home) if is_file else host.settings.store.backend.encode(),)
 
 
-def identify_store(place: Host) -> str:
+def identify_store(host: Host) -> str:
     """The inode and not the path: a workspace may be renamed. Device numbers change from boot to boot."""
-    if place.settings.store.backend != "sqlite":
-        return place.settings.store.backend
+    if host.settings.store.backend != "sqlite":
+        return host.settings.store.backend
     try:
-        return str(Path(place.runs / DATABASE).stat().st_ino)
+        return str(Path(host.runs / DATABASE).stat().st_ino)
     except OSError:
         return ""
 
 
 # An ID can be read in a listing; a handle cannot be made up. So a peer reaches only the runs that were started for
 # it, even after the process that issued the handle is gone.
-def issue_handle(place: Host, run_id: str, *, protocol: str) -> str:
+def issue_handle(host: Host, run_id: str, *, protocol: str) -> str:
     """Raises `StoreUnavailable` where this user has no place for a key."""
-    return f"{run_id}.{_sign_handle(place, run_id, protocol=protocol, secret=load_store_secrets(place)[0])}"
+    return f"{run_id}.{_sign_handle(host, run_id, protocol=protocol, secret=load_store_secrets(host)[0])}"
 
 
-def read_handle(place: Host, handle: str, *, protocol: str) -> str | None:
+def read_handle(host: Host, handle: str, *, protocol: str) -> str | None:
     """Return the run's ID, or None for a handle that was not issued for this protocol. Raises `StoreUnavailable`."""
     run_id, separator, signature = handle.rpartition(".")
     if not separator or not run_id or len(handle) > _MAX_HANDLE_CHARACTERS or not handle.isascii():
         return None
-    wanted = [_sign_handle(place, run_id, protocol=protocol, secret=secret) for secret in load_store_secrets(place)]
+    wanted = [_sign_handle(host, run_id, protocol=protocol, secret=secret) for secret in load_store_secrets(host)]
     return run_id if any(hmac.compare_digest(each, signature) for each in wanted) else None
 
 
-def _sign_handle(place: Host, run_id: str, *, protocol: str, secret: bytes) -> str:
-    words = json.dumps(["metier run handle 1", protocol, run_id, identify_store(place)])
+def _sign_handle(host: Host, run_id: str, *, protocol: str, secret: bytes) -> str:
+    words = json.dumps(["metier run handle 1", protocol, run_id, identify_store(host)])
     return hmac.digest(secret, words.encode(), "sha256").hex()[:_SIGNATURE_CHARACTERS]
 
 
 # The token signs the last entry of the run and of the child that asks. Resuming the run appends an entry, so a token
 # works once and never answers a later question.
-def issue_token(place: Host, state: RunState, *, waiting: RunState) -> str:
+def issue_token(host: Host, state: RunState, *, waiting: RunState) -> str:
     """Empty where the run does not wait, and where this user has no place for a key."""
     if waiting.pause is None or state.phase in FINAL:
         return ""
     try:
-        keys = _load_keys(place)
+        keys = _load_keys(host)
     except (StoreError, UsageError):
         return ""
-    expires_at = place.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
+    expires_at = host.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
     return sign_token(_bind(state, waiting), version=state.seq, turn=state.turn, expires_at=expires_at, keys=keys)
 
 
-def check_run_token(place: Host, token: str, state: RunState, *, waiting: RunState) -> None:
+def check_run_token(host: Host, token: str, state: RunState, *, waiting: RunState) -> None:
     """Raises `ResumeTokenRefused` for a token of another run, of an earlier question, or of no signature of ours."""
-    found = check_token(token, _bind(state, waiting), keys=_load_keys(place), now=place.clock.now())
+    found = check_token(token, _bind(state, waiting), keys=_load_keys(host), now=host.clock.now())
     if found is None or (found.version, found.turn) != (state.seq, state.turn):
         raise ResumeTokenRefused
 
@@ -127,5 +127,5 @@ def _bind(state: RunState, waiting: RunState) -> Wanted:
     return Wanted(context_id=state.run_id, bound_to=f"{waiting.run_id} {waiting.seq}")
 
 
-def _load_keys(place: Host) -> ResumeKeys:
-    return load_resume_keys(place.runs, place.environ, home=place.home)
+def _load_keys(host: Host) -> ResumeKeys:
+    return load_resume_keys(host.runs, host.environ, home=host.home)

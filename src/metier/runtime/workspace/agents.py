@@ -50,7 +50,7 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
     """Who does the work of a run, with everything that follows from that."""
 
     id: str = BUILT_IN
-    place: Host
+    host: Host
     """The place with the settings of this agent: its model, its decoding, its profile."""
     definition: AgentDefinition | None = None
     """Nothing for the built-in agent."""
@@ -73,11 +73,11 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> ModelOptions:
-        return self.place.settings.model
+        return self.host.settings.model
 
     @property
     def profile(self) -> Profile:
-        return self.place.settings.runtime.profile
+        return self.host.settings.runtime.profile
 
     @property
     def body(self) -> str:
@@ -113,74 +113,74 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
             raise _refuse(self.id, problems)
 
 
-def resolve_agent(place: Host, agent_id: str, *, model: str = "") -> AgentInForce:
+def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> AgentInForce:
     """The agent of this ID, as the files stand now; an empty one is the built-in agent. `model` was asked for.
 
     Raises `UsageError` for an agent that is not there and a model it may not use, `ConfigError` with every problem of
     its definition.
     """
     if not agent_id:
-        started = place.clock.monotonic()
-        skills = leave_out_incomplete(get_skills(place))
+        started = host.clock.monotonic()
+        skills = leave_out_incomplete(get_skills(host))
         return AgentInForce(
-            place=_apply(place, None, model=model),
+            host=_apply(host, None, model=model),
             packages=skills.packages,
-            tasks=_list_tasks(place),
+            tasks=_list_tasks(host),
             problems=skills.problems,
-            load_ms=measure_ms(place.clock, started),
+            load_ms=measure_ms(host.clock, started),
         )
-    file, found_id = get_agent_file(place.workspace, agent_id)
+    file, found_id = get_agent_file(host.workspace, agent_id)
     try:
-        data = read_definition_file(file, place.workspace)
+        data = read_definition_file(file, host.workspace)
     except OSError as error:
         raise ConfigError(
             f"Agent {found_id!r} cannot be used: '{file}' cannot be read: {error.strerror}",
             hint="Fix or remove it",
         ) from error
-    agent = build_agent(place, found_id, data, file=file, model=model)
+    agent = build_agent(host, found_id, data, file=file, model=model)
     skills = leave_out_incomplete(ActiveSkills(agent.packages, agent.problems))
     return replace(agent, packages=skills.packages, problems=skills.problems)
 
 
-def choose_built_in(place: Host, agent_id: str) -> tuple[Host, str]:
+def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
     """The place without a default agent, and no ID, where the built-in agent is named; else both as they are.
 
     An agent of the workspace with this name is the one that is meant: the built-in one may do more. This is for
     commands that a user types; a caller of a server does not get past the default agent of the settings.
     """
-    if not is_built_in(place, agent_id):
-        return place, agent_id
-    runtime = place.settings.runtime.model_copy(update={"agent": None})
-    return replace(place, settings=place.settings.model_copy(update={"runtime": runtime})), BUILT_IN
+    if not is_built_in(host, agent_id):
+        return host, agent_id
+    runtime = host.settings.runtime.model_copy(update={"agent": None})
+    return replace(host, settings=host.settings.model_copy(update={"runtime": runtime})), BUILT_IN
 
 
-def is_built_in(place: Host, agent_id: str) -> bool:
+def is_built_in(host: Host, agent_id: str) -> bool:
     """The name means the built-in agent, because no agent of the workspace has it."""
-    return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(place.workspace, "agents", FILE_NAME)
+    return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(host.workspace, "agents", FILE_NAME)
 
 
-def check_model(place: Host, agent_id: str, *, model: str) -> None:
+def check_model(host: Host, agent_id: str, *, model: str) -> None:
     """Whether the agent may use the model that was asked for, or its own. Raises `UsageError`."""
-    choose_model(place.settings.model, _read_definition(place, agent_id), wanted=model)
+    choose_model(host.settings.model, _read_definition(host, agent_id), wanted=model)
 
 
-def approves_changes(place: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
+def approves_changes(host: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
     """Whether a run of this agent makes changes without asking: its profile allows them, and it has a tool for them."""
-    definition = _read_definition(place, agent_id)
+    definition = _read_definition(host, agent_id)
     if agent_id and definition is None:  # broken: the run does not start
         return False
-    if choose_profile(place.settings.runtime.profile, definition) != "permissive":
+    if choose_profile(host.settings.runtime.profile, definition) != "permissive":
         return False
-    agent = AgentInForce(place=place, definition=definition)
+    agent = AgentInForce(host=host, definition=definition)
     return any(tool.info.effect != "read" for tool in agent.choose_tools(tools))
 
 
-def _read_definition(place: Host, agent_id: str) -> AgentDefinition | None:
+def _read_definition(host: Host, agent_id: str) -> AgentDefinition | None:
     """The definition as its file has it now; nothing for the built-in agent. Raises `UsageError`, `OSError`."""
     if not agent_id:
         return None
-    file, found_id = get_agent_file(place.workspace, agent_id)
-    return parse_agent(read_definition_file(file, place.workspace), file=file, id=found_id).agent
+    file, found_id = get_agent_file(host.workspace, agent_id)
+    return parse_agent(read_definition_file(file, host.workspace), file=file, id=found_id).agent
 
 
 def read_definition_file(file: Path, workspace: Path) -> bytes:
@@ -200,10 +200,10 @@ def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
     return Path(found.path), found.id
 
 
-def build_agent(place: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
+def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
     """The agent of these bytes, with what it names looked up in the workspace."""
-    agent = restore_agent(place, agent_id, data, file=file)
-    known_tasks = {fold_id(each): each for each in _list_tasks(place)}
+    agent = restore_agent(host, agent_id, data, file=file)
+    known_tasks = {fold_id(each): each for each in _list_tasks(host)}
     problems = [
         *_list_unknown_skills(agent),
         *(
@@ -214,10 +214,10 @@ def build_agent(place: Host, agent_id: str, data: bytes, *, file: Path, model: s
     ]
     if problems:
         raise _refuse(agent_id, problems)
-    return replace(agent, place=_apply(place, agent.definition, model=model))
+    return replace(agent, host=_apply(host, agent.definition, model=model))
 
 
-def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
+def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
     """The agent of a run that began before: the settings are those of the run, and what is gone is left out."""
     reading = parse_agent(data, file=file, id=agent_id)
     if reading.agent is None:
@@ -226,48 +226,48 @@ def restore_agent(place: Host, agent_id: str, data: bytes, *, file: Path) -> Age
         )
     definition = reading.agent
     root = parse_document(data, file=file).root
-    started = place.clock.monotonic()
-    skills = _choose_skills(place, definition.skills)
-    load_ms = measure_ms(place.clock, started)
-    tasks = {fold_id(each): each for each in _list_tasks(place)}
+    started = host.clock.monotonic()
+    skills = _choose_skills(host, definition.skills)
+    load_ms = measure_ms(host.clock, started)
+    tasks = {fold_id(each): each for each in _list_tasks(host)}
     return AgentInForce(
         id=agent_id,
-        place=place,
+        host=host,
         definition=definition,
         data=data,
         packages=skills.packages,
         tasks=tuple(
             tasks[key] for key in map(fold_id, resolve_list(definition.tasks, list(tasks.values()))) if key in tasks
         ),
-        models=list_models(place.settings.model, definition),
+        models=list_models(host.settings.model, definition),
         problems=skills.problems,
         load_ms=load_ms,
         lines={key: read_names(root, key) for key in ("tools", "skills", "tasks")},
     )
 
 
-def _choose_skills(place: Host, own: Sequence[str] | None) -> ActiveSkills:
+def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
     """A package that an agent names need not be enabled; it must be trusted all the same.
 
     An agent of an untrusted folder does not decide which skills of the user are in play: they bring their own rules.
     """
-    found = get_all_skills(place)
-    host = activate(found, place.settings.skills.enabled)
+    found = get_all_skills(host)
+    enabled = activate(found, host.settings.skills.enabled)
     if own is None:
-        return ActiveSkills(host.packages, (*host.problems, *list_unread(found, place.workspace)))
+        return ActiveSkills(enabled.packages, (*enabled.problems, *list_unread(found, host.workspace)))
     named = activate_named(found, [name for name in own if name != INHERIT])
-    wanted = resolve_list(own, [package.definition.name for package in host.packages])
-    offered = named.packages if place.trust.is_trusted else _list_own_skills(named.packages)
-    pool = {id(package): package for package in (*host.packages, *offered)}
+    wanted = resolve_list(own, [package.definition.name for package in enabled.packages])
+    offered = named.packages if host.trust.is_trusted else _list_own_skills(named.packages)
+    pool = {id(package): package for package in (*enabled.packages, *offered)}
     chosen = {
         canonical_name(package.definition.name): package
         for name in wanted
         for package in pool.values()
         if is_called(package.definition, name)
     }
-    inherited = host.problems if INHERIT in own else ()
+    inherited = enabled.problems if INHERIT in own else ()
     problems = (*inherited, *(problem for problem in named.problems if problem.code == "skill_not_trusted"))
-    left_out = [package for package in named.packages if package not in offered and package not in host.packages]
+    left_out = [package for package in named.packages if package not in offered and package not in enabled.packages]
     problems = (*problems, *map(_describe_left_out, left_out))
     return ActiveSkills(tuple(chosen[name] for name in sorted(chosen)), tuple(dict.fromkeys(problems)))
 
@@ -297,7 +297,7 @@ def _list_unknown_skills(agent: AgentInForce) -> list[Problem]:
     ]
     if not missing:
         return []
-    found, file = get_all_skills(agent.place), agent.definition.file
+    found, file = get_all_skills(agent.host), agent.definition.file
     names = [package.definition.name for package in found.packages]
     # One that is there and not trusted is left out, and that is said.
     unknown = [
@@ -313,19 +313,19 @@ def _list_unknown_skills(agent: AgentInForce) -> list[Problem]:
     ]
 
 
-def _list_tasks(place: Host) -> tuple[str, ...]:
-    return tuple(sorted(found.id for found in list_definitions(place.workspace, "tasks", TASK_FILE).values()))
+def _list_tasks(host: Host) -> tuple[str, ...]:
+    return tuple(sorted(found.id for found in list_definitions(host.workspace, "tasks", TASK_FILE).values()))
 
 
-def _apply(place: Host, definition: AgentDefinition | None, *, model: str) -> Host:
-    settings = place.settings
+def _apply(host: Host, definition: AgentDefinition | None, *, model: str) -> Host:
+    settings = host.settings
     changed = {
         "model": choose_model(settings.model, definition, wanted=model),
         "runtime": settings.runtime.model_copy(
             update={"profile": choose_profile(settings.runtime.profile, definition)}
         ),
     }
-    return replace(place, settings=settings.model_copy(update=changed))
+    return replace(host, settings=settings.model_copy(update=changed))
 
 
 def _unknown(kind: str, name: str, known: Iterable[str], *, file: Path, line: int) -> Problem:

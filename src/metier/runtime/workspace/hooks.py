@@ -30,26 +30,26 @@ class HooksInForce(Struct, frozen=True, kw_only=True):
     """Files whose hooks do not run, because the user has not trusted them."""
 
 
-def load_hooks(place: Host) -> HooksInForce:
+def load_hooks(host: Host) -> HooksInForce:
     """The hooks that a run which begins now has. Raises `ConfigError` with every problem of their files."""
-    found = _get_hooks(place)
+    found = _get_hooks(host)
     if not found.shared and not found.own:
         return HooksInForce()
-    is_counted = place.trust.counts("hooks", digest_hooks(found.shared))
-    own = found.own if place.trust.is_trusted else tuple(hook for hook in found.own if not hook.files)
+    is_counted = host.trust.counts("hooks", digest_hooks(found.shared))
+    own = found.own if host.trust.is_trusted else tuple(hook for hook in found.own if not hook.files)
     left_out = [hook.source for hook in found.shared if not is_counted]
     left_out += [hook.source for hook in found.own if hook not in own]
     return HooksInForce(hooks=(*own, *(found.shared if is_counted else ())), withheld=tuple(dict.fromkeys(left_out)))
 
 
-def list_hook_lines(place: Host) -> list[str]:
+def list_hook_lines(host: Host) -> list[str]:
     """In words, what a user should read before trusting the folder."""
-    return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _get_hooks(place).shared]
+    return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _get_hooks(host).shared]
 
 
-def digest_workspace_hooks(place: Host) -> str:
+def digest_workspace_hooks(host: Host) -> str:
     """Names what a user trusts: the commands and the files of the workspace that they name."""
-    return digest_hooks(_get_hooks(place).shared)
+    return digest_hooks(_get_hooks(host).shared)
 
 
 def digest_hooks(hooks: Iterable[HookCommand]) -> str:
@@ -57,10 +57,10 @@ def digest_hooks(hooks: Iterable[HookCommand]) -> str:
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
-def list_withheld_hooks(place: Host) -> tuple[Problem, ...]:
+def list_withheld_hooks(host: Host) -> tuple[Problem, ...]:
     """A warning where hooks of this folder do not run."""
     try:
-        withheld = load_hooks(place).withheld
+        withheld = load_hooks(host).withheld
     except ConfigError:
         return ()  # said by the command that needs them
     return tuple(
@@ -82,21 +82,21 @@ class _Found(Struct, frozen=True, kw_only=True):
     """Of the workspace: its settings file and its other files."""
 
 
-def _get_hooks(place: Host) -> _Found:
-    trust = place.trust
-    settings = read_hooks_text(place.settings.hooks if trust.are_hooks_own else "", file=SETTINGS)
+def _get_hooks(host: Host) -> _Found:
+    trust = host.trust
+    settings = read_hooks_text(host.settings.hooks if trust.are_hooks_own else "", file=SETTINGS)
     own, shared = [settings], [read_hooks_text(trust.settings_hooks, file=SETTINGS)]
-    shared += [_read_yaml(place, name) for name in FILES]
+    shared += [_read_yaml(host, name) for name in FILES]
     is_asked_by_user, is_asked_by_folder = (_imports(readings) for readings in (own, shared))
     if is_asked_by_user or is_asked_by_folder:
-        shared += [_read_claude(place.workspace / name, within=place.workspace) for name in CLAUDE_FILES]
+        shared += [_read_claude(host.workspace / name, within=host.workspace) for name in CLAUDE_FILES]
     # What runs from the home folder is the user's word alone. A folder that came from elsewhere does not ask for it,
     # also not when it is trusted: `agent trust` is about what lies in the folder.
     if is_asked_by_user or (is_asked_by_folder and not trust.origin):
-        own.append(_read_claude(place.home / CLAUDE_FILES[0], within=place.home))
+        own.append(_read_claude(host.home / CLAUDE_FILES[0], within=host.home))
     if problems := [problem for reading in (*own, *shared) for problem in reading.problems]:
         raise ConfigError("The hooks cannot be used", hint="Correct the lines above", problems=problems)
-    return _Found(own=_collect(own, place.workspace), shared=_collect(shared, place.workspace))
+    return _Found(own=_collect(own, host.workspace), shared=_collect(shared, host.workspace))
 
 
 def _imports(readings: Iterable[HookReading]) -> bool:
@@ -107,10 +107,10 @@ def _collect(readings: Iterable[HookReading], workspace: Path) -> tuple[HookComm
     return pin_files([hook for reading in readings for hook in reading.hooks], workspace)
 
 
-def _read_yaml(place: Host, name: str) -> HookReading:
-    if is_absent(f"{place.workspace}/{name}"):  # as in most places, and each run asks
+def _read_yaml(host: Host, name: str) -> HookReading:
+    if is_absent(f"{host.workspace}/{name}"):  # as in most places, and each run asks
         return HookReading()
-    text = _read_text(place.workspace / name, within=place.workspace)
+    text = _read_text(host.workspace / name, within=host.workspace)
     if text is None:
         return HookReading()
     document = read_yaml(text, file=name)

@@ -25,7 +25,7 @@ from metier.engine.services import Instructions, LayerSource
 from metier.errors import ConfigError
 from metier.messages import Message
 from metier.prompts.texts import load_text
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.plugins import render_layers
@@ -69,11 +69,11 @@ def load_instructions(
 
     `project` are the files of project instructions, as `runtime.project` finds them.
     """
-    workspace = agent.place.workspace
+    workspace = agent.host.workspace
     found = {name: _load(workspace, name) for name in FILES}
     if agent.definition is not None and agent.body:
         found["agent"] = _build("agent", agent.body, agent.data, file=_shorten(agent.definition.file, workspace))
-    if words := render_layers(agent.place):
+    if words := render_layers(agent.host):
         found["plugins"] = _build("plugins", words, words.encode(), file="")
     if words := render_project(project):
         found["project"] = _build_project(words, project)
@@ -187,32 +187,32 @@ def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:
     return ConfigError(f"'{file.name}' cannot be a layer of the prompt", hint=hint, problems=(problem,))
 
 
-def load_project(place: Host, *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
+def load_project(host: Host, *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
     """The person's own file, then that of the workspace, which may say otherwise. Redacted and sanitised."""
-    return _load_project(place, build_place_cleaner(place).text, deny=deny)
+    return _load_project(host, build_host_cleaner(host).text, deny=deny)
 
 
-def _load_project(place: Host, clean: Callable[[str], str], *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
-    own = load_personal_file(place.home, clean=clean)
+def _load_project(host: Host, clean: Callable[[str], str], *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
+    own = load_personal_file(host.home, clean=clean)
     shared = load_project_file(
-        place.workspace, within=place.workspace, clean=clean, is_own=place.trust.is_trusted, deny=deny
+        host.workspace, within=host.workspace, clean=clean, is_own=host.trust.is_trusted, deny=deny
     )
     return tuple(file for file in (own, shared) if file is not None)
 
 
-def list_changed_project(place: Host, pins: Mapping[str, str], *, deny: Deny = allow_all) -> tuple[str, ...]:
+def list_changed_project(host: Host, pins: Mapping[str, str], *, deny: Deny = allow_all) -> tuple[str, ...]:
     """Pins of files that are no longer what the run began with."""
     pinned = {name: digest for name, digest in pins.items() if name.startswith(PROJECT)}
     if not pinned:
         return ()
-    now = {f"{PROJECT}{file.path}": file.sha256 for file in load_project(place, deny=deny)}
+    now = {f"{PROJECT}{file.path}": file.sha256 for file in load_project(host, deny=deny)}
     return tuple(name for name, digest in pinned.items() if now.get(name) != digest)
 
 
-def get_project_problems(place: Host) -> dict[Path, tuple[Problem, ...]]:
+def get_project_problems(host: Host) -> dict[Path, tuple[Problem, ...]]:
     """What is wrong with the instructions of the workspace, by file."""
-    files = [file for file in _load_project(place, lambda text: text) if not file.path.startswith("~")]
-    return {place.workspace / file.path: file.problems for file in files}
+    files = [file for file in _load_project(host, lambda text: text) if not file.path.startswith("~")]
+    return {host.workspace / file.path: file.problems for file in files}
 
 
 class NearbyFiles(Struct, frozen=True, kw_only=True):

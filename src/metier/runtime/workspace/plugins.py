@@ -30,25 +30,25 @@ class _Shared(Struct, frozen=True):
         return None
 
 
-def get_plugins(place: Host) -> Plugins:
+def get_plugins(host: Host) -> Plugins:
     """What the settings want of what is installed, loaded but not started."""
-    options = place.settings.plugins
-    taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in place.tools))
+    options = host.settings.plugins
+    taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in host.tools))
     return load_plugins(options.enabled, seconds=options.timeout_seconds, taken=taken)
 
 
 @contextmanager
-def using_plugins(place: Host, *, report: Callable[[str], None]) -> Generator[Host]:
+def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Host]:
     """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
-    seconds = place.settings.plugins.timeout_seconds
-    with running(get_plugins(place), seconds=seconds, report=report) as registries:
+    seconds = host.settings.plugins.timeout_seconds
+    with running(get_plugins(host), seconds=seconds, report=report) as registries:
         subscriptions = [
             Subscription(registry.plugin, subscriber, report=report, seconds=seconds)
             for registry in registries
             for subscriber in registry.subscribers
         ]
         try:
-            yield _extend(place, registries, tuple(_Shared(each) for each in subscriptions), report=report)
+            yield _extend(host, registries, tuple(_Shared(each) for each in subscriptions), report=report)
         finally:
             for subscription in subscriptions:
                 subscription.close()
@@ -69,19 +69,19 @@ def get_brought[T](
     return brought[name]
 
 
-def render_layers(place: Host) -> str:
+def render_layers(host: Host) -> str:
     """What plugins put into the prompt, asked now. One that fails or hangs says nothing, and that is reported."""
-    seconds = place.settings.plugins.timeout_seconds
+    seconds = host.settings.plugins.timeout_seconds
     pieces: list[str] = []
-    for registry in place.plugins:
+    for registry in host.plugins:
         for layer in registry.prompt_layers:
-            text = ask_for_layer(registry, layer, seconds=seconds, report=place.report)
+            text = ask_for_layer(registry, layer, seconds=seconds, report=host.report)
             pieces += [f"# {layer.title}\n\n{text}"] if text else []
     return "\n\n".join(pieces)
 
 
 def _extend(
-    place: Host, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
+    host: Host, registries: tuple[Registry, ...], sinks: tuple[Sink, ...], *, report: Callable[[str], None]
 ) -> Host:
     tools = tuple(tool for registry in registries for tool in registry.tools)
-    return replace(place, tools=(*place.tools, *tools), plugins=registries, sinks=(*place.sinks, *sinks), report=report)
+    return replace(host, tools=(*host.tools, *tools), plugins=registries, sinks=(*host.sinks, *sinks), report=report)

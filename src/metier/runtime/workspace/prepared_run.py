@@ -70,7 +70,7 @@ def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
     """The hooks that a run is pinned to when it begins. Work that is handed on has those of the run above."""
     if run.is_dry:
         return ()
-    hooks = load_hooks(run.agent.place).hooks if run.hooks is None else run.hooks
+    hooks = load_hooks(run.agent.host).hooks if run.hooks is None else run.hooks
     # A conversation is summarized by a run of its own: that it begins is the moment before the summary.
     is_summary = run.agent.id == SUMMARIZER
     is_begun = run.said is not None and bool(run.said.conversation)

@@ -33,11 +33,11 @@ class ActiveSkills(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def get_skills(place: Host) -> ActiveSkills:
+def get_skills(host: Host) -> ActiveSkills:
     """The active skills of this workspace, and what is wrong with the others."""
-    found = get_all_skills(place)
-    activation = activate(found, place.settings.skills.enabled)
-    return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, place.workspace)))
+    found = get_all_skills(host)
+    activation = activate(found, host.settings.skills.enabled)
+    return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, host.workspace)))
 
 
 def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
@@ -52,14 +52,14 @@ def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
     return ActiveSkills(loaded, (*skills.problems, *problems))
 
 
-def open_needs(place: Host) -> SkillNeeds:
+def open_needs(host: Host) -> SkillNeeds:
     """Says of a name whether that skill is active in this workspace, and why not."""
-    return SkillNeeds(lambda: get_all_skills(place), place.settings.skills.enabled)
+    return SkillNeeds(lambda: get_all_skills(host), host.settings.skills.enabled)
 
 
-def list_blocked(place: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
+def list_blocked(host: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
     """What keeps the scripts and the code of these skills from being called, as `agent check` says it."""
-    needs = open_needs(place)
+    needs = open_needs(host)
     return tuple(
         problem
         for package in packages
@@ -78,15 +78,15 @@ def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
     )
 
 
-def get_all_skills(place: Host) -> FoundSkills:
+def get_all_skills(host: Host) -> FoundSkills:
     """Every skill that could be active here."""
-    directory = place.workspace / place.settings.skills.dir
+    directory = host.workspace / host.settings.skills.dir
     roots = build_roots(
-        home=place.home,
-        workspace=place.workspace,
+        home=host.home,
+        workspace=host.workspace,
         bundled=get_bundled_folder(),
         directories=(directory,) if directory.is_dir() else (),
-        trust=place.trust,
+        trust=host.trust,
     )
     return get_packages(roots)
 
@@ -98,7 +98,7 @@ def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
 
 def open_shelf(
     packages: Sequence[SkillPackage],
-    place: Host,
+    host: Host,
     *,
     web: WebAccess = _ANYWHERE,
     problems: Sequence[Problem] = (),
@@ -108,14 +108,14 @@ def open_shelf(
 
     A model in a folder ranks for it too, so that a plan and a shown prompt have the skills that the run would have.
     """
-    shelf = build_shelf(packages, workspace=place.workspace, problems=problems, cache_folder=place.cache)
-    options = place.settings.embeddings
+    shelf = build_shelf(packages, workspace=host.workspace, problems=problems, cache_folder=host.cache)
+    options = host.settings.embeddings
     if options is None or not (is_asking or options.folder):
         return shelf
     similarities = open_similarities(
         [package.definition for package in packages],
         options,
-        Surroundings(workspace=place.workspace, environ=place.environ, cache_folder=place.cache),
+        Surroundings(workspace=host.workspace, environ=host.environ, cache_folder=host.cache),
         allowed_domains=web.allowed_domains,
         denied_domains=web.denied_domains,
     )
@@ -145,10 +145,10 @@ class SkillDetails(Struct, frozen=True, kw_only=True):
     report: CapabilityReport
 
 
-def list_standings(place: Host) -> SkillStandings:
+def list_standings(host: Host) -> SkillStandings:
     """Every skill that could be active here. Nothing of any skill is executed."""
-    found = get_all_skills(place)
-    active = {package.folder for package in activate(found, place.settings.skills.enabled).packages}
+    found = get_all_skills(host)
+    active = {package.folder for package in activate(found, host.settings.skills.enabled).packages}
     standings = [
         SkillStanding(
             package=package,
@@ -162,10 +162,10 @@ def list_standings(place: Host) -> SkillStandings:
     return SkillStandings(skills=tuple(ordered), broken=tuple(found.broken))
 
 
-def describe_skill(place: Host, name: str) -> SkillDetails:
+def describe_skill(host: Host, name: str) -> SkillDetails:
     """What it could do, found by reading its files. Raises `SkillNotFound`."""
     wanted = canonical_name(name)
-    found = [each for each in list_standings(place).skills if canonical_name(each.name) == wanted]
+    found = [each for each in list_standings(host).skills if canonical_name(each.name) == wanted]
     if not found:
         raise SkillNotFound(f"No skill is called {name!r}", hint="The page of skills lists all of them")
     package = found[0].package
@@ -173,9 +173,9 @@ def describe_skill(place: Host, name: str) -> SkillDetails:
     return SkillDetails(standing=found[0], digest=digest, report=build_report(package.definition, digest))
 
 
-async def probe_skills(place: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
+async def probe_skills(host: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
     """The active skills in the order in which a run would consider them for this request. Calls no model."""
-    packages, _ = await run_sync(get_skills, place)
-    shelf = await run_sync(open_shelf, packages, place)
+    packages, _ = await run_sync(get_skills, host)
+    shelf = await run_sync(open_shelf, packages, host)
     near = await shelf.get_similar(request)
     return rank_request(shelf.index, request, count=count, similar=near.ranked) if len(shelf.index) else ()

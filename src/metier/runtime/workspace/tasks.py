@@ -34,30 +34,30 @@ from metier.tools.toolbox import Toolbox
 TASK = "task:"
 
 
-def get_task(place: Host, task_id: str) -> TaskDefinition:
+def get_task(host: Host, task_id: str) -> TaskDefinition:
     """Raises `UsageError` for a task that is not there, `ConfigError` with every problem of one that is."""
-    listed = list_definitions(place.workspace, "tasks", FILE_NAME)
+    listed = list_definitions(host.workspace, "tasks", FILE_NAME)
     found = listed.get(fold_id(task_id))
     if found is None:
-        check_duplicate(place.workspace, "tasks", FILE_NAME, id=task_id)
+        check_duplicate(host.workspace, "tasks", FILE_NAME, id=task_id)
         known = sorted(each.id for each in listed.values())
         there = f"There are: {', '.join(known)}" if known else "Write '.agent/tasks/<id>/TASK.md'"
         raise UsageError(f"No task is called {task_id!r}", hint=hint_nearest(task_id, known) or there)
     reading = load_task(Path(found.path), id=found.id, within=found.within)
-    problems = list_problems(place, reading)
+    problems = list_problems(host, reading)
     if reading.task is None or has_errors(problems):
         raise ConfigError(f"Task {found.id!r} cannot be used", hint="Correct the lines above", problems=problems)
     return reading.task
 
 
-def list_problems(place: Host, reading: TaskReading) -> tuple[Problem, ...]:
+def list_problems(host: Host, reading: TaskReading) -> tuple[Problem, ...]:
     """Everything that is wrong with a task: its files, what its bodies and lists name, its schemas."""
     if reading.task is None:
-        return (*reading.problems, *_find_unknown(place, reading.references))
+        return (*reading.problems, *_find_unknown(host, reading.references))
     return (
         *reading.problems,
         *check_placeholders(reading.task),
-        *_find_unknown(place, reading.references),
+        *_find_unknown(host, reading.references),
         *check_schemas(reading.task),
     )
 
@@ -95,7 +95,7 @@ def list_changed_task(run: PreparedRun) -> tuple[str, ...]:
     """The pins of files that are no longer what the run began with."""
     steps = run.task.steps if run.task is not None else ()
     names = [(_name(run.task.id, step.file.name), step.file) for step in steps if run.task is not None]
-    workspace = run.agent.place.workspace
+    workspace = run.agent.host.workspace
     return tuple(name for name, file in names if name in run.pins and _digest(file, workspace) != run.pins[name])
 
 
@@ -104,11 +104,11 @@ def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
     for step in steps:
         tasks = resolve_list(step.tasks, agent.tasks)
         agent = replace(agent, packages=_choose_packages(agent, step.skills), tasks=tasks)
-    runtime = agent.place.settings.runtime
+    runtime = agent.host.settings.runtime
     profile = choose_profile(runtime.profile, agent.definition)
     guarded = runtime.model_copy(update={"profile": "guarded" if profile == "permissive" else profile})
-    settings = agent.place.settings.model_copy(update={"runtime": guarded})
-    return replace(agent, place=replace(agent.place, settings=settings))
+    settings = agent.host.settings.model_copy(update={"runtime": guarded})
+    return replace(agent, host=replace(agent.host, settings=settings))
 
 
 def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:
@@ -125,16 +125,16 @@ def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[Sk
     """A package that a step names need not be enabled; it must be trusted all the same."""
     if own is None:
         return agent.packages
-    named = activate_named(get_all_skills(agent.place), [name for name in own if name != INHERIT])
+    named = activate_named(get_all_skills(agent.host), [name for name in own if name != INHERIT])
     wanted = resolve_list(own, [package.definition.name for package in agent.packages])
     pool = {package.definition.name: package for package in (*named.packages, *agent.packages)}
     return tuple(pool[name] for name in sorted(pool) if any(is_called(pool[name].definition, each) for each in wanted))
 
 
-def _find_unknown(place: Host, references: Iterable[Reference]) -> list[Problem]:
-    agents = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "agents", AGENT_FILE).values()}
-    tasks = {fold_id(found.id): found.id for found in list_definitions(place.workspace, "tasks", FILE_NAME).values()}
-    skills = [package.definition for package in get_all_skills(place).packages]
+def _find_unknown(host: Host, references: Iterable[Reference]) -> list[Problem]:
+    agents = {fold_id(found.id): found.id for found in list_definitions(host.workspace, "agents", AGENT_FILE).values()}
+    tasks = {fold_id(found.id): found.id for found in list_definitions(host.workspace, "tasks", FILE_NAME).values()}
+    skills = [package.definition for package in get_all_skills(host).packages]
     known = {"agent": list(agents.values()), "task": list(tasks.values()), "skill": [skill.name for skill in skills]}
     problems: list[Problem] = []
     for reference in references:

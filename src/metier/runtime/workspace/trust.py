@@ -20,51 +20,51 @@ from metier.skills.trust.judgement import TRUSTED_UNREAD
 from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes, record_trust
 
 
-def get_withheld(place: Host, policy: bytes) -> frozenset[str]:
+def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
     """The files of the workspace whose rules may not allow anything; see `Speakers.withheld`."""
     voices = {
-        HOST_FILE: not place.trust.counts("policy", digest_bytes(policy)),
-        DEFINITIONS: not place.trust.is_trusted,
+        HOST_FILE: not host.trust.counts("policy", digest_bytes(policy)),
+        DEFINITIONS: not host.trust.is_trusted,
     }
     return frozenset(voice for voice, is_withheld in voices.items() if is_withheld)
 
 
-def list_decided(place: Host, settings: Sequence[str]) -> list[str]:
+def list_decided(host: Host, settings: Sequence[str]) -> list[str]:
     """In words, what a user should read before trusting the folder: settings by key, rules that allow, code."""
     found = [f"agent.yaml: {key}" for key in settings]
-    reader = ScopeReader(root=str(place.workspace))
-    host = reader.read_policy(read_policy_file(place.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
-    found += [f"{POLICY_FILE}: {line}" for line in _list_allows(host)]
-    found += list_hook_lines(place)
-    for listed in list_definitions(place.workspace, "agents", AGENT_FILE).values():
+    reader = ScopeReader(root=str(host.workspace))
+    policy = reader.read_policy(read_policy_file(host.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
+    found += [f"{POLICY_FILE}: {line}" for line in _list_allows(policy)]
+    found += list_hook_lines(host)
+    for listed in list_definitions(host.workspace, "agents", AGENT_FILE).values():
         file = Path(listed.path)
         found += [
-            f"{_shorten(file, place)}: {line}"
-            for line in _list_allows(reader.read_definition(file, within=place.workspace))
+            f"{_shorten(file, host)}: {line}"
+            for line in _list_allows(reader.read_definition(file, within=host.workspace))
         ]
-    for listed in list_definitions(place.workspace, "tasks", TASK_FILE).values():
+    for listed in list_definitions(host.workspace, "tasks", TASK_FILE).values():
         for file in sorted(Path(listed.path).parent.glob("*.md")):
             found += [
-                f"{_shorten(file, place)}: {line}"
-                for line in _list_allows(reader.read_definition(file, within=place.workspace))
+                f"{_shorten(file, host)}: {line}"
+                for line in _list_allows(reader.read_definition(file, within=host.workspace))
             ]
-    for schedule in load_schedules(place.workspace, WORKSPACE_FOLDERS).schedules:
+    for schedule in load_schedules(host.workspace, WORKSPACE_FOLDERS).schedules:
         found.append(f"{SCHEDULES_FILE}: starts {schedule.task or schedule.prompt!r} by itself ({schedule.timing})")
-    for package in get_all_skills(place).packages:
+    for package in get_all_skills(host).packages:
         if package.source in TRUSTED_UNREAD and _has_code(package.folder):
-            found.append(f"{_shorten(package.folder, place)}: code of skill {package.definition.name!r}")
+            found.append(f"{_shorten(package.folder, host)}: code of skill {package.definition.name!r}")
     return found
 
 
-def trust_place(place: Host, *, words: str, origin: str) -> TrustRecord:
+def trust_workspace(host: Host, *, words: str, origin: str) -> TrustRecord:
     """The folder as it is now speaks for the person. `words` is the digest of its settings. Raises `OSError`."""
     digests: Mapping[Part, str] = {
         "settings": words,
-        "policy": digest_bytes(read_policy_file(place.workspace)),
-        "hooks": digest_workspace_hooks(place),
-        "schedules": digest_bytes(load_schedules(place.workspace, WORKSPACE_FOLDERS).content),
+        "policy": digest_bytes(read_policy_file(host.workspace)),
+        "hooks": digest_workspace_hooks(host),
+        "schedules": digest_bytes(load_schedules(host.workspace, WORKSPACE_FOLDERS).content),
     }
-    return record_trust(Path(place.workspace), home=place.home, origin=origin, digests=digests, now=place.clock.now())
+    return record_trust(Path(host.workspace), home=host.home, origin=origin, digests=digests, now=host.clock.now())
 
 
 def _list_allows(scope: Scope) -> Iterator[str]:
@@ -78,5 +78,5 @@ def _has_code(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("scripts", "toolsets", "impl.py"))
 
 
-def _shorten(path: Path, place: Host) -> str:
-    return str(path.relative_to(place.workspace)) if path.is_relative_to(place.workspace) else str(path)
+def _shorten(path: Path, host: Host) -> str:
+    return str(path.relative_to(host.workspace)) if path.is_relative_to(host.workspace) else str(path)

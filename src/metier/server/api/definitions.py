@@ -58,9 +58,9 @@ async def start_task(request: Request, state: State, task: TaskName, wanted: Sta
 
     async def start(once: Once) -> Document:
         await run_sync(find_task, state.host, task)
-        place = use_limits(state, wanted).place
+        host = use_limits(state, wanted).host
         model = qualify_model_name(wanted.model, provider=wanted.provider)
-        run = request_task(place, task, wanted.inputs, agent=wanted.agent, model=model)
+        run = request_task(host, task, wanted.inputs, agent=wanted.agent, model=model)
         run = replace(run, mode=wanted.mode)
         return await start_once(request, once, run, wanted)
 

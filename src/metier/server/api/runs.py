@@ -15,7 +15,7 @@ from metier.definitions.files.contained_path import read_contained
 from metier.engine.state.phases import FINAL
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.forks import ForkRequest, fork_run
 from metier.runtime.history.run_views import read_history, read_run_view
@@ -175,7 +175,7 @@ async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: Pa
     """The journal of a run without secrets, oldest first; `seq` is the number of an entry."""
     row = await state.runtime.find(run)
     entries = (await read_history(state.runtime, row.run_id, after=cursor))[:limit]
-    clean = build_place_cleaner(state.runtime.place).value
+    clean = build_host_cleaner(state.runtime.host).value
     items: list[Document] = [
         {"seq": seq, "kind": entry.kind, "data": clean(entry.model_dump(mode="json", exclude_defaults=True))}
         for seq, entry in enumerate(entries, start=cursor + 1)
@@ -266,7 +266,7 @@ async def describe_run(state: ServerState, row: RunRow) -> Document:
     outcome = build_outcome(status, folder=runtime.folder(row.run_id), exit_code=status.exit_code())
     question = status.question
     asked: JsonValue = {"question": question.text, "fields": question.raw_fields} if question is not None else None
-    token = issue_token(runtime.place, status.state, waiting=status.waiting)
+    token = issue_token(runtime.host, status.state, waiting=status.waiting)
     return {**row_as_json(row), **outcome, "question": asked, "resume_token": token}
 
 
@@ -278,7 +278,7 @@ async def _go_on(
         row = await runtime.find(run)
         status = await runtime.get_status(row.run_id)
         if wanted.token:
-            check_run_token(runtime.place, wanted.token, status.state, waiting=status.waiting)
+            check_run_token(runtime.host, wanted.token, status.state, waiting=status.waiting)
         given = Answer(
             values=wanted.values,
             doubt=wanted.doubt,

@@ -69,8 +69,8 @@ def use_limits(state: ServerState, limits: RunLimits) -> Runtime:
     given = {key: str(value) for key, value in flags.items() if value not in ("", None)}
     if not given:
         return state.runtime
-    place, recipe = state.runtime.place, state.recipe
+    host, recipe = state.runtime.host, state.recipe
     opened = open_host(
         recipe.folder, environ=recipe.environ, home=recipe.home, flags={**recipe.flags, **given}, config=recipe.config
     )
-    return Runtime(replace(place, settings=opened.host.settings), state.runtime.store)
+    return Runtime(replace(host, settings=opened.host.settings), state.runtime.store)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from metier.errors import UsageError
 from metier.runtime.chat.chats import Chat, ChatRequest, list_chats, open_chat
-from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.history.run_views import read_run_view
 from metier.runtime.inbox import read_inbox
 from metier.runtime.queue.detached import leave_to_workers
@@ -121,14 +121,14 @@ async def _render(page: Page, context_id: str, template: str) -> Response:
 
 async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
     runtime = page.state.runtime
-    clean = build_place_cleaner(runtime.place).value
+    clean = build_host_cleaner(runtime.host).value
     return [
         build_approval_card(
             question,
             await runtime.store.find_run(question.row.run_id),
             is_stale=await runtime.approvals.is_stale(question),
             clean=clean,
-            redactor=build_place_redactor(runtime.place),
+            redactor=build_host_redactor(runtime.host),
         )
         for question in await chat.find_approvals()
     ]
@@ -138,6 +138,6 @@ async def _build_waiting(page: Page, open_turn: RunStatus | None) -> list[Waitin
     """What the turn asks beside approvals: a question, a step in doubt, a limit."""
     if open_turn is None:
         return []
-    clean = build_place_cleaner(page.state.runtime.place).value
+    clean = build_host_cleaner(page.state.runtime.host).value
     found = (await read_inbox(page.state.runtime)).runs
     return [build_waiting_card(run, clean=clean) for run in found if run.run_id == open_turn.run_id]

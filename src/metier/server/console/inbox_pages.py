@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from metier.errors import ApprovalClosed, MetierError, UsageError
-from metier.runtime.cleaning import build_place_cleaner, build_place_redactor
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.inbox import read_inbox
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -41,7 +41,7 @@ async def show_list(page: Here) -> Response:
 async def _render(page: Page, template: str) -> Response:
     runtime = page.state.runtime
     inbox = await read_inbox(runtime)
-    clean = build_place_cleaner(runtime.place).value
+    clean = build_host_cleaner(runtime.host).value
     cards = [await _build_card(page, question) for question in inbox.approvals]
     runs = [build_waiting_card(run, clean=clean) for run in inbox.runs]
     return await page.render(template, "inbox", cards=cards, runs=runs)
@@ -55,8 +55,8 @@ async def _build_card(page: Page, question: ApprovalQuestion) -> ApprovalCard:
         question,
         run,
         is_stale=is_stale,
-        clean=build_place_cleaner(runtime.place).value,
-        redactor=build_place_redactor(runtime.place),
+        clean=build_host_cleaner(runtime.host).value,
+        redactor=build_host_redactor(runtime.host),
     )
 
 
@@ -134,7 +134,7 @@ async def edit_call(page: Here, name: str) -> Response:
             return await _tell_refusal(page, name, error)
         return page.go("/?done=approved")
     found = await runtime.approvals.look(question, arguments)
-    diff = build_place_cleaner(runtime.place).text(found.preview)
+    diff = build_host_cleaner(runtime.host).text(found.preview)
     return await _render_approval(page, question, edited=text, diff=diff)
 
 

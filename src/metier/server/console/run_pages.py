@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from metier.errors import UsageError
-from metier.runtime.cleaning import build_place_cleaner
+from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
 from metier.runtime.history.forks import ForkRequest
 from metier.runtime.history.replays import replay_run
@@ -43,7 +43,7 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
     entries = await read_history(runtime, row.run_id)  # once: reading a long journal is most of the cost of the page
     view = await read_run_view(runtime, row.run_id, entries=entries)
     waits = await find_waiting_run(runtime, row)
-    clean = build_place_cleaner(runtime.place).value
+    clean = build_host_cleaner(runtime.host).value
     has_moment = entries and template == "run.html"
     return await page.render(
         template,

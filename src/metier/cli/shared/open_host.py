@@ -9,15 +9,17 @@ from metier.cli.shared.output import warn_line
 from metier.errors import UsageError
 from metier.providers.model_names import DEFAULT_MODELS
 from metier.providers.options import BASE_URL_VARIABLES, OFFLINE
+from metier.runtime import opened_host
 from metier.runtime.host import Host
-from metier.runtime.opened_host import open_host
 from metier.settings.load import LoadedSettings
 
 
-def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
+def open_host(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:
     """The workspace of this folder, with the settings that hold in it. What they warn about is said."""
     given, config = resolve_given(flags or {}, config)
-    opened = open_host(current_workspace(), environ=os.environ, home=home_folder(), flags=given, config=config)
+    opened = opened_host.open_host(
+        current_workspace(), environ=os.environ, home=home_folder(), flags=given, config=config
+    )
     if is_new_run:
         _check_model(opened.loaded)
     for problem in opened.warnings:
@@ -25,15 +27,15 @@ def open_place(config: Path | None, flags: Mapping[str, str] | None = None, *, i
     return opened.host
 
 
-def open_run_place(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool) -> Host:
-    """Like `open_place`, for a command that starts runs. Prints the workspace if the user is below it.
+def open_run_host(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool) -> Host:
+    """Like `open_host`, for a command that starts runs. Prints the workspace if the user is below it.
 
     A run works in all of the workspace, and not only in the folder that the user is in.
     """
-    place = open_place(config, flags, is_new_run=is_new_run)
-    if place.workspace != current_directory():
-        warn_line(f"Workspace: {place.workspace}")
-    return place
+    host = open_host(config, flags, is_new_run=is_new_run)
+    if host.workspace != current_directory():
+        warn_line(f"Workspace: {host.workspace}")
+    return host
 
 
 def _check_model(loaded: LoadedSettings) -> None:
