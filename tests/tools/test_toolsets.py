@@ -196,7 +196,7 @@ async def test_failure_inside_a_method_is_a_result_and_the_next_call_works(load:
     assert (await call(reading, "leave")).error == "SystemExit: 3"
     assert "not JSON" in (await call(reading, "odd")).error
     died = await call(reading, "die")
-    assert (died.ok, died.error) == (False, "The toolset process ended\nstderr: last words")
+    assert (died.ok, died.error) == (False, "The toolset ended without an answer\nstderr: last words")
     assert (await call(reading, "flood")).error == "The toolset answered with more than 1048576 bytes"
     assert "at $.name" in (await call(reading, "greet", name="")).error
     assert (await call(reading, "greet", name="Ada")).ok
@@ -284,7 +284,7 @@ async def test_broken_toolset_is_a_problem_and_the_other_skills_load(load: Load,
 
     assert {problem.severity for problem in reading.problems} == {"error"}
     assert [Path(problem.file).parent.name for problem in reading.problems] == ["broken"] * len(BROKEN) + ["dying"]
-    messages = [*(message for _, message in BROKEN.values()), "The toolset process ended"]
+    messages = [*(message for _, message in BROKEN.values()), "The toolset ended without an answer"]
     for problem, message in zip(reading.problems, messages, strict=True):
         assert message in problem.message
     assert (await call(reading, "greet", name="Ada")).ok

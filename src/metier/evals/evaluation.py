@@ -3,10 +3,11 @@
 Each function has a process of its own, confined like the scripts of a skill.
 """
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from pydantic import JsonValue
 
 from metier.errors import MetierError, ToolFailed
 from metier.evals.bench import list_content
@@ -20,10 +21,9 @@ from metier.evals.targets import SourcedCase, Target, read_within
 from metier.runtime.confinement import open_confinement
 from metier.runtime.history.archive import Archive
 from metier.runtime.host import Host
-from metier.tools.process.child_environment import base_interpreter, build_environment
-from metier.tools.process.run import Command, ProcessLimits, run_process
+from metier.tools.process.child_environment import build_environment
+from metier.tools.process.json_lines import ChildModule, JsonLinesChild
 
-CALLER = Path(__file__).with_name("python_caller.py")
 TIMEOUT_SECONDS = 30
 _SHOWN = 500
 
@@ -38,13 +38,12 @@ async def call_functions(
         target.check_trusted()
     except MetierError as error:
         return {check.function: Found(holds=False, evidence=f"It was not run: {error.message}") for check in checks}
-    with tempfile.TemporaryDirectory(prefix="agent-eval-check-") as folder:
-        (Path(folder) / "evidence.json").write_text(json.dumps(render_evidence(evidence)), "utf-8")
-        return {check.function: await _call(check, Path(folder), sourced=sourced, host=host) for check in checks}
+    rendered = render_evidence(evidence)
+    return {check.function: await _call(check, rendered, sourced=sourced, host=host) for check in checks}
 
 
-def render_evidence(evidence: Evidence) -> Mapping[str, object]:
-    """What a function gets: plain values."""
+def render_evidence(evidence: Evidence) -> dict[str, JsonValue]:
+    """Plain values for a check function."""
     return {
         "result": evidence.result,
         "status": evidence.status,
@@ -61,31 +60,28 @@ def render_evidence(evidence: Evidence) -> Mapping[str, object]:
     }
 
 
-async def _call(check: PythonCheck, folder: Path, *, sourced: SourcedCase, host: Host) -> Found:
+async def _call(check: PythonCheck, evidence: dict[str, JsonValue], *, sourced: SourcedCase, host: Host) -> Found:
     file, _, function = check.function.partition(":")
     found = find_case_file(sourced.folder, file)
     if found is None:
         return Found(holds=False, evidence=f"There is no file {file!r}")
     path = sourced.folder / found
     confinement = await open_confinement(host)
-    command = Command(
-        arguments=[base_interpreter(), "-I", "-B", str(CALLER), str(path), function, str(folder / "evidence.json")],
-        folder=folder,
-        environment={**build_environment(host.environ), "PYTHONUTF8": "1"},
-        confinement=confinement.opened(folder, path.parent, CALLER.parent),
-    )
-    try:
-        outcome = await run_process(command, ProcessLimits(timeout_seconds=TIMEOUT_SECONDS))
-    except ToolFailed as error:
-        return Found(holds=False, evidence=str(error))
-    if outcome.timed_out:
-        return Found(holds=False, evidence=f"It took longer than {TIMEOUT_SECONDS} seconds")
-    lines = outcome.stdout.text.strip().splitlines()
-    try:
-        said = json.loads(lines[-1])
-        return Found(bool(said["passed"]), str(said["evidence"])[:_SHOWN])
-    except (IndexError, ValueError, KeyError, TypeError):
-        return Found(holds=False, evidence=f"It did not answer: {outcome.stderr.text.strip()[-_SHOWN:]}")
+    with tempfile.TemporaryDirectory(prefix="agent-eval-check-") as folder:
+        child = ChildModule(
+            module="metier.evals.python_caller",
+            subject="The check",
+            folder=Path(folder),
+            environment=build_environment(host.environ),
+            confinement=confinement.opened(Path(folder), path.parent),
+        )
+        request: dict[str, JsonValue] = {"file": str(path), "function": function, "evidence": evidence}
+        try:
+            async with await JsonLinesChild.start(child) as running:
+                reply = await running.ask(request, timeout_seconds=TIMEOUT_SECONDS)
+        except ToolFailed as error:
+            return Found(holds=False, evidence=error.message)
+    return Found(reply.get("passed") is True, str(reply.get("evidence", ""))[:_SHOWN])
 
 
 def begin_row(sourced: SourcedCase, *, variant: str = "", repetition: int = 1) -> RunRow:

@@ -1,35 +1,43 @@
-"""The other side of `python_checks`: a program that calls one function of one file and prints what it said.
-
-It imports nothing of Metier: it runs where only the file of the pack and this one can be read.
-"""
+"""The process of one check function of an eval: `python -I -m metier.evals.python_caller`. Standard library only."""
 
 import importlib.util
 import json
-import sys
 import traceback
-from pathlib import Path
+from collections.abc import Callable
 from typing import cast
 
+from metier.tools.process.json_lines_worker import take_streams
 
-def main(file: str, function: str, evidence: str) -> None:
+
+def main() -> None:
+    requests, replies = take_streams()
+    request = cast("dict[str, object]", json.loads(requests.readline()))
+    reply = _call(str(request["file"]), str(request["function"]), request["evidence"])
+    replies.write(json.dumps(reply).encode() + b"\n")
+    replies.flush()
+
+
+def _call(file: str, function: str, evidence: object) -> dict[str, object]:
+    try:
+        returned = _load(file, function)(evidence)
+    except AssertionError as error:
+        returned = (False, str(error) or "An assertion does not hold")
+    except Exception as error:  # noqa: BLE001  the function of a pack may raise anything
+        traceback.print_exc()
+        returned = (False, f"{type(error).__name__}: {error}")
+    passed, *rest = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else (returned,)
+    # A function that returns nothing has asserted what it had to.
+    return {"passed": True if passed is None else bool(passed), "evidence": str(rest[-1]) if rest else ""}
+
+
+def _load(file: str, function: str) -> Callable[[object], object]:
     spec = importlib.util.spec_from_file_location("checks", file)
     assert spec is not None, f"{file!r} is not Python"
     assert spec.loader is not None, f"{file!r} cannot be loaded"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    try:
-        said: object = getattr(module, function)(json.loads(Path(evidence).read_text(encoding="utf-8")))
-    except AssertionError as error:
-        said = (False, str(error) or "An assertion does not hold")
-    except Exception as error:  # noqa: BLE001  whatever the function of a pack raises
-        traceback.print_exc()
-        said = (False, f"{type(error).__name__}: {error}")
-    pair = cast("tuple[object, ...]", said) if isinstance(said, tuple) else (said, "")
-    passed, told = pair[0], pair[-1]
-    # A function that returns nothing has asserted what it had to.
-    answer = {"passed": True if passed is None else bool(passed), "evidence": str(told)}
-    print(json.dumps(answer))  # noqa: T201  the answer of this program
+    return cast("Callable[[object], object]", getattr(module, function))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from metier.capabilities.impl.context import MAX_ANSWER_BYTES, Json, SkillContext
 from metier.capabilities.impl.guard import Guard, Permitted, UndeclaredEffect
-from metier.tools.private_package import open_private_package
+from metier.tools.process.json_lines_worker import open_private_package, take_streams
 
 MODULE = "impl"
 ENTRY = "execute"
@@ -32,7 +32,7 @@ class AdviceNotAllowed(Exception):
 
 
 def main() -> None:
-    requests, replies = _take_streams()
+    requests, replies = take_streams()
     request = cast("dict[str, Json]", json.loads(requests.readline()))
     reply = _answer(request, _Conversation(requests, replies))
     answer = json.dumps(reply).encode() + b"\n"
@@ -67,15 +67,6 @@ def _keep(reply: dict[str, Json], file: str, secret: str) -> None:
         os.close(folder)
     except OSError:
         return
-
-
-def _take_streams() -> tuple[BinaryIO, BinaryIO]:
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    os.close(nothing)
-    return requests, replies
 
 
 @dataclasses.dataclass(slots=True)

@@ -4,13 +4,11 @@ Their code runs in one worker process per skill, never in the agent; the process
 """
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -21,9 +19,8 @@ from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import TRUSTED_UNREAD
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
-from metier.tools.process.bounded_output import Capture
 from metier.tools.process.child_environment import build_environment
-from metier.tools.process.run import Command, ProcessLimits, ProcessTree
+from metier.tools.process.json_lines import MAX_LINE_BYTES, ChildModule, JsonLinesChild
 from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.scripts.active_scripts import RESPONSE_SCHEMA
 from metier.tools.scripts.runner import check_may_run, take_code
@@ -36,16 +33,11 @@ from metier.tools.toolsets.worker_protocol import (
     LoadRequest,
 )
 
-_STDERR_TAIL_BYTES = 500
-_MAX_STDERR_BYTES = 65_536
-_DRAIN_SECONDS = 1.0
-"""How long the last output of a process that ended is waited for: another process may hold the stream."""
-
 
 class ToolsetLimits(Struct, frozen=True, kw_only=True):
     load_timeout_seconds: float = 30
     call_timeout_seconds: float = 60
-    max_reply_bytes: int = 1_048_576
+    max_reply_bytes: int = MAX_LINE_BYTES
 
 
 class ToolsetClient:
@@ -68,8 +60,7 @@ class ToolsetClient:
         self._limits = limits
         self._config = config
         self._confinement = confinement or Confinement()
-        self._tree: ProcessTree | None = None
-        self._replies: BufferedByteReceiveStream | None = None
+        self._child: JsonLinesChild | None = None
         self._turn = anyio.Lock()
 
     async def load(self) -> LoadReply:
@@ -92,14 +83,17 @@ class ToolsetClient:
         limit = limit if timeout_seconds is None else min(limit, timeout_seconds)
         async with self._turn:
             await check_may_run(self._package)
-            if self._tree is None:
+            child = self._child
+            if child is None:
                 await self._start()
-            return await self._ask(request, CallReply, timeout_seconds=limit, keep_partial=keep_partial)
+                child = self._child
+            assert child is not None, "started above"
+            return await self._ask(child, request, CallReply, timeout_seconds=limit, keep_partial=keep_partial)
 
     async def aclose(self) -> None:
-        tree, self._tree, self._replies = self._tree, None, None
-        if tree is not None:
-            await tree.__aexit__(None, None, None)
+        child, self._child = self._child, None
+        if child is not None:
+            await child.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,28 +106,28 @@ class ToolsetClient:
     async def _start(self) -> LoadReply:
         package = await take_code(self._package)
         await self.aclose()
-        environment = build_environment(self._environ, self._package.definition.permissions_env)
-        # -B: bytecode beside the modules would change the bytes that the user trusted.
-        options = ["-I", "-B", "-X", "utf8"]
-        command = Command(
-            arguments=[sys.executable, *options, "-m", "metier.tools.toolsets.worker"],
-            folder=package.folder,
-            environment=environment,
-            confinement=self._confinement.opened(package.folder.resolve()),
-        )
-        self._tree = await ProcessTree.start(command, ProcessLimits(), with_stdin=True)
-        self._replies = BufferedByteReceiveStream(self._tree.stdout)
         definition = self._package.definition
+        self._child = await JsonLinesChild.start(
+            ChildModule(
+                module="metier.tools.toolsets.worker",
+                subject="The toolset",
+                folder=package.folder,
+                environment=build_environment(self._environ, definition.permissions_env),
+                confinement=self._confinement.opened(package.folder.resolve()),
+                max_line_bytes=self._limits.max_reply_bytes,
+            )
+        )
         request = LoadRequest(
             skill=definition.name,
             folder=str(package.folder.resolve()),
             toolsets=definition.toolsets,
             config=self._config,
         )
-        return await self._ask(request, LoadReply, timeout_seconds=self._limits.load_timeout_seconds)
+        return await self._ask(self._child, request, LoadReply, timeout_seconds=self._limits.load_timeout_seconds)
 
     async def _ask[Reply: BaseModel](
         self,
+        child: JsonLinesChild,
         request: BaseModel,
         kind: type[Reply],
         *,
@@ -141,76 +135,20 @@ class ToolsetClient:
         keep_partial: Callable[[str], None] | None = None,
     ) -> Reply:
         """One request, one reply. If anything is unclear afterwards, cancellation included, the process is killed."""
-        tree, replies = self._tree, self._replies
-        if tree is None or replies is None:
-            raise ToolFailed("The toolset process is not running")
-        errors = Capture(_MAX_STDERR_BYTES)
-        line = b""
         try:
-            with anyio.fail_after(timeout_seconds):
-                line = await _exchange(
-                    tree, replies, request=request, limit=self._limits.max_reply_bytes, errors=errors
-                )
-            return kind.model_validate_json(line)
-        except TimeoutError as error:
-            await self.aclose()
-            message = f"The toolset did not answer within {timeout_seconds:g} s"
-            raise ToolFailed(_add_tail(message, errors), code="timeout") from error
-        except _Broken as error:
-            await self.aclose()
-            raise ToolFailed(_add_tail(str(error), errors)) from error
+            reply = await child.ask(request.model_dump(mode="json"), timeout_seconds=timeout_seconds)
+            return kind.model_validate(reply)
         except ValidationError as error:
             await self.aclose()
-            raise ToolFailed("The toolset process gave an answer that cannot be understood") from error
-        except BaseException:
-            if keep_partial is not None:
-                with anyio.move_on_after(_DRAIN_SECONDS, shield=True):
-                    await tree.stop()
-                    await _keep(tree, errors)
-                keep_partial(errors.output().text.strip())
+            raise ToolFailed("The toolset gave an answer that cannot be understood") from error
+        except ToolFailed:
             await self.aclose()
             raise
-
-
-def _add_tail(message: str, errors: Capture) -> str:
-    tail = errors.output().last(_STDERR_TAIL_BYTES).strip()
-    return f"{message}\nstderr: {tail}" if tail else message
-
-
-class _Broken(Exception):
-    """The conversation with the process is over."""
-
-
-async def _exchange(
-    tree: ProcessTree, replies: BufferedByteReceiveStream, *, request: BaseModel, limit: int, errors: Capture
-) -> bytes:
-    """Send a line, read a line, and keep what the process writes to its log meanwhile, so that it never blocks."""
-    line: bytes | None = None
-    problem = ""
-    async with anyio.create_task_group() as readers:
-        readers.start_soon(_keep, tree, errors)
-        try:
-            await tree.stdin.send(request.model_dump_json().encode() + b"\n")
-            line = await replies.receive_until(b"\n", limit)
-        except anyio.DelimiterNotFound:
-            problem = f"The toolset answered with more than {limit} bytes"
-        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-            problem = "The toolset process ended"
-            await tree.stop()
-            readers.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
-        if line is not None or not problem.endswith("ended"):
-            readers.cancel_scope.cancel()
-    if line is None:
-        raise _Broken(problem)
-    return line
-
-
-async def _keep(tree: ProcessTree, errors: Capture) -> None:
-    try:
-        while True:
-            errors.add(await tree.stderr.receive())
-    except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-        return
+        except BaseException:
+            if keep_partial is not None:
+                keep_partial(await child.read_partial_log())
+            await self.aclose()
+            raise
 
 
 class ToolsetTool(Struct, frozen=True, kw_only=True):

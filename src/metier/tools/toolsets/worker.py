@@ -8,11 +8,9 @@ with a listed environment. What the skill prints goes to standard error.
 import dataclasses
 import importlib
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, assert_never, cast
 
@@ -23,7 +21,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from metier.errors import ToolFailed
-from metier.tools.private_package import open_private_package
+from metier.tools.process.json_lines_worker import open_private_package, take_streams
 from metier.tools.signatures import Signature, read_description, read_signature
 from metier.tools.toolsets import AgentToolset, get_declaration
 from metier.tools.toolsets.worker_protocol import (
@@ -94,19 +92,6 @@ _REQUEST: TypeAdapter[LoadRequest | CallRequest] = TypeAdapter(Request)
 def main() -> None:
     requests, replies = take_streams()
     anyio.run(serve, requests, replies)
-
-
-def take_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Keep the two streams for the conversation; skill code finds an empty input and an output that goes to the log."""
-    requests = os.fdopen(os.dup(0), "rb")
-    replies = os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    os.close(nothing)
-    # A process that is killed must not take its printed lines with it.
-    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # the interpreter's own stream
-    return requests, replies
 
 
 async def serve(requests: BinaryIO, replies: BinaryIO) -> None:

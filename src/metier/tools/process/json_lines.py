@@ -1,0 +1,171 @@
+"""A Python child process that exchanges JSON lines with the agent.
+
+The code of others runs in one: the toolsets of a skill, its `impl.py`, the check functions of an eval. The agent sends
+one line and reads one line; what the child prints goes to its log. `json_lines_worker` is the child's side.
+"""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+from msgspec import Struct, field
+from pydantic import JsonValue
+
+from metier.errors import ToolFailed, unwrapped
+from metier.tools.process.bounded_output import Capture
+from metier.tools.process.run import Command, ProcessLimits, ProcessTree
+from metier.tools.process.sandbox.confinement import Confinement
+
+MAX_LINE_BYTES = 1_048_576
+_MAX_LOG_BYTES = 65_536
+_LOG_TAIL_BYTES = 500
+_DRAIN_SECONDS = 1.0
+"""How long to read the last output of a child that ended: another process may hold the stream."""
+
+type Line = dict[str, JsonValue]
+type Respond = Callable[[Line], Awaitable[Line | None]]
+"""Answers a line of the child that is a question; None if it is the reply."""
+
+
+class ChildModule(Struct, frozen=True, kw_only=True):
+    """A module to run as a child: `python -m module`."""
+
+    module: str
+    subject: str
+    """Names it in messages: "The toolset"."""
+    folder: Path
+    environment: Mapping[str, str]
+    confinement: Confinement = field(default_factory=Confinement)
+    spool: Path | None = None
+    max_line_bytes: int = MAX_LINE_BYTES
+
+
+class JsonLinesChild:
+    """A running child. Leaving the `async with` block ends it with everything it started."""
+
+    def __init__(self, tree: ProcessTree, child: ChildModule) -> None:
+        self._tree = tree
+        self._child = child
+        self._lines = BufferedByteReceiveStream(tree.stdout)
+        self._log = Capture(_MAX_LOG_BYTES)
+
+    @classmethod
+    async def start(cls, child: ChildModule) -> Self:
+        """Raises `ToolFailed`."""
+        command = Command(
+            # -B: bytecode next to a skill's modules would change the bytes that the user trusted.
+            arguments=[sys.executable, "-I", "-B", "-X", "utf8", "-m", child.module],
+            folder=child.folder,
+            environment=child.environment,
+            spool=child.spool,
+            confinement=child.confinement,
+        )
+        return cls(await ProcessTree.start(command, ProcessLimits(), with_stdin=True), child)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._tree.__aexit__(None, None, None)
+
+    async def ask(
+        self,
+        request: Mapping[str, JsonValue],
+        *,
+        timeout_seconds: float,
+        respond: Respond | None = None,
+        ends: bool = False,
+    ) -> Line:
+        """Send a request and return its reply. `ends`: the child exits after the reply, and its exit is awaited.
+
+        Raises `ToolFailed`, with the code `timeout` or `execution_failed`. The state of the child is unknown then, as
+        it is after a cancellation: close it.
+        """
+        self._log = Capture(_MAX_LOG_BYTES)
+        try:
+            with anyio.fail_after(timeout_seconds):
+                return await self._exchange(request, respond, ends=ends)
+        except TimeoutError as error:
+            message = f"{self._child.subject} did not answer within {timeout_seconds:g} s"
+            raise ToolFailed(self._with_log(message), code="timeout") from error
+
+    async def read_partial_log(self) -> str:
+        """End the child, and return what it has printed since the last request."""
+        with anyio.move_on_after(_DRAIN_SECONDS, shield=True):
+            await self._tree.stop()
+            await self._read_log()
+        return self._log.output().text.strip()
+
+    async def _exchange(self, request: Mapping[str, JsonValue], respond: Respond | None, *, ends: bool) -> Line:
+        reply: Line = {}
+        ended: _ChildEnded | None = None
+        with unwrapped():
+            async with anyio.create_task_group() as reader:
+                # Read while waiting: a child whose log fills the pipe would never answer.
+                reader.start_soon(self._read_log)
+                try:
+                    reply = await self._converse(request, respond)
+                except _ChildEnded as error:
+                    ended = error
+                    await self._tree.stop()
+                    reader.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
+                else:
+                    if ends:
+                        # Its supervisor notes the end on disk, which the next driver reads after a crash.
+                        with anyio.move_on_after(_DRAIN_SECONDS):
+                            await self._tree.wait()
+                    reader.cancel_scope.cancel()
+        if ended is not None:
+            raise ToolFailed(self._with_log(ended.message)) from ended
+        return reply
+
+    async def _converse(self, request: Mapping[str, JsonValue], respond: Respond | None) -> Line:
+        subject, limit = self._child.subject, self._child.max_line_bytes
+        try:
+            await self._send(request)
+            while True:
+                line = await self._lines.receive_until(b"\n", limit)
+                reply = _parse(line)
+                if reply is None:
+                    raise ToolFailed(f"{subject} did not answer with a JSON object")
+                answer = await respond(reply) if respond is not None else None
+                if answer is None:
+                    return reply
+                await self._send(answer)
+        except anyio.DelimiterNotFound as error:
+            raise ToolFailed(f"{subject} answered with more than {limit} bytes") from error
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream) as error:
+            raise _ChildEnded(f"{subject} ended without an answer") from error
+
+    async def _send(self, line: Mapping[str, JsonValue]) -> None:
+        await self._tree.stdin.send(json.dumps(line).encode() + b"\n")
+
+    async def _read_log(self) -> None:
+        try:
+            while True:
+                self._log.add(await self._tree.stderr.receive())
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return
+
+    def _with_log(self, message: str) -> str:
+        tail = self._log.output().last(_LOG_TAIL_BYTES).strip()
+        return f"{message}\nstderr: {tail}" if tail else message
+
+
+class _ChildEnded(ToolFailed):
+    """The child closed its streams; its log says why."""
+
+
+def _parse(line: bytes) -> Line | None:
+    try:
+        value: JsonValue = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

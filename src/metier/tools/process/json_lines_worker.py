@@ -1,0 +1,37 @@
+"""The child's side of `json_lines`. Standard library only: it is imported before every call of an `impl.py`."""
+
+import hashlib
+import os
+import sys
+from io import TextIOWrapper
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO, cast
+
+
+def take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Return the streams for requests and replies.
+
+    The code that is called finds an empty standard input, and its standard output goes to the log: what it prints must
+    not be read as a reply.
+    """
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    # A process that is killed must not take its printed lines with it.
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # the interpreter's own stream
+    return requests, replies
+
+
+def open_private_package(folder: Path) -> str:
+    """Create a package for the Python files of a folder, and return its name.
+
+    Relative imports work, `sys.path` is unchanged, and two skills can have modules of the same name.
+    """
+    name = f"_metier_skill_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+    package = ModuleType(name)
+    package.__path__ = [str(folder)]
+    sys.modules[name] = package
+    return name
