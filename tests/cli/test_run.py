@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from model_server import ModelServer, calls, fails, says
-from run_workspace import QUICK, Workspace
+from run_workspace import Workspace
 
 from agent_command import AGENT, run_agent
 from metier.cli.shared.options import join_words
@@ -194,29 +194,6 @@ def test_a_wrong_call_is_one_sentence_and_exit_code_2_before_anything_happens(
     assert "Traceback" not in err
     assert model.received == []
     assert workspace.run_ids() == []
-
-
-def test_a_missing_key_fails_before_any_call(workspace: Workspace, capsys: Capture) -> None:
-    assert workspace.agent("run", "Greet", "--provider", "anthropic", "--model", "claude-sonnet-4-5") == 8
-
-    assert workspace.event_types() == ["run_started", "run_failed"]
-    assert workspace.events()[-1]["payload"]["reason"] == "missing_provider_api_key"
-    err = capsys.readouterr().err
-    assert "Set ANTHROPIC_API_KEY in the environment, use --provider offline, or run `agent`" in err
-
-
-def test_a_run_without_a_key_completes_when_it_is_resumed_with_one(
-    workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    model.follow(says("Done."))
-    workspace.configure(model={"provider": "openai", "name": "m"}, runtime=QUICK)
-    assert workspace.agent("run", "-q", "Greet") == 8
-    monkeypatch.setenv("OPENAI_API_KEY", "k" * 12)
-    monkeypatch.setenv("OPENAI_BASE_URL", model.url)
-
-    assert workspace.agent("resume", "-q", "latest") == 0
-
-    assert (len(model.received), len(workspace.run_ids())) == (1, 1)
 
 
 def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace, capsys: Capture) -> None:

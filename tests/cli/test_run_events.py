@@ -160,7 +160,9 @@ def test_score_and_strategy_count_for_a_single_skill_too(workspace: Workspace, m
 
 
 def test_a_missing_key(workspace: Workspace) -> None:
-    assert workspace.agent("run", "Greet", "--provider", "gemini", "--model", "gemini-2.5-flash") == 8
+    told = ("--detach", "--provider", "gemini", "--model", "gemini-2.5-flash")
+    assert workspace.agent("run", "Greet", *told) == 0
+    assert workspace.agent("resume", "latest") == 8
 
     check("missing_key", workspace)
 

@@ -1,6 +1,7 @@
 """`agent task`: list, show, validate and run definitions from the command line, without a model."""
 
 import json
+import socket
 
 import pytest
 from run_workspace import Workspace
@@ -282,10 +283,13 @@ def test_steps_that_name_no_agent_are_done_by_the_one_that_is_named_else_the_def
 def test_task_that_stops_at_a_step_ends_with_the_code_of_the_step(
     pack: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/v1")
+        monkeypatch.setenv("AGENT_RUNTIME_MAX_LLM_RETRIES", "0")
 
-    told = ("--provider", "anthropic", "--model", "claude-sonnet-4-5", "-q")
-    assert pack.agent("task", "run", "count", "--input", "text=a b", *told) == 8
+        told = ("--provider", "openai", "--model", "m", "-q")
+        assert pack.agent("task", "run", "count", "--input", "text=a b", *told) == 8
 
-    assert "failed:  Step 'TASK.md' failed: Provider 'anthropic' has no API key" in capsys.readouterr().err
+    assert "failed:  Step 'TASK.md' failed: The connection to openai at 127.0.0.1:" in capsys.readouterr().err
     assert pack.agent("runs", "watch", "latest") == 8

@@ -1,5 +1,6 @@
 """The `model:` section of `agent.yaml`: who answers, with which model, within which limits. Never a key."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -21,6 +22,20 @@ BASE_URL_VARIABLES = {
     "openai": "OPENAI_BASE_URL",
 }
 """Environment variables that may replace a vendor's address."""
+
+KEY_VARIABLES = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openai": ("OPENAI_API_KEY",),
+}
+"""Environment variables that hold a vendor's key; the first one that is set counts."""
+
+
+def find_key_variable(usual: Sequence[str], environ: Mapping[str, str], *, configured: str = "") -> str | None:
+    """Return the variable that holds the key. A variable that the settings name replaces the vendor's usual ones."""
+    variables = (configured,) if configured and configured not in usual else usual
+    return next((each for each in variables if environ.get(each, "").strip()), None)
+
 
 type StructuredOutputMode = Literal["native_with_json_fallback", "native", "json"]
 

@@ -15,7 +15,14 @@ from metier.providers.base import Provider
 from metier.providers.connection import Connection
 from metier.providers.facts import FactBook
 from metier.providers.failures import MissingKey
-from metier.providers.options import BASE_URL_VARIABLES, OFFLINE, ApiStyle, ModelOptions
+from metier.providers.options import (
+    BASE_URL_VARIABLES,
+    KEY_VARIABLES,
+    OFFLINE,
+    ApiStyle,
+    ModelOptions,
+    find_key_variable,
+)
 
 
 class Registration(Struct, frozen=True, kw_only=True):
@@ -36,17 +43,17 @@ class Registration(Struct, frozen=True, kw_only=True):
 BUILT_IN: Mapping[str, Registration] = {
     "anthropic": Registration(
         module="metier.providers.anthropic.provider",
-        keys=("ANTHROPIC_API_KEY",),
+        keys=KEY_VARIABLES["anthropic"],
         base_url_variable=BASE_URL_VARIABLES["anthropic"],
     ),
     "gemini": Registration(
         module="metier.providers.gemini.provider",
-        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        keys=KEY_VARIABLES["gemini"],
         base_url_variable=BASE_URL_VARIABLES["gemini"],
     ),
     "openai": Registration(
         module="metier.providers.openai.provider",
-        keys=("OPENAI_API_KEY",),
+        keys=KEY_VARIABLES["openai"],
         base_url_variable=BASE_URL_VARIABLES["openai"],
         header_variables={"OPENAI_ORG_ID": "OpenAI-Organization", "OPENAI_PROJECT_ID": "OpenAI-Project"},
         key_is_optional_elsewhere=True,
@@ -136,17 +143,13 @@ def get_registration(name: str, registrations: Mapping[str, Registration] = BUIL
 
 def get_key(choice: ProviderChoice, registration: Registration, environment: Mapping[str, str]) -> str:
     """The key, or an empty text where none is needed. Raises `MissingKey` before any call is made."""
-    # A variable that the user chose is the only one that is looked at.
     own = choice.key_variable
-    variables = registration.keys if not own or own in registration.keys else (own,)
-    for variable in variables:
-        key = environment.get(variable, "").strip()
-        if key:
-            return key
+    if (variable := find_key_variable(registration.keys, environment, configured=own)) is not None:
+        return environment[variable].strip()
     elsewhere = choice.base_url or environment.get(registration.base_url_variable, "")
-    if not variables or (registration.key_is_optional_elsewhere and elsewhere):
+    if not (own or registration.keys) or (registration.key_is_optional_elsewhere and elsewhere):
         return ""
-    hint = f"Set {own or variables[0]} in the environment"
+    hint = f"Set {own or registration.keys[0]} in the environment"
     if registration.key_is_optional_elsewhere:
         hint += f", or model.providers.{choice.name}.base_url to a server of your own"
     raise MissingKey(f"Provider {choice.name!r} has no API key", hint=hint)

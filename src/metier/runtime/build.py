@@ -37,7 +37,7 @@ from metier.runtime.delegation.authority import bind, choose_partners, get_tool_
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
 from metier.runtime.mcp import list_known_tools, list_server_files, open_servers
-from metier.runtime.model_providers import open_models
+from metier.runtime.model_providers import find_facts_file, open_models
 from metier.runtime.notify.command import list_notify_files
 from metier.runtime.records.pins import find_instructions, get_outside, list_trusted, use_pinned, use_pinned_policy
 from metier.runtime.workspace.instructions import NearbyFiles, list_changed_project, load_instructions, load_project
@@ -426,12 +426,6 @@ def check_budget(host: Host) -> None:
             f"The price of model {model.name!r} is not known, so its cost cannot be limited",
             hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",
         )
-
-
-def find_facts_file(host: Host) -> Path | None:
-    """The user's own prices and windows of models; None where the settings name none."""
-    named = host.settings.model.facts_file
-    return host.workspace / named if named else None
 
 
 def narrow(host: Host, policy: Policy) -> Policy:

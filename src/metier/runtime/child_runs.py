@@ -38,7 +38,7 @@ from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.requests import RunRequest, build_ordered
 from metier.runtime.status import read_run
-from metier.runtime.workspace.agents import AgentInForce, check_model, get_agent_file
+from metier.runtime.workspace.agents import AgentInForce, get_agent_file, get_agent_model
 from metier.runtime.workspace.prepared_run import RESULTS, PreparedRun
 from metier.runtime.workspace.tasks import apply_step, find_pinned_task, get_task
 from metier.store.base import Store
@@ -73,7 +73,7 @@ def request_task(
         raise UsageError(f"Task {task.id!r} cannot be run: {'; '.join(wrong)}", hint=f"Its inputs: {known}")
     runtime = host.settings.runtime
     for name in dict.fromkeys(step.agent or task.agent or agent or runtime.agent or "" for step in task.steps):
-        check_model(host, name, model=model)
+        get_agent_model(host, name, model=model)
     order = ChildRequest(
         task=task.name,
         agent=task.agent or agent or runtime.agent or "",

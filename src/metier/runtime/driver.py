@@ -29,6 +29,7 @@ from metier.engine.stopper import Stopper
 from metier.errors import ConfigError, StoreError, unwrapped
 from metier.events.run import PinnedDefinitionUsed
 from metier.providers.base import Observer
+from metier.providers.failures import MissingKey
 from metier.providers.stand_ins import AbsentProvider
 from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
 from metier.runtime.build import build_services, check_budget
@@ -38,6 +39,7 @@ from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.first_entry import build_start
 from metier.runtime.host import Host
 from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, is_left_alone, keep_claimable
+from metier.runtime.model_providers import check_keys
 from metier.runtime.notify.announcements import Announcer
 from metier.runtime.notify.delivery import delivering
 from metier.runtime.questions.answers import (
@@ -213,8 +215,20 @@ class RunDriver:
     ) -> RunState:
         """Start a run and drive it until it ends or waits for a user."""
         run = await self._prepare(run_id, agent, request, host=self.host)
+        # A run that is left to workers needs the key in their environment, not in this one.
+        if request.mode == "live" and not (options.stopper is not None and options.stopper.is_set):
+            self._check_keys(run, options)
         state = await self._begin(run, request, options, queue=queue)
         return await self._continue_past_limits(state, options)
+
+    def _check_keys(self, run: PreparedRun, options: DriveOptions) -> None:
+        try:
+            check_keys(run)
+        except MissingKey:
+            # The skills will not be loaded: report a misspelled one together with the missing key.
+            for problem in run.agent.problems:
+                options.report(problem.render())
+            raise
 
     async def start_child(self, run_id: str, request: RunRequest, options: DriveOptions) -> RunState:
         """Start a run whose ID follows from what requests it, with the settings that the request names.

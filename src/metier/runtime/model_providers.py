@@ -1,6 +1,7 @@
 """The model providers of a run: that of the settings and its fallbacks, all checked before a run starts."""
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -12,18 +13,19 @@ from metier.engine.skill_index import SkillIndex
 from metier.errors import UsageError
 from metier.providers.base import Provider
 from metier.providers.connection import Connection
-from metier.providers.facts import FactBook
+from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.model_names import parse_model_name
 from metier.providers.offline.plan import Places
 from metier.providers.offline.progress import find_task
 from metier.providers.offline.provider import build_offline
-from metier.providers.options import OFFLINE
-from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, open_provider
-from metier.providers.remote_options import read_agents
+from metier.providers.options import OFFLINE, ModelOptions, find_key_variable
+from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, get_key, get_registration, open_provider
+from metier.providers.remote_options import RemoteAgentOptions, read_agents
 from metier.providers.retry import Candidate
 from metier.providers.stand_ins import AbsentProvider, AllowedProvider, DryRunProvider
 from metier.runtime.host import Host
+from metier.runtime.workspace.agents import get_agent_model
 from metier.runtime.workspace.plugins import get_brought
 from metier.runtime.workspace.prepared_run import PreparedRun
 
@@ -32,10 +34,16 @@ RANKED = 8
 
 
 def open_remote(host: Host, *, run: PreparedRun) -> Provider:
-    """Raises `UsageError` for a name that the settings do not have. Without its token it is there and not asked."""
+    """Open the remote agent that the settings name. Raises `UsageError` if they don't have it, or `MissingKey`."""
     from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
 
-    name = host.settings.model.name
+    options, token = _get_remote(host, name := host.settings.model.name)
+    agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=options.timeout_seconds)
+    return RemoteAgentProvider(agent, run_id=run.folder.name, find_task=find_task)
+
+
+def _get_remote(host: Host, name: str) -> tuple[RemoteAgentOptions, str]:
+    """Return the options and the token of a remote agent. Raises `UsageError`, `MissingKey`."""
     known = read_agents(host.settings.model.providers.a2a.agents)
     options = known.get(name)
     if options is None:
@@ -43,10 +51,8 @@ def open_remote(host: Host, *, run: PreparedRun) -> Provider:
         raise UsageError(f"There is no remote agent {name!r}", hint=hint)
     token = host.environ.get(options.token_env, "").strip() if options.token_env else ""
     if options.token_env and not token:
-        missing = MissingKey(f"Remote agent {name!r} has no token", hint=f"Set {options.token_env} in the environment")
-        return AbsentProvider(REMOTE, missing)
-    agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=options.timeout_seconds)
-    return RemoteAgentProvider(agent, run_id=run.folder.name, find_task=find_task)
+        raise MissingKey(f"Remote agent {name!r} has no token", hint=f"Set {options.token_env} in the environment")
+    return options, token
 
 
 class Models(Struct, frozen=True):
@@ -58,8 +64,53 @@ class Models(Struct, frozen=True):
             await provider.close()
 
 
+def find_facts_file(host: Host) -> Path | None:
+    """Return the user's own file of prices and windows; None if the settings name none."""
+    named = host.settings.model.facts_file
+    return host.workspace / named if named else None
+
+
+def check_keys(run: PreparedRun) -> None:
+    """Raise `MissingKey` if a provider of the run, or of a step of its task, has no key."""
+    host, order = run.host or run.agent.host, run.order
+    if order is None or not (order.task_id or order.call):
+        _check_key(host, run.agent.model)
+    elif run.task is not None:
+        for name in dict.fromkeys(step.agent or order.agent for step in run.task.steps):
+            _check_key(host, get_agent_model(host, name, model=order.model))
+
+
+def _check_key(host: Host, options: ModelOptions) -> None:
+    if host.provider is not None:
+        return
+    try:
+        if options.provider == REMOTE:
+            _get_remote(host, options.name)
+        elif options.provider in BUILT_IN:
+            choice = choose_provider(options)
+            if not choice.base_url:
+                check_owner(options.name, choice.name, load_facts(find_facts_file(host)))
+            get_key(choice, get_registration(choice.name), host.environ)
+    except MissingKey as missing:
+        raise _add_alternatives(missing, host) from missing
+
+
+def _add_alternatives(missing: MissingKey, host: Host) -> MissingKey:
+    others = [name for name in BUILT_IN if _has_key(name, host)]
+    flags = " or ".join(f"--provider {name}" for name in (*others, OFFLINE))
+    return MissingKey(missing.message, hint=f"{missing.hint}, use {flags}, or run `agent` to choose a provider")
+
+
+def _has_key(name: str, host: Host) -> bool:
+    configured = choose_provider(host.settings.model, name).key_variable
+    return find_key_variable(BUILT_IN[name].keys, host.environ, configured=configured) is not None
+
+
 def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
-    """One that has no key is there and cannot be asked, so that the run can say so. Raises `UsageError`."""
+    """Open the provider and its fallbacks. Raises `UsageError`.
+
+    One without a key is an `AbsentProvider`: a resumed run reports it.
+    """
     options = host.settings.model
     if run.is_plan_only:
         return Models(DryRunProvider(options.provider))
@@ -73,15 +124,17 @@ def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: Prepared
         )
         return guard(Models(build(Connection(facts=facts))), options.allowed_models)
     if options.provider == REMOTE:
-        return guard(Models(open_remote(host, run=run)), options.allowed_models)
+        try:
+            return guard(Models(open_remote(host, run=run)), options.allowed_models)
+        except MissingKey as missing:
+            return Models(AbsentProvider(REMOTE, missing))
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
     try:
         provider = open_provider(choice, facts, environment=host.environ)
     except MissingKey as missing:
-        hint = f"{missing.hint}, use --provider offline, or run `agent` to choose a provider"
-        return Models(AbsentProvider(choice.name, MissingKey(missing.message, hint=hint)))
+        return Models(AbsentProvider(choice.name, _add_alternatives(missing, host)))
     return guard(Models(provider, _open_fallbacks(host, facts, provider)), options.allowed_models)
 
 

@@ -11,7 +11,7 @@ from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
 from metier.providers.model_names import DEFAULT_MODELS, parse_model_name, qualify_model_name
-from metier.providers.options import ModelOptions
+from metier.providers.options import KEY_VARIABLES, ModelOptions, find_key_variable
 from metier.settings.check import build_settings, check_alone, check_together
 from metier.settings.clone_settings import FREE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.discovery import SettingsFile, find_file, find_own_file
@@ -58,7 +58,8 @@ def load_settings(
     from_file = _read_counting(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
     from_environment = read_environment(environ)
     from_flags = _read_flags(flags)
-    merged = _expand_home(_merge(from_file.values, from_environment.values, from_flags.values), home)
+    merged = _merge(from_file.values, from_environment.values, from_flags.values)
+    merged = _expand_home(_add_default_model(merged, environ), home)
     elsewhere = find_default_runs(cwd=cwd, home=home, environ=environ)
     if elsewhere is not None:
         merged.setdefault(RUNS_KEY, Given(str(elsewhere), Origin(kind="default")))
@@ -184,9 +185,29 @@ def _merge(*layers: Layer) -> Layer:
             merged |= _route(name, provider, before.get(_PROVIDER))
         elif provider is not None and _PROVIDER in before and before[_PROVIDER].value != provider.value:
             merged.pop(_NAME, None)
+    return merged
+
+
+def _add_default_model(merged: Layer, environ: Mapping[str, str]) -> Layer:
+    """Add the default model of the provider. If none is configured, the only key that is set chooses it."""
+    if _PROVIDER not in merged:
+        keys = _list_keys(merged, environ)
+        if len(keys) == 1:
+            merged = {**merged, _PROVIDER: keys[0]}
     provider = merged.get(_PROVIDER)
     default = DEFAULT_MODELS.get(str(provider.value)) if provider else None
     return merged if default is None else {_NAME: Given(default, Origin(kind="default"))} | merged
+
+
+def _list_keys(merged: Layer, environ: Mapping[str, str]) -> list[Given]:
+    """Return the providers that have a key, each with the variable that holds it."""
+    found: list[Given] = []
+    for name, usual in KEY_VARIABLES.items():
+        own = merged.get(f"model.providers.{name}.api_key_env")
+        variable = find_key_variable(usual, environ, configured=str(own.value) if own is not None else "")
+        if variable is not None:
+            found.append(Given(name, Origin(kind="environment", variable=variable)))
+    return found
 
 
 def _route(name: Given, provider: Given | None, before: Given | None) -> Layer:

@@ -33,6 +33,7 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.messages import MediaPart
+from metier.providers.failures import MissingKey
 from metier.providers.options import OFFLINE
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.driver import DriveOptions
@@ -305,7 +306,11 @@ async def _ask_model(
         context_id=conversation.state.context_id,
     )
     quiet = DriveOptions(stopper=watch.stopper, report=watch.report)
-    state = await runtime.start_as(summarizer, request, quiet)
+    try:
+        state = await runtime.start_as(summarizer, request, quiet)
+    except MissingKey as missing:
+        watch.report(f"The model did not sum up the conversation ({missing.message}); its own words are kept instead")
+        return None
     if state.phase not in FINAL:
         state = await runtime.cancel(state.run_id, by="chat")
     draft = _read(state)

@@ -159,9 +159,9 @@ def is_built_in(host: Host, agent_id: str) -> bool:
     return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(host.workspace, "agents", FILE_NAME)
 
 
-def check_model(host: Host, agent_id: str, *, model: str) -> None:
-    """Whether the agent may use the model that was asked for, or its own. Raises `UsageError`."""
-    choose_model(host.settings.model, _read_definition(host, agent_id), wanted=model)
+def get_agent_model(host: Host, agent_id: str, *, model: str) -> ModelOptions:
+    """Return the model options of an agent. Raises `UsageError` for a requested model that it may not use."""
+    return choose_model(host.settings.model, _read_definition(host, agent_id), wanted=model)
 
 
 def approves_changes(host: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
