@@ -36,7 +36,7 @@ _INSTRUCTION = (
 _FENCE = re.compile(r"^```(?:json)?\s*\n(?P<text>.*?)\n```\s*$", re.DOTALL)
 
 
-type Keep = Callable[[str, JsonValue], Awaitable[None]]
+type SaveAdvice = Callable[[str, JsonValue], Awaitable[None]]
 
 
 class Advisor(Protocol):
@@ -133,15 +133,15 @@ class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class AdviceDesk:
-    """The questions of one turn: asks, checks, asks again with what was wrong, gives up at the contract's limit."""
+class TurnQuestions:
+    """The questions of one turn to the advisor: answers are checked and asked for again, up to the contract's limit."""
 
     advisor: Advisor
     contract: SkillContract
     known: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """Advice that an earlier attempt at this turn got, by `digest_question`: paid for once, used again."""
-    keep: Keep | None = None
-    """Told of advice that is used, as soon as it is."""
+    save: SaveAdvice | None = None
+    """Stores advice as soon as it is used."""
     calls: int = 0
     fixes: int = 0
     report: list[str] = field(default_factory=list[str])
@@ -160,8 +160,8 @@ class AdviceDesk:
             # Advice is not needed to continue: the skill does without, as it does where there is no model.
             self.report.append(f"No advice: {error.message}")
             return Advice()
-        if not advice.refused and self.keep is not None:
-            await self.keep(digest, advice.value)
+        if not advice.refused and self.save is not None:
+            await self.save(digest, advice.value)
         return advice
 
     async def _ask_until_usable(self, prompt: str, schema: Schema | None) -> Advice:

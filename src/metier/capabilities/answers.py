@@ -92,6 +92,10 @@ def build_failure(
     return AgentResponse(state=state, errors=(error,), metadata=ResponseMetadata(agent_state_detail=detail or code))
 
 
+def build_blocked(code: str, message: str) -> AgentResponse:
+    return build_failure(code, message, state=TaskState.BLOCKED)
+
+
 def build_broken(error: ToolFailed) -> AgentResponse:
     """The response for a turn that did not come to an answer."""
     state = _STATE_OF_CODE.get(error.code, TaskState.FAILED)

@@ -6,9 +6,9 @@ from typing import Protocol
 from msgspec import Struct, field
 from pydantic import JsonValue
 
-from metier.capabilities.answers import build_failure
+from metier.capabilities.answers import build_blocked
 from metier.capabilities.contract import MAX_DELEGATION_DEPTH, SkillContract, is_above
-from metier.capabilities.protocol import AgentResponse, Delegation, TaskState
+from metier.capabilities.protocol import AgentResponse, Delegation
 from metier.decisions import AutonomyLevel, SkillCall
 from metier.definitions.names import canonical_name
 
@@ -58,13 +58,13 @@ def find_refusal(delegation: Delegation, contract: SkillContract, lineage: Linea
     chain = (*lineage.chain, contract.skill)
     if target not in contract.depends_on:
         message = f"Skill {contract.skill!r} delegates to {target!r}, which its depends_on does not name"
-        return _blocked("undeclared_dependency", message)
+        return build_blocked("undeclared_dependency", message)
     if target in chain:
         message = f"Delegation goes in a circle: {' → '.join((*chain, target))}"
-        return _blocked("delegation_cycle", message)
+        return build_blocked("delegation_cycle", message)
     if len(chain) >= MAX_DELEGATION_DEPTH:
         message = f"Delegation is deeper than {MAX_DELEGATION_DEPTH}: {' → '.join((*chain, target))}"
-        return _blocked("delegation_depth", message)
+        return build_blocked("delegation_depth", message)
     return None
 
 
@@ -76,7 +76,7 @@ def find_excess(contract: SkillContract, lineage: Lineage) -> AgentResponse | No
         f"Skill {contract.skill!r} has the autonomy level {contract.autonomy_level!r}, and was sent by one that has"
         f" only {lineage.ceiling!r}"
     )
-    return _blocked("authority", message)
+    return build_blocked("authority", message)
 
 
 def lower(lineage: Lineage, contract: SkillContract) -> AutonomyLevel:
@@ -89,7 +89,3 @@ def name_child(context_id: str, *, version: int, skill: str) -> str:
     if len(name) <= MAX_CONTEXT_ID:
         return name
     return f"{name[:180]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-
-def _blocked(code: str, message: str) -> AgentResponse:
-    return build_failure(code, message, state=TaskState.BLOCKED)

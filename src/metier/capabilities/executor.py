@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.capabilities.advisor import AdviceDesk, Advisor, Keep
+from metier.capabilities.advisor import Advisor, SaveAdvice, TurnQuestions
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.contract_check import list_modules, load_contract
@@ -176,7 +176,7 @@ class SkillExecutor:
             message = checked.request.render()
             return _as_result(build_failure("invalid_input", message, state=TaskState.BLOCKED))
         turn = self.build_turn(found, inputs, context_id=correlation_id)
-        response = (await self.attempt(turn, self.open_desk(found.contract))).response
+        response = (await self.attempt(turn, self.open_questions(found.contract))).response
         if response.state.is_resumable:
             message = f"Skill {found.contract.skill!r} needs another turn ({response.state.value}): {response.message}"
             response = build_failure("needs_another_turn", message, state=TaskState.BLOCKED)
@@ -217,19 +217,19 @@ class SkillExecutor:
             confinement=self.confinement,
         )
 
-    def open_desk(
-        self, contract: SkillContract, *, known: dict[str, JsonValue] | None = None, keep: Keep | None = None
-    ) -> AdviceDesk | None:
-        """Where the skill may ask for advice in one turn; None where there is no advisor."""
-        return AdviceDesk(self.advisor, contract, known=known or {}, keep=keep) if self.advisor else None
+    def open_questions(
+        self, contract: SkillContract, *, known: dict[str, JsonValue] | None = None, save: SaveAdvice | None = None
+    ) -> TurnQuestions | None:
+        """None without an advisor."""
+        return TurnQuestions(self.advisor, contract, known=known or {}, save=save) if self.advisor else None
 
-    async def attempt(self, turn: Turn, desk: AdviceDesk | None) -> Attempt:
+    async def attempt(self, turn: Turn, questions: TurnQuestions | None) -> Attempt:
         """One turn, with the bounded loop of a hybrid skill whose answer does not keep the contract."""
         started = time.monotonic()
         remembered: dict[str, JsonValue] = {}
         report: list[str] = []
         while True:
-            judged = await self._call(replace(turn, problems=tuple(report)), desk, remembered)
+            judged = await self._call(replace(turn, problems=tuple(report)), questions, remembered)
             report += [f"Attempt {len(report) + 1}: {problem}" for problem in judged.problems[:1]]
             if not judged.problems or not _may_fix(turn.contract, len(report)):
                 break
@@ -238,9 +238,9 @@ class SkillExecutor:
         )
         facts = {
             "duration_ms": round((time.monotonic() - started) * 1000, 3),
-            "fix_iterations": len(report) - bool(judged.problems) + (desk.fixes if desk else 0),
-            "advice_calls": desk.calls if desk else 0,
-            "report": (*response.metadata.report, *(desk.report if desk else ())),
+            "fix_iterations": len(report) - bool(judged.problems) + (questions.fixes if questions else 0),
+            "advice_calls": questions.calls if questions else 0,
+            "report": (*response.metadata.report, *(questions.report if questions else ())),
         }
         metadata = response.metadata.model_copy(update=facts)
         return Attempt(
@@ -248,7 +248,7 @@ class SkillExecutor:
             remembered=remembered,
         )
 
-    async def _call(self, turn: Turn, desk: AdviceDesk | None, remembered: dict[str, JsonValue]) -> Judged:
+    async def _call(self, turn: Turn, questions: TurnQuestions | None, remembered: dict[str, JsonValue]) -> Judged:
         """One call of the skill's code."""
         if not is_capability(turn.package.definition):
             return await run_entrypoint(turn, self.environ)
@@ -256,7 +256,7 @@ class SkillExecutor:
             turn = replace(turn, package=await take_code(turn.package))
             await anyio.to_thread.run_sync(_check_safety, turn)
             turn.artifacts.mkdir(parents=True, exist_ok=True)
-            answered = await call_impl(turn, self.environ, advise=desk.advise if desk else None)
+            answered = await call_impl(turn, self.environ, advise=questions.advise if questions else None)
         except ToolFailed as error:
             return Judged(build_broken(_tell_apart(error, turn.contract)))
         remembered.update(answered.remembered)

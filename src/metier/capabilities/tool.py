@@ -1,12 +1,11 @@
 """The code of a skill as a tool of a run: `<skill>.invoke`, with the contract's inputs, effect and risk.
 
-A step that calls it is one conversation, named after the run and the step. Each attempt is one message of it, so a step
-that is repeated after a crash is told what came of it the first time.
+A step that calls it is one conversation, named after the run and the step, and each attempt is one message of it. The
+run's lease keeps other workers out. After a crash the engine decides about the step, and `probe` finds its answer.
 """
 
 from collections.abc import Iterable
 
-import anyio
 from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import JsonValue
@@ -15,18 +14,15 @@ from metier.capabilities.advisor import Bill
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.executor import Capability
+from metier.capabilities.impl.saved_replies import delete_saved_replies, has_saved_reply
 from metier.capabilities.inputs import build_input_schema
-from metier.capabilities.kept_answers import forget_answers, has_answer
-from metier.capabilities.memory import LEASE_SECONDS
 from metier.capabilities.protocol import AgentResponse, TaskState
 from metier.capabilities.turns import Conversations, TurnRequest
 from metier.definitions.names import name_capability
-from metier.store.failures import DuplicateMessageError
 from metier.tools.base import Question, ToolContext, ToolInfo, ToolResult
 from metier.tools.process.spool import wait_until_released
 
 _MAX_DESCRIPTION = 300
-_RETRY_SECONDS = 0.2
 
 
 class CapabilityTool(Struct, frozen=True, kw_only=True):
@@ -42,27 +38,18 @@ class CapabilityTool(Struct, frozen=True, kw_only=True):
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         response = await self.conversations.take_turn(self._build_request(arguments, context))
-        forget_answers(context.spool, context.artifacts)
+        delete_saved_replies(context.spool, context.artifacts)
         return replace(build_result(response), spent=self.bill.pay() if self.bill is not None else None)
 
     async def probe(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult | None:
-        """What is stored of this attempt, or what its process left when it had ended; None where nothing is."""
+        """Return the stored answer to this attempt, or the one that its process saved; None if there is neither."""
         response = await self.conversations.find_answer(self._build_request(arguments, context))
         if response is not None:
             return build_result(response)
         spool, artifacts = context.spool, context.artifacts
         if spool is None or artifacts is None or not await wait_until_released(spool):
             return None
-        if not has_answer(spool, artifacts):
-            return None
-        with anyio.move_on_after(2 * LEASE_SECONDS):
-            while True:
-                try:
-                    return await self.execute(arguments, context)
-                except DuplicateMessageError:
-                    # The claim of a killed process ends with its time.
-                    await anyio.sleep(_RETRY_SECONDS)
-        return None
+        return await self.execute(arguments, context) if has_saved_reply(spool, artifacts) else None
 
     def _build_request(self, arguments: dict[str, JsonValue], context: ToolContext) -> TurnRequest:
         return TurnRequest(
@@ -74,8 +61,7 @@ class CapabilityTool(Struct, frozen=True, kw_only=True):
             idempotency_key=context.idempotency_key,
             timeout_seconds=context.timeout_seconds,
             spool=context.spool,
-            # The engine has its own record of the step, and asks a user where it must.
-            may_repeat=True,
+            in_run=True,
             lineage=self.lineage,
         )
 

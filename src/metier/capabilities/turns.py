@@ -1,8 +1,8 @@
-"""Conversations with skills: one turn in, one response out, everything that the next turn needs in the store.
+"""Turns of conversations with skills: one message in, one response out, in between one call of the skill.
 
-A skill does its work only while its turn is on record, and its answer counts when it is written together with the
-result of the message that brought it. So a turn that is repeated, after a crash, by another worker or because a message
-came twice, gives the same answer.
+Two callers share them. A step of a run (`tool.py`) has the engine's journal and lease: they decide who works on it and
+whether it is repeated after a crash. The adapter for Python programs has neither, so it claims each message in the
+store, which is also how the same message is answered once.
 """
 
 import dataclasses
@@ -14,8 +14,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.capabilities.answers import as_json, build_failure
+from metier.capabilities.answers import as_json, build_blocked, build_failure
 from metier.capabilities.contract import AUTONOMY_LEVELS
+from metier.capabilities.conversation import (
+    ADVICE,
+    CAPABILITY,
+    INPUTS,
+    MEMORY,
+    OUTPUTS,
+    VALUES,
+    Conversation,
+    ConversationStore,
+    TurnEnd,
+    TurnStart,
+)
 from metier.capabilities.delegation import (
     DelegationRequest,
     DelegationRouter,
@@ -28,19 +40,6 @@ from metier.capabilities.delegation import (
 from metier.capabilities.executor import Capability, SkillExecutor
 from metier.capabilities.impl.process import Turn
 from metier.capabilities.inputs import check_input_object, check_inputs
-from metier.capabilities.memory import (
-    ADVICE,
-    CAPABILITY,
-    INPUTS,
-    MEMORY,
-    OUTPUTS,
-    VALUES,
-    Beginning,
-    Ending,
-    Memory,
-    Note,
-    Recalled,
-)
 from metier.capabilities.protocol import (
     AgentResponse,
     Delegation,
@@ -52,7 +51,7 @@ from metier.capabilities.protocol import (
 )
 from metier.definitions.names import canonical_name
 from metier.ids import Clock, SystemClock
-from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, Claim, ContextState, ContextStore, NewFact
+from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, ContextState, ContextStore, NewFact
 from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
 from metier.store.tokens import ResumeKeys, Wanted, check_token
 from metier.telemetry.redaction import Redactor
@@ -63,15 +62,15 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     inputs: dict[str, JsonValue]
     context_id: str
     resume: bool | None = False
-    """None: continue if the conversation waits, begin if it does not."""
+    """None: continue if the conversation waits, start a new one if it doesn't."""
     resume_token: str = ""
     message_id: str = ""
-    """The same message twice is answered once."""
+    """The same message is answered once."""
     idempotency_key: str = ""
     timeout_seconds: float | None = None
     spool: Path | None = None
-    may_repeat: bool = False
-    """The caller has found out that a turn that was cut short may run again, whatever its effects."""
+    in_run: bool = False
+    """The caller holds the lease of a run, and its journal has decided that this turn may run, or run again."""
     lineage: Lineage = field(default_factory=Lineage)
 
 
@@ -88,7 +87,7 @@ class Conversations(Struct, frozen=True, kw_only=True):
 
     async def take_turn(self, request: TurnRequest) -> AgentResponse:
         """Raises `DuplicateMessageError` while another worker has claimed the message, `ResumeTokenRefused`, and
-        `VersionConflictError` when the conversation continued meanwhile; nothing was done then.
+        `VersionConflictError` if the conversation continued meanwhile; nothing was done then.
         """
         check_input_object(request.inputs)
         found = self.executor.find(request.skill)
@@ -99,106 +98,111 @@ class Conversations(Struct, frozen=True, kw_only=True):
             return _stamp(excess, request)
         if found.contract.state_persistence == "none" and not request.message_id:
             return _stamp(await self._take_only_turn(found, request), request, found)
-        memory = self._open_memory(found, request)
-        talk = _Talk(conversations=self, found=found, request=request, memory=memory)
-        message_id = request.message_id or await talk.admit_without_id()
-        if isinstance(message_id, AgentResponse):
-            return _stamp(message_id, request, found)
-        try:
-            response = await memory.hold(message_id, talk.run)
-        except DuplicateMessageError as duplicate:
-            if not duplicate.is_done:
-                raise
-            response = await _replay(memory, duplicate.result)
-        return _stamp(response, request, found)
+        turn = _ConversationTurn(
+            conversations=self, found=found, request=request, store=self._open_store(found, request)
+        )
+        return _stamp(await turn.answer(), request, found)
 
     async def find_answer(self, request: TurnRequest) -> AgentResponse | None:
-        """What came of a message, without doing anything."""
+        """Return the stored answer to a message."""
         found = self.executor.find(request.skill)
         if isinstance(found, AgentResponse):
             return None
-        stored = await self.contexts.find_message(request.context_id, request.message_id)
-        if stored is None or not stored.is_done:
-            return None
-        return _stamp(await _replay(self._open_memory(found, request), stored.result), request, found)
+        answer = await self._open_store(found, request).find_answer(request.message_id)
+        return _stamp(answer, request, found) if answer is not None else None
 
     async def _take_only_turn(self, found: Capability, request: TurnRequest) -> AgentResponse:
-        """A skill that keeps nothing: a tool, called once."""
+        """Call a skill that stores nothing, like a tool."""
         if request.resume:
-            return _blocked("not_resumable", f"Skill {found.contract.skill!r} keeps nothing that could be resumed")
+            return build_blocked("not_resumable", f"Skill {found.contract.skill!r} keeps nothing that could be resumed")
         checked = check_inputs(request.inputs, found.contract)
         if checked.request is not None:
-            return _blocked("invalid_input", checked.request.render())
+            return build_blocked("invalid_input", checked.request.render())
         turn = replace(
             self.executor.build_turn(found, request.inputs, context_id=request.context_id),
             idempotency_key=request.idempotency_key,
             timeout_seconds=request.timeout_seconds,
             spool=request.spool,
         )
-        return (await self.executor.attempt(turn, self.executor.open_desk(found.contract))).response
+        return (await self.executor.attempt(turn, self.executor.open_questions(found.contract))).response
 
-    def _open_memory(self, found: Capability, request: TurnRequest) -> Memory:
-        return Memory(
+    def _open_store(self, found: Capability, request: TurnRequest) -> ConversationStore:
+        return ConversationStore(
             contexts=self.contexts,
             context_id=request.context_id,
             contract=found.contract,
             redactor=self.redactor,
             keys=self.keys,
             clock=self.clock,
-            owner=self.owner,
+            message_id=request.message_id,
         )
 
 
 class _Entry(Struct, frozen=True, kw_only=True):
-    """Where a turn begins: a new conversation, the next turn of one, or the same turn again after a crash."""
+    """Where a turn starts: in a new conversation, after the last turn, or at the same turn again after a crash."""
 
     turn: int
     is_new: bool = False
 
 
-class _Talk(Struct, frozen=True, kw_only=True):
-    """One message of one conversation, from its claim to its answer."""
+class _ConversationTurn(Struct, frozen=True, kw_only=True):
+    """One message of one conversation."""
 
     conversations: Conversations
     found: Capability
     request: TurnRequest
-    memory: Memory
+    store: ConversationStore
 
-    async def admit_without_id(self) -> str | AgentResponse:
+    async def answer(self) -> AgentResponse:
+        request, store = self.request, self.store
+        if request.in_run:
+            return await store.find_answer(request.message_id) or await self.run()
+        message_id = request.message_id or await self._admit_without_id()
+        if isinstance(message_id, AgentResponse):
+            return message_id
+        try:
+            async with store.claimed(message_id, owner=self.conversations.owner) as claimed:
+                return await replace(self, store=claimed).run()
+        except DuplicateMessageError as duplicate:
+            if not duplicate.is_done:
+                raise
+            return await store.replay(duplicate.result)
+
+    async def _admit_without_id(self) -> str | AgentResponse:
         """Redeem the token of a message without an id, and name the message after the state that it continues."""
-        recalled = await self.memory.recall()
+        conversation = await self.store.load()
         if self.request.resume_token:
-            redeemed = await self._redeem(recalled)
+            redeemed = await self._redeem(conversation)
             if isinstance(redeemed, AgentResponse):
                 return redeemed
-            recalled = redeemed
-        return f"turn:{recalled.state.version}"
+            conversation = redeemed
+        return f"turn:{conversation.state.version}"
 
-    async def run(self, claim: Claim) -> AgentResponse:
-        recalled = await self.memory.recall()
+    async def run(self) -> AgentResponse:
+        conversation = await self.store.load()
         if self.request.message_id and self.request.resume_token:
-            # Behind the claim: the same message twice at once is a duplicate, not a token that was used up.
-            redeemed = await self._redeem(recalled)
+            # After the claim: the same message twice at once is a duplicate, not a token that was used up.
+            redeemed = await self._redeem(conversation)
             if isinstance(redeemed, AgentResponse):
                 return redeemed
-            recalled = redeemed
-        entry = await self._enter(recalled, claim)
+            conversation = redeemed
+        entry = await self._enter(conversation)
         if isinstance(entry, AgentResponse):
             return entry
-        if recalled.state.task_state == "delegating" and not entry.is_new:
-            return await self._go_on_with_child(recalled, claim, self.request.inputs)
-        inputs = {**({} if entry.is_new else recalled.inputs), **self.request.inputs}
-        asked = () if entry.is_new else recalled.asked
-        secret = [] if entry.is_new else [name for name in recalled.redacted_inputs if name not in inputs]
+        if conversation.state.task_state == "delegating" and not entry.is_new:
+            return await self._continue_after_child(conversation, self.request.inputs)
+        inputs = {**({} if entry.is_new else conversation.inputs), **self.request.inputs}
+        asked = () if entry.is_new else conversation.asked
+        secret = [] if entry.is_new else [name for name in conversation.redacted_inputs if name not in inputs]
         checked = check_inputs(inputs, self.found.contract, asked=asked, secret=secret)
         if checked.request is not None:
-            return await self._ask_again(recalled, checked.request, entry=entry, inputs=checked.usable, claim=claim)
-        # A turn that is repeated after a crash begins with what the first try was given.
-        is_repeated = recalled.state.task_state == "in_progress" and not entry.is_new
-        delegated = recalled.note("delegated") if is_repeated else None
-        return await self._work(recalled, entry, inputs=inputs, claim=claim, delegated=delegated)
+            return await self._ask_for_input(conversation, checked.request, entry=entry, inputs=checked.usable)
+        # A turn that is repeated after a crash starts with the same result of the other skill as the first try.
+        is_repeated = conversation.state.task_state == "in_progress" and not entry.is_new
+        delegated = conversation.note("delegated") if is_repeated else None
+        return await self._call_skill(conversation, entry, inputs=inputs, delegated=delegated)
 
-    async def _redeem(self, recalled: Recalled) -> Recalled | AgentResponse:
+    async def _redeem(self, conversation: Conversation) -> Conversation | AgentResponse:
         """Redeem the request's token, unless the call cannot continue the conversation. Raises `ResumeTokenRefused`."""
         request = self.request
         redemption = check_token(
@@ -210,192 +214,191 @@ class _Talk(Struct, frozen=True, kw_only=True):
         )
         if redemption is None:
             raise ResumeTokenRefused
-        refusal = self._find_refusal_of_resume(recalled)
+        refusal = self._find_refusal_of_resume(conversation)
         if refusal is not None:
             return refusal
-        if await self.memory.contexts.redeem(request.context_id, redemption) is None:
+        if await self.store.contexts.redeem(request.context_id, redemption) is None:
             raise ResumeTokenRefused
-        redeemed = await self.memory.recall()
+        redeemed = await self.store.load()
         is_repeated = redeemed.state.version > redemption.version + 1
         if is_repeated and redeemed.note("message") not in (None, request.message_id):
             # Another message took over the turn after the worker that redeemed the token was killed.
             raise ResumeTokenRefused
         return redeemed
 
-    def _find_refusal_of_resume(self, recalled: Recalled) -> AgentResponse | None:
-        """Why this call cannot continue a conversation that waits or was cut short."""
-        state, contract = recalled.state, self.found.contract
-        skill = recalled.note("skill")
+    def _find_refusal_of_resume(self, conversation: Conversation) -> AgentResponse | None:
+        """Return why this call cannot continue a conversation that waits or was interrupted."""
+        state, contract = conversation.state, self.found.contract
+        skill = conversation.note("skill")
         if not state.is_resumable and state.task_state != "in_progress":
             return None
         if skill is not None and skill != contract.skill:
-            return _blocked("other_skill", f"Conversation {state.context_id!r} is one with skill {skill!r}")
+            return build_blocked("other_skill", f"Conversation {state.context_id!r} is one with skill {skill!r}")
         if state.is_resumable and not contract.interaction.supports_resume:
-            return _blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
+            return build_blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
         return None
 
-    async def _enter(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
-        """What this message is to the conversation; a response where it may not continue."""
-        state, resume = recalled.state, self.request.resume
-        refusal = self._find_refusal_of_resume(recalled)
+    async def _enter(self, conversation: Conversation) -> _Entry | AgentResponse:
+        """Find the turn that this message starts; a response if it may not start one."""
+        state, resume = conversation.state, self.request.resume
+        refusal = self._find_refusal_of_resume(conversation)
         if state.task_state == "in_progress":
-            return refusal or await self._enter_after_crash(recalled, claim)
+            return refusal or await self._enter_interrupted(conversation)
         if not state.is_resumable:
             if resume:
-                return _blocked("not_waiting", f"Conversation {state.context_id!r} does not wait for anything")
+                return build_blocked("not_waiting", f"Conversation {state.context_id!r} does not wait for anything")
             return _Entry(turn=1, is_new=True)
         if refusal is not None:
             return refusal
-        if resume is False and not _is_handed_on_by(claim, recalled):
+        if resume is False and not self._has_delegated(conversation):
             message = f"Conversation {state.context_id!r} waits for input; resume it, or use another context_id"
-            return _blocked("already_waiting", message)
+            return build_blocked("already_waiting", message)
         return _Entry(turn=state.current_turn + 1)
 
-    async def _enter_after_crash(self, recalled: Recalled, claim: Claim) -> _Entry | AgentResponse:
-        """Enter a turn that was cut short. Its worker is gone: a live claim would have been a conflict."""
-        state, contract = recalled.state, self.found.contract
-        other = str(recalled.note("message") or "")
-        if other and other != claim.message_id:
-            stored = await self.memory.contexts.find_message(state.context_id, other)
+    async def _enter_interrupted(self, conversation: Conversation) -> _Entry | AgentResponse:
+        """Enter a turn whose worker is gone; a live one has claimed its message."""
+        state = conversation.state
+        if self.request.in_run:
+            return _Entry(turn=state.current_turn)
+        other = str(conversation.note("message") or "")
+        if other and other != self.store.message_id:
+            stored = await self.store.contexts.find_message(state.context_id, other)
             if stored is not None and stored.owner:
                 raise VersionConflictError(
                     f"{stored.owner!r} works on conversation {state.context_id!r}",
                     hint="Wait for its answer, then retry",
                 )
-        if contract.effect == "opaque" and not self.request.may_repeat:
+        if self.found.contract.effect == "opaque":
             message = f"Turn {state.current_turn} was started, and its outcome is unknown"
             response = build_failure("in_doubt", message, state=TaskState.ESCALATED)
-            return await self.memory.keep(state, response, Ending(claim=claim))
+            return await self.store.finish_turn(state, response, TurnEnd())
         return _Entry(turn=state.current_turn)
 
-    async def _ask_again(
-        self, recalled: Recalled, wanted: InputRequest, *, entry: _Entry, inputs: dict[str, JsonValue], claim: Claim
+    async def _ask_for_input(
+        self, conversation: Conversation, wanted: InputRequest, *, entry: _Entry, inputs: dict[str, JsonValue]
     ) -> AgentResponse:
-        """The skill is not called, so no turn is used up."""
+        """Ask for missing and invalid inputs. The skill is not called, so no turn is used up."""
         if not self.found.contract.allows(TaskState.INPUT_REQUIRED):
-            return _blocked("invalid_input", wanted.render())
+            return build_blocked("invalid_input", wanted.render())
         detail = "invalid_input" if wanted.errors else "missing_input"
-        response = AgentResponse(state=TaskState.INPUT_REQUIRED, input_request=wanted)
-        response = _with_detail(response, detail)
+        response = _with_detail(AgentResponse(state=TaskState.INPUT_REQUIRED, input_request=wanted), detail)
         facts = (
             NewFact(bucket=CAPABILITY, key="skill", value=self.found.contract.skill),
             NewFact(bucket=CAPABILITY, key="chain", value=list(self.request.lineage.chain)),
             NewFact(bucket=CAPABILITY, key="ceiling", value=self.request.lineage.ceiling),
             NewFact(bucket=INPUTS, key=VALUES, value=inputs),
         )
-        ending = Ending(
+        end = TurnEnd(
             facts=facts if entry.is_new else facts[-1:],
-            forgotten=recalled.forgettable if entry.is_new else (),
-            notes=(Note(kind=MessageType.INPUT_REQUEST, payload=wanted.model_dump(mode="json")),),
-            claim=claim,
+            forgotten=conversation.own_facts if entry.is_new else (),
+            kind=MessageType.INPUT_REQUEST,
+            payload=wanted.model_dump(mode="json"),
         )
-        state = dataclasses.replace(recalled.state, current_turn=entry.turn - 1)
-        return await self.memory.keep(state, response, ending)
+        state = dataclasses.replace(conversation.state, current_turn=entry.turn - 1)
+        return await self.store.finish_turn(state, response, end)
 
-    async def _work(
-        self,
-        recalled: Recalled,
-        entry: _Entry,
-        *,
-        inputs: dict[str, JsonValue],
-        claim: Claim,
-        delegated: JsonValue = None,
+    async def _call_skill(
+        self, conversation: Conversation, entry: _Entry, *, inputs: dict[str, JsonValue], delegated: JsonValue = None
     ) -> AgentResponse:
-        """Call the skill, and keep what it answers."""
         contract = self.found.contract
         if entry.turn > contract.interaction.max_turns:
             message = (
                 f"The conversation took {contract.interaction.max_turns} turns, which is the limit of its contract"
             )
             response = build_failure("max_turns", message, state=TaskState.ESCALATED)
-            return await self.memory.keep(recalled.state, response, Ending(claim=claim))
-        kind = MessageType.REQUEST if entry.is_new else MessageType.INPUT_RESPONSE
-        beginning = Beginning(
-            turn=entry.turn,
+            return await self.store.finish_turn(conversation.state, response, TurnEnd())
+        start = TurnStart(
+            number=entry.turn,
             inputs=inputs,
-            lineage=self._lineage(recalled, entry),
+            lineage=self._get_lineage(conversation, entry),
+            kind=MessageType.REQUEST if entry.is_new else MessageType.INPUT_RESPONSE,
+            payload=self.request.inputs,
             is_new=entry.is_new,
             delegated=delegated,
-            notes=(Note(kind=kind, payload=self.request.inputs),),
         )
-        state = await self.memory.begin(recalled, beginning, claim)
-        turn = self._build_turn(recalled, entry, inputs=inputs, delegated=delegated)
-        known = {} if entry.is_new else recalled.advice
-        desk = self.conversations.executor.open_desk(contract, known=known, keep=self.memory.keep_advice)
-        attempt = await self.conversations.executor.attempt(turn, desk)
-        facts = _remember(attempt.remembered, turn.facts)
-        response = attempt.response if facts is not None else _too_much()
+        state = await self.store.start_turn(conversation, start)
+        turn = self._build_turn(conversation, entry, inputs=inputs, delegated=delegated)
+        known = {} if entry.is_new else conversation.advice
+        questions = self.conversations.executor.open_questions(contract, known=known, save=self.store.save_advice)
+        attempt = await self.conversations.executor.attempt(turn, questions)
+        facts = _build_facts(attempt.remembered, turn.facts)
+        response = attempt.response if facts is not None else _build_too_many_facts()
         if response.state == TaskState.DELEGATING:
-            return await self._delegate(state, response, facts=facts or (), claim=claim)
-        ending = Ending(
-            facts=(*(facts or ()), *_outputs(response)),
-            forgotten=tuple((ADVICE, key) for key in await self._advice_keys()),
-            notes=(_describe(response),),
-            claim=claim,
+            return await self._delegate(state, response, facts=facts or ())
+        kind, payload = _build_event(response)
+        end = TurnEnd(
+            facts=(*(facts or ()), *_build_outputs(response)),
+            forgotten=tuple((ADVICE, key) for key in await self._list_advice()),
+            kind=kind,
+            payload=payload,
         )
-        return await self.memory.keep(state, response, ending)
+        return await self.store.finish_turn(state, response, end)
 
     def _build_turn(
-        self, recalled: Recalled, entry: _Entry, *, inputs: dict[str, JsonValue], delegated: JsonValue
+        self, conversation: Conversation, entry: _Entry, *, inputs: dict[str, JsonValue], delegated: JsonValue
     ) -> Turn:
         turn = self.conversations.executor.build_turn(
             self.found, inputs, context_id=self.request.context_id, number=entry.turn
         )
+        key = self.request.idempotency_key or self.request.context_id
         return replace(
             turn,
-            facts={} if entry.is_new else recalled.memory,
+            facts={} if entry.is_new else conversation.remembered,
             delegated=delegated,
-            idempotency_key=self._build_key(entry.turn),
+            idempotency_key=f"{key}-{entry.turn}",
             timeout_seconds=self.request.timeout_seconds,
             spool=self.request.spool,
         )
 
     async def _delegate(
-        self, state: ContextState, response: AgentResponse, *, facts: tuple[NewFact, ...], claim: Claim
+        self, state: ContextState, response: AgentResponse, *, facts: tuple[NewFact, ...]
     ) -> AgentResponse:
-        """Record which child is waited for before it starts."""
+        """Record the name of the child before it starts: after a crash it is found, not started again."""
         assert response.delegation is not None, "checked when the answer was parsed"
         contract, delegation = self.found.contract, response.delegation
-        recalled = await self.memory.recall()
-        refusal = find_refusal(delegation, contract, self._lineage(recalled, _Entry(turn=state.current_turn)))
+        conversation = await self.store.load()
+        refusal = find_refusal(delegation, contract, self._get_lineage(conversation, _Entry(turn=state.current_turn)))
         if self.conversations.router is None:
-            refusal = _blocked("no_router", f"Skill {contract.skill!r} delegates, and nothing here routes that")
+            refusal = build_blocked("no_router", f"Skill {contract.skill!r} delegates, and nothing here routes that")
         if refusal is not None:
-            return await self.memory.keep(state, refusal, Ending(facts=facts, notes=(_describe(refusal),), claim=claim))
+            kind, payload = _build_event(refusal)
+            return await self.store.finish_turn(state, refusal, TurnEnd(facts=facts, kind=kind, payload=payload))
         child: dict[str, JsonValue] = {
             "skill": canonical_name(delegation.skill),
             "context_id": name_child(state.context_id, version=state.version, skill=delegation.skill),
             "inputs": delegation.inputs,
-            "message": claim.message_id,
+            "message": self.store.message_id,
         }
-        ending = Ending(
+        end = TurnEnd(
             facts=(*facts, NewFact(bucket=CAPABILITY, key="child", value=child)),
-            notes=(Note(kind=MessageType.DELEGATE, payload=delegation.model_dump(mode="json")),),
+            kind=MessageType.DELEGATE,
+            payload=delegation.model_dump(mode="json"),
+            answers=False,
         )
-        await self.memory.keep(state, response, ending)
-        return await self._go_on_with_child(await self.memory.recall(), claim, {})
+        await self.store.finish_turn(state, response, end)
+        return await self._continue_after_child(await self.store.load(), {})
 
-    async def _go_on_with_child(
-        self, recalled: Recalled, claim: Claim, answers: Mapping[str, JsonValue]
+    async def _continue_after_child(
+        self, conversation: Conversation, answers: Mapping[str, JsonValue]
     ) -> AgentResponse:
-        """Ask how the child stands; when it has ended, the skill continues with what it gave."""
+        """Start or find the child. If it has ended, call the skill with its result; else wait for it."""
         router = self.conversations.router
-        child = recalled.note("child")
+        child = conversation.note("child")
         if router is None or not isinstance(child, dict):
-            return _blocked("no_router", "The conversation waits for another skill, and nothing here routes that")
-        entry = _Entry(turn=recalled.state.current_turn + 1)
-        lineage = self._lineage(recalled, entry)
-        given = child.get("inputs")
+            return build_blocked("no_router", "The conversation waits for another skill, and nothing here routes that")
+        entry = _Entry(turn=conversation.state.current_turn + 1)
+        lineage = self._get_lineage(conversation, entry)
+        inputs = child.get("inputs")
         ended = await router.delegate(
             DelegationRequest(
                 skill=str(child["skill"]),
-                inputs=given if isinstance(given, dict) else {},
+                inputs=inputs if isinstance(inputs, dict) else {},
                 context_id=str(child["context_id"]),
-                parent_context_id=recalled.state.context_id,
-                message_id=f"from:{recalled.state.version}",
+                parent_context_id=conversation.state.context_id,
+                message_id=f"from:{conversation.state.version}",
                 chain=(*lineage.chain, self.found.contract.skill),
                 ceiling=lower(lineage, self.found.contract),
-                answers={} if _is_handed_on_by(claim, recalled) else dict(answers),
+                answers={} if self._has_delegated(conversation) else dict(answers),
             )
         )
         if not ended.state.is_terminal:
@@ -403,50 +406,36 @@ class _Talk(Struct, frozen=True, kw_only=True):
                 state=TaskState.DELEGATING,
                 input_request=ended.input_request,
                 delegation=Delegation(skill=str(child["skill"])),
-                metadata=ResponseMetadata(handed_on=ended.metadata.handed_on),
+                metadata=ResponseMetadata(handed_on=ended.metadata.handed_on, agent_state_detail="child_waits"),
             )
-            return await self.memory.keep(recalled.state, _with_detail(waiting, "child_waits"), Ending(claim=claim))
+            return await self.store.finish_turn(conversation.state, waiting, TurnEnd())
         delegated: JsonValue = {
             "skill": str(child["skill"]),
             "state": ended.state.value,
             "outputs": ended.outputs,
             "errors": [cast("JsonValue", error.model_dump(mode="json")) for error in ended.errors],
         }
-        return await self._work(recalled, entry, inputs=recalled.inputs, claim=claim, delegated=delegated)
+        return await self._call_skill(conversation, entry, inputs=conversation.inputs, delegated=delegated)
 
-    def _lineage(self, recalled: Recalled, entry: _Entry) -> Lineage:
-        """That of the first turn: a caller that resumes a child cannot give it more."""
+    def _has_delegated(self, conversation: Conversation) -> bool:
+        """Whether this message made the skill delegate: delivered again, it answers nothing and needs no resume."""
+        child = conversation.note("child")
+        is_delegating = conversation.state.task_state == "delegating"
+        return is_delegating and isinstance(child, dict) and child.get("message") == self.store.message_id
+
+    def _get_lineage(self, conversation: Conversation, entry: _Entry) -> Lineage:
+        """Return the lineage of the first turn: a caller that resumes a child cannot give it more authority."""
         if entry.is_new:
             return self.request.lineage
-        chain, ceiling = recalled.note("chain"), recalled.note("ceiling")
+        chain, ceiling = conversation.note("chain"), conversation.note("ceiling")
         names = tuple(str(name) for name in chain) if isinstance(chain, list) else ()
         for level in AUTONOMY_LEVELS:
             if level == ceiling:
                 return Lineage(names, level)
         return Lineage(names, self.request.lineage.ceiling)
 
-    def _build_key(self, turn: int) -> str:
-        key = self.request.idempotency_key
-        return f"{key}-{turn}" if key else f"{self.request.context_id}-{turn}"
-
-    async def _advice_keys(self) -> list[str]:
-        return [fact.key for fact in await self.memory.contexts.list_facts(self.memory.context_id, bucket=ADVICE)]
-
-
-def _is_handed_on_by(claim: Claim, recalled: Recalled) -> bool:
-    """It is the message that made the skill delegate, come again: it answers nothing, and need not say resume."""
-    child = recalled.note("child")
-    is_delegating = recalled.state.task_state == "delegating"
-    return is_delegating and isinstance(child, dict) and child.get("message") == claim.message_id
-
-
-async def _replay(memory: Memory, result: JsonValue) -> AgentResponse:
-    """The stored answer, with a token for the state as it is now."""
-    response = AgentResponse.model_validate(result)
-    response = response.model_copy(update={"metadata": response.metadata.model_copy(update={"replayed": True})})
-    state = await memory.contexts.find_state(memory.context_id)
-    is_current = state is not None and state.version == response.metadata.version
-    return memory.with_token(response, state) if state is not None and is_current else response
+    async def _list_advice(self) -> list[str]:
+        return [fact.key for fact in await self.store.contexts.list_facts(self.store.context_id, bucket=ADVICE)]
 
 
 def _stamp(response: AgentResponse, request: TurnRequest, found: Capability | None = None) -> AgentResponse:
@@ -464,29 +453,24 @@ def _with_detail(response: AgentResponse, detail: str) -> AgentResponse:
     return response.model_copy(update={"metadata": metadata})
 
 
-def _blocked(code: str, message: str) -> AgentResponse:
-    return build_failure(code, message, state=TaskState.BLOCKED)
-
-
-def _too_much() -> AgentResponse:
+def _build_too_many_facts() -> AgentResponse:
     message = f"The skill remembers more than {MAX_POCKET_FACTS_PER_BUCKET} facts"
     return build_failure("too_many_facts", message)
 
 
-def _remember(new: dict[str, JsonValue], old: dict[str, JsonValue]) -> tuple[NewFact, ...] | None:
+def _build_facts(new: dict[str, JsonValue], old: dict[str, JsonValue]) -> tuple[NewFact, ...] | None:
     if len({*new, *old}) > MAX_POCKET_FACTS_PER_BUCKET:
         return None
     return tuple(NewFact(bucket=MEMORY, key=key, value=value) for key, value in new.items())
 
 
-def _outputs(response: AgentResponse) -> tuple[NewFact, ...]:
+def _build_outputs(response: AgentResponse) -> tuple[NewFact, ...]:
     if response.state != TaskState.COMPLETED:
         return ()
     return (NewFact(bucket=OUTPUTS, key=VALUES, value=response.outputs),)
 
 
-def _describe(response: AgentResponse) -> Note:
+def _build_event(response: AgentResponse) -> tuple[MessageType, JsonValue]:
     if response.state == TaskState.INPUT_REQUIRED and response.input_request is not None:
-        return Note(kind=MessageType.INPUT_REQUEST, payload=response.input_request.model_dump(mode="json"))
-    kind = MessageType.ERROR if response.errors else MessageType.RESPONSE
-    return Note(kind=kind, payload=as_json(response))
+        return MessageType.INPUT_REQUEST, response.input_request.model_dump(mode="json")
+    return MessageType.ERROR if response.errors else MessageType.RESPONSE, as_json(response)

@@ -18,8 +18,7 @@ from metier.engine.services import Services
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
-from metier.errors import unwrapped
-from metier.store.base import Lease, Store
+from metier.store.base import Lease, Store, keep_renewed
 from metier.store.failures import StoreFull
 from metier.telemetry.sinks import EventWriter
 
@@ -118,20 +117,13 @@ async def hold_lease(
 
     `held` is a lease that came with claiming the run. Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
     """
-    lease = held or await services.store.take_lease(run_id, owner=services.owner, seconds=seconds)
+    store = services.store
+    lease = held or await store.take_lease(run_id, owner=services.owner, seconds=seconds)
+    every = seconds * BEAT_SECONDS / LEASE_SECONDS
     try:
-        with unwrapped():
-            async with anyio.create_task_group() as group:
-                group.start_soon(_beat, lease, services, seconds)
-                yield lease
-                group.cancel_scope.cancel()
+        async with keep_renewed(lambda: store.renew_lease(lease, seconds=seconds), every_seconds=every):
+            yield lease
     finally:
         # A lease that cannot be given back ends with its time, or with this process.
         with anyio.CancelScope(shield=True), suppress(StoreFull):
-            await services.store.release_lease(lease)
-
-
-async def _beat(lease: Lease, services: Driver, seconds: float) -> None:
-    while True:
-        await anyio.sleep(seconds * BEAT_SECONDS / LEASE_SECONDS)
-        await services.store.renew_lease(lease, seconds=seconds)
+            await store.release_lease(lease)

@@ -4,15 +4,17 @@ It holds the values and methods of a run store, and the rules that every store a
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
+import anyio
 from msgspec import Struct
 
 from metier.decisions import TaskState
-from metier.errors import StoreError
+from metier.errors import StoreError, unwrapped
 from metier.store.contexts import ContextStore
 from metier.store.failures import SeqTaken, StoreDamaged
 from metier.store.outbox import OutboxStore
@@ -374,3 +376,19 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     """Half of the time that the question took: the difference may be off by this."""
     known: frozenset[str] = frozenset()
     """The runs that it knows of those that were asked about."""
+
+
+@asynccontextmanager
+async def keep_renewed(renew: Callable[[], Awaitable[None]], *, every_seconds: float) -> AsyncGenerator[None]:
+    """Renew a lease or a claim while the block runs. Losing it cancels the block and raises the error of `renew`."""
+
+    async def beat() -> None:
+        while True:
+            await anyio.sleep(every_seconds)
+            await renew()
+
+    with unwrapped():
+        async with anyio.create_task_group() as group:
+            group.start_soon(beat)
+            yield
+            group.cancel_scope.cancel()

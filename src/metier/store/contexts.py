@@ -125,8 +125,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    claim: Claim
+    """The answer to a message."""
+
+    claim: Claim | None
+    """None if the caller is the only worker by other means: the lease of a run."""
     result: JsonValue
+    message_id: str = ""
+    """Of a message without a claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +264,8 @@ def check_change(context_id: str, change: ContextChange) -> None:
         _check_state(context_id, change.state)
     if change.summary is not None:
         _check_summary(change.summary.text)
+    if change.completion is not None and change.completion.claim is None:
+        check_names(message_id=change.completion.message_id)
 
 
 def _check_state(context_id: str, state: ContextState) -> None:

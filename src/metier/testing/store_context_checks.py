@@ -245,6 +245,19 @@ async def a_claim_given_back_or_over_but_not_taken(case: Case) -> None:
     assert (await refused(DuplicateMessageError, _claim(case.first.contexts))).result == 1
 
 
+async def a_message_answered_under_the_lease_of_a_run_needs_no_claim(case: Case) -> None:
+    await _claim(case.first.contexts)
+    answer = ContextChange(state=_state(), completion=Completion(claim=None, message_id="m1", result="new"))
+    await case.second.contexts.commit("c1", answer)
+
+    late = replace(answer, completion=Completion(claim=None, message_id="m1", result="late"))
+    await refused(VersionConflictError, case.first.contexts.commit("c1", late))
+
+    found = await case.first.contexts.find_message("c1", "m1")
+    assert found is not None
+    assert (found.is_done, found.result, found.owner) == (True, "new", "")
+
+
 async def of_many_that_bring_a_message_one_does_it(case: Case) -> None:
     done: list[str] = []
 
@@ -389,6 +402,7 @@ CONTEXT_CHECKS: tuple[Check, ...] = (
     a_message_is_done_once_and_its_result_is_kept,
     a_message_of_a_worker_that_is_gone_is_taken_over,
     a_claim_given_back_or_over_but_not_taken,
+    a_message_answered_under_the_lease_of_a_run_needs_no_claim,
     of_many_that_bring_a_message_one_does_it,
     a_token_is_redeemed_once,
     a_token_of_a_context_that_ended_is_refused,

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.impl.context import MAX_ANSWER_BYTES
 from metier.capabilities.impl.guard import resolve
-from metier.capabilities.kept_answers import AnswerPlace, open_place
+from metier.capabilities.impl.saved_replies import SavedReply, get_saved_reply
 from metier.errors import ToolFailed
 from metier.skills.package import SkillPackage
 from metier.tools.process.child_environment import build_environment
@@ -23,7 +23,7 @@ type Advise = Callable[[str, JsonValue], Awaitable["Advice"]]
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """What the skill is told: a value that was checked, or why its turn ends."""
+    """The answer to a question of a skill: a checked value, or why its turn ends."""
 
     value: JsonValue = None
     refused: str = ""
@@ -44,15 +44,16 @@ class Turn(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     idempotency_key: str = ""
     timeout_seconds: float | None = None
-    """What is left of the caller's time."""
+    """The caller's remaining time."""
     spool: Path | None = None
-    """Where it is noted that the process began and ended, and what it answered; nothing outside of runs."""
+    """Where start, end and reply of the process are recorded; None outside of runs."""
     confinement: Confinement = field(default_factory=Confinement)
 
-    def open_answer_place(self) -> AnswerPlace | None:
+    @property
+    def saved_reply(self) -> SavedReply | None:
         if self.spool is None:
             return None
-        return open_place(self.spool, self.artifacts, turn=self.number, call=len(self.problems))
+        return get_saved_reply(self.spool, self.artifacts, turn=self.number, call=len(self.problems))
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -63,11 +64,10 @@ class Answered(Struct, frozen=True, kw_only=True):
 async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | None) -> Answered:
     """Raises `ToolFailed`: `timeout`, `undeclared_effect`, `advice_refused`, `impl_raised`, `execution_failed`.
 
-    A call that was answered before the agent was killed is not made again.
+    A call whose reply was saved before the agent was killed is not made again.
     """
-    place = turn.open_answer_place()
-    if place is not None and (kept := place.read()) is not None:
-        return _read(kept, turn)
+    if turn.saved_reply is not None and (reply := turn.saved_reply.load()) is not None:
+        return _read(reply, turn)
     limit = turn.contract.timeout_seconds
     limit = limit if turn.timeout_seconds is None else min(limit, turn.timeout_seconds)
 
@@ -111,12 +111,12 @@ def _confine(turn: Turn, scratch: Path) -> Confinement:
 
 
 def _build_request(turn: Turn, scratch: str, *, has_advisor: bool) -> dict[str, JsonValue]:
-    place = turn.open_answer_place()
+    saved = turn.saved_reply
     return {
         "folder": str(turn.package.folder.resolve()),
         "permitted": build_permitted(turn, scratch),
-        "answer_file": resolve(place.file) if place is not None else "",
-        "answer_secret": place.secret if place is not None else "",
+        "reply_file": resolve(saved.file) if saved is not None else "",
+        "reply_secret": saved.secret if saved is not None else "",
         "context": {
             "skill": turn.contract.skill,
             "context_id": turn.context_id,
@@ -135,12 +135,12 @@ def _build_request(turn: Turn, scratch: str, *, has_advisor: bool) -> dict[str, 
 
 
 def build_permitted(turn: Turn, scratch: str) -> dict[str, JsonValue]:
-    """The contract in terms of folders: `suggest` writes beside the run, `implement` and `commit` in the workspace."""
+    """Map the contract to folders: `suggest` writes artifacts of the run, `implement` and `commit` the workspace."""
     contract = turn.contract
     kinds = contract.side_effects.kinds
-    place = turn.open_answer_place()
-    # The answer itself is written under the eyes of the guard too, which cannot be taken away again.
-    own = (resolve(place.file), f"{resolve(place.file)}.part") if place is not None else ()
+    saved = turn.saved_reply
+    # The guard sees the write of the reply too: an audit hook cannot be removed again.
+    own = (resolve(saved.file), f"{resolve(saved.file)}.part") if saved is not None else ()
     below = [resolve(scratch), *own]
     workspace = resolve(turn.workspace)
     if "writes_files" in kinds:

@@ -39,7 +39,7 @@ def main() -> None:
     if len(answer) > MAX_ANSWER_BYTES:
         reply = {"kind": "answer", **_refuse_size(len(answer))}
         answer = json.dumps(reply).encode() + b"\n"
-    _keep(reply, str(request.get("answer_file", "")), str(request.get("answer_secret", "")))
+    _save(reply, str(request.get("reply_file", "")), str(request.get("reply_secret", "")))
     replies.write(answer)
     replies.flush()
     # What a skill left running, threads included, ends now.
@@ -51,8 +51,8 @@ def _refuse_size(size: int) -> dict[str, Json]:
     return {"error": "answer_too_large", "message": message}
 
 
-def _keep(reply: dict[str, Json], file: str, secret: str) -> None:
-    """On disk, whole or not at all, before the caller is told; see `kept_answers`. A full disk costs only this copy."""
+def _save(reply: dict[str, Json], file: str, secret: str) -> None:
+    """Save the reply, whole or not at all, before it is sent; see `saved_replies`. A full disk costs only this copy."""
     if not file:
         return
     try:

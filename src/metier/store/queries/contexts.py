@@ -156,7 +156,7 @@ async def _lock_context(db: Session, context_id: str) -> ContextState:
 async def _commit(db: Session, context_id: str, change: ContextChange) -> ContextState:
     stored = await _lock_context(db, context_id)
     if change.completion is not None:
-        await _complete(db, change.completion)
+        await _complete(db, context_id, change.completion)
     if change.state is not None:
         await _replace(db, change.state, change, stored=stored)
     if change.summary is not None:
@@ -297,10 +297,17 @@ async def _put_claim(db: Session, claim: Claim, *, seconds: float, machine: Mach
     )
 
 
-async def _complete(db: Session, completion: Completion) -> None:
+async def _complete(db: Session, context_id: str, completion: Completion) -> None:
     """Completing with an expired claim is fine as long as no other worker claimed the message."""
-    await _change_claimed(
-        db, completion.claim, "is_done = TRUE, owner = '', result = ?", values=(dump_json(completion.result),)
+    result = dump_json(completion.result)
+    if completion.claim is not None:
+        await _change_claimed(db, completion.claim, "is_done = TRUE, owner = '', result = ?", values=(result,))
+        return
+    await db.execute(
+        "INSERT INTO messages (context_id, message_id, is_done, result, owner, token, until, boot_id, process)"
+        f" VALUES (?, ?, TRUE, ?, '', 0, {db.dialect.lease_end}, '', '')"
+        " ON CONFLICT (context_id, message_id) DO UPDATE SET is_done = TRUE, owner = '', result = excluded.result",
+        (context_id, completion.message_id, result, 0),
     )
 
 

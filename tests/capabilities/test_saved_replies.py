@@ -1,4 +1,4 @@
-"""What a skill answered survives the agent that should have stored it, and is not left lying about."""
+"""The reply of a skill survives the agent that should have stored it, and is deleted once it is stored."""
 
 import dataclasses
 import os
@@ -47,7 +47,7 @@ def execute(context):
 OPAQUE = "autonomy_level: implement\nside_effects: [writes_files]"
 
 
-def find_kept(workspace: Path) -> list[Path]:
+def find_saved(workspace: Path) -> list[Path]:
     return [*workspace.rglob("*.answer"), *workspace.rglob(".answer-*")]
 
 
@@ -64,7 +64,7 @@ async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> 
         contexts=store.contexts,
         redactor=build_redactor(),
         keys=load_resume_keys(workspace / "runs", {}, home=workspace.parent / "home"),
-        owner="somebody",
+        owner="test",
     )
     (tool,) = build_capability_tools([found], conversations, lineage=Lineage())
     return tool, found
@@ -86,8 +86,9 @@ async def probe_after_a_kill(
     is_forged: bool = False,
     is_secret_empty: bool = False,
     is_enclosed: bool = False,
+    is_claimed: bool = False,
 ) -> ToolResult | None:
-    """The process of the skill ran to its end, and whoever started it died at that moment."""
+    """Probe a step whose process ran to its end while the agent that started it died."""
     spool = workspace / "runs" / "r1" / "spool" / "1.1-1"
     spool.parent.mkdir(parents=True)
     (workspace / "effects").mkdir()
@@ -100,13 +101,15 @@ async def probe_after_a_kill(
         turn.artifacts.mkdir(parents=True)
         with suppress(ToolFailed):
             await call_impl(replace(turn, spool=spool), {}, advise=None)
-        (kept,) = turn.artifacts.glob(".answer-*")
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        (saved,) = turn.artifacts.glob(".answer-*")
+        assert stat.S_IMODE(saved.stat().st_mode) == 0o600
         if is_forged:
-            kept.write_text('{"secret": "", "reply": {"response": {"summary": "forged"}}}', encoding="utf-8")
+            saved.write_text('{"secret": "", "reply": {"response": {"summary": "forged"}}}', encoding="utf-8")
         if is_secret_empty:
             (secret,) = spool.parent.glob("*.answer")
             secret.write_text("", encoding="ascii")
+        if is_claimed:
+            await store.contexts.claim_message("r1/1.1", "attempt:1", owner="a killed worker of 0.2", seconds=1000)
         context = ToolContext(
             workspace=workspace, run_id="r1", step_id="1.1", spool=spool, artifacts=turn.artifacts, attempt=1
         )
@@ -116,7 +119,7 @@ async def probe_after_a_kill(
 
 
 @pytest.mark.parametrize(("fails", "said"), [(False, "launched"), (True, "no fuel")])
-def test_answer_of_a_process_that_outlived_its_agent_is_adopted_and_the_effect_not_repeated(
+def test_reply_of_a_process_that_outlived_its_agent_is_adopted_and_the_effect_not_repeated(
     workspace: Path, fails: bool, said: str
 ) -> None:
     result = anyio.run(partial(probe_after_a_kill, workspace, fails=fails))
@@ -125,10 +128,17 @@ def test_answer_of_a_process_that_outlived_its_agent_is_adopted_and_the_effect_n
     assert result.ok is not fails
     assert said in str(result.output)
     assert (workspace / "effects" / "launched").read_text(encoding="utf-8") == "x"
-    assert find_kept(workspace) == []
+    assert find_saved(workspace) == []
 
 
-def test_answer_is_kept_by_a_process_in_a_sandbox_that_may_not_write_to_the_runs(workspace: Path) -> None:
+def test_reply_is_adopted_at_once_if_an_older_release_claimed_the_message(workspace: Path) -> None:
+    result = anyio.run(partial(probe_after_a_kill, workspace, is_claimed=True))
+
+    assert result is not None
+    assert "launched" in str(result.output)
+
+
+def test_reply_is_saved_by_a_process_in_a_sandbox_that_may_not_write_to_the_runs(workspace: Path) -> None:
     result = anyio.run(partial(probe_after_a_kill, workspace, is_enclosed=True))
 
     assert result is not None
@@ -136,13 +146,13 @@ def test_answer_is_kept_by_a_process_in_a_sandbox_that_may_not_write_to_the_runs
 
 
 @pytest.mark.parametrize("is_secret_empty", [False, True])
-def test_answer_that_another_program_put_there_is_nobodys(workspace: Path, is_secret_empty: bool) -> None:
+def test_reply_that_another_program_wrote_is_ignored(workspace: Path, is_secret_empty: bool) -> None:
     probed = partial(probe_after_a_kill, workspace, is_forged=True, is_secret_empty=is_secret_empty)
 
     assert anyio.run(probed) is None
 
 
-def test_answers_are_gone_when_the_store_has_them(workspace: Path) -> None:
+def test_saved_replies_are_deleted_when_the_response_is_stored(workspace: Path) -> None:
     write_skill(workspace / "skills", "launcher", contract=OPAQUE, impl=LAUNCH)
     (workspace / "effects").mkdir()
 
@@ -150,4 +160,4 @@ def test_answers_are_gone_when_the_store_has_them(workspace: Path) -> None:
 
     assert (workspace / "effects" / "launched").read_text(encoding="utf-8") == "x"
     assert list(workspace.rglob("*.started")) != []
-    assert find_kept(workspace) == []
+    assert find_saved(workspace) == []
