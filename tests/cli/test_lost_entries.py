@@ -62,10 +62,10 @@ def leave_killed(workspace: Workspace, model: ModelServer, effects: Path) -> str
     os.close(held)
     held = os.open(last, os.O_WRONLY)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     (run_id,) = workspace.run_ids()
     ended = workspace.folder / "runs" / run_id / "spool" / "4.1-1.ended"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not ended.exists() and time.monotonic() < deadline:
         time.sleep(0.01)  # its supervisor, which outlives the agent, ends the script and notes it
     os.close(held)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from metier.definitions.files.whole_file import identify_file
 from metier.engine.entries.entry import Entry, render_entry
 from metier.engine.entries.run import RunAdopted, RunStarted
 from metier.engine.state.phases import FINAL
@@ -34,7 +35,7 @@ def seal[T: (RunStarted, RunAdopted)](entry: T, host: Host, run_id: str) -> T:
         secret = load_store_secrets(host)[0]
     except (UsageError, StoreUnavailable):
         return entry
-    return entry.model_copy(update={"seal": _sign_seal(entry, host, run_id, secret=secret)})
+    return entry.model_copy(update={"seal": _sign_seal(entry, run_id, store=_list_identities(host)[0], secret=secret)})
 
 
 def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
@@ -44,7 +45,11 @@ def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
     if not last.seal:
         return False
     try:
-        candidates = [_sign_seal(last, host, run_id, secret=secret) for secret in load_store_secrets(host)]
+        candidates = [
+            _sign_seal(last, run_id, store=store, secret=secret)
+            for secret in load_store_secrets(host)
+            for store in _list_identities(host)
+        ]
     except (UsageError, StoreUnavailable):
         return False
     is_ours = any(hmac.compare_digest(candidate, last.seal) for candidate in candidates)
@@ -57,9 +62,9 @@ def unseal(entry: Entry) -> Entry:
     return entry.model_copy(update={"seal": ""}) if isinstance(entry, RunStarted | RunAdopted) else entry
 
 
-def _sign_seal(entry: RunStarted | RunAdopted, host: Host, run_id: str, *, secret: bytes) -> str:
+def _sign_seal(entry: RunStarted | RunAdopted, run_id: str, *, store: str, secret: bytes) -> str:
     digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
-    words = json.dumps(["metier run seal 1", run_id, digest, identify_store(host)])
+    words = json.dumps(["metier run seal 1", run_id, digest, store])
     return hmac.digest(secret, words.encode(), "sha256").hex()
 
 
@@ -71,21 +76,25 @@ def load_store_secrets(host: Host) -> tuple[bytes, ...]:
     return (load_local_secret(host.home) if is_file else host.settings.store.backend.encode(),)
 
 
-def identify_store(host: Host) -> str:
-    """The inode and not the path: a workspace may be renamed. Device numbers change from boot to boot."""
+def _list_identities(host: Host) -> tuple[str, ...]:
+    """Return the identity of the store, then the one that 0.2 used.
+
+    The database file and not its path: a workspace may be renamed. Device numbers change from boot to boot.
+    """
     if host.settings.store.backend != "sqlite":
-        return host.settings.store.backend
+        return (host.settings.store.backend,)
     try:
-        return str(Path(host.runs / DATABASE).stat().st_ino)
+        identity = identify_file(Path(host.runs / DATABASE))
     except OSError:
-        return ""
+        return ("",)
+    return identity, identity.partition(":")[0]
 
 
 # An ID can be read in a listing; a handle cannot be made up. So a peer reaches only the runs that were started for
 # it, even after the process that issued the handle is gone.
 def issue_handle(host: Host, run_id: str, *, protocol: str) -> str:
     """Raises `StoreUnavailable` where this user has no place for a key."""
-    return f"{run_id}.{_sign_handle(host, run_id, protocol=protocol, secret=load_store_secrets(host)[0])}"
+    return f"{run_id}.{_sign_handle(run_id, protocol, store=_list_identities(host)[0], secret=load_store_secrets(host)[0])}"
 
 
 def read_handle(host: Host, handle: str, *, protocol: str) -> str | None:
@@ -93,12 +102,16 @@ def read_handle(host: Host, handle: str, *, protocol: str) -> str | None:
     run_id, separator, signature = handle.rpartition(".")
     if not separator or not run_id or len(handle) > _MAX_HANDLE_CHARACTERS or not handle.isascii():
         return None
-    wanted = [_sign_handle(host, run_id, protocol=protocol, secret=secret) for secret in load_store_secrets(host)]
+    wanted = [
+        _sign_handle(run_id, protocol, store=store, secret=secret)
+        for secret in load_store_secrets(host)
+        for store in _list_identities(host)
+    ]
     return run_id if any(hmac.compare_digest(each, signature) for each in wanted) else None
 
 
-def _sign_handle(host: Host, run_id: str, *, protocol: str, secret: bytes) -> str:
-    words = json.dumps(["metier run handle 1", protocol, run_id, identify_store(host)])
+def _sign_handle(run_id: str, protocol: str, *, store: str, secret: bytes) -> str:
+    words = json.dumps(["metier run handle 1", protocol, run_id, store])
     return hmac.digest(secret, words.encode(), "sha256").hex()[:_SIGNATURE_CHARACTERS]
 
 

@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.files.quarantine import is_unsettled
 from metier.definitions.files.walk import Walk
-from metier.definitions.files.whole_file import replace_file
+from metier.definitions.files.whole_file import identify_file, replace_file
 from metier.definitions.project_files import NAMES
 from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.errors import ConfigError
@@ -254,7 +254,9 @@ def revoke_trust(workspace: Path, *, home: Path) -> bool:
 def knows_file(file: Path, *, home: Path) -> bool:
     """This very file was made here: `note_file` was told so, and nothing took its place since."""
     try:
-        return _path(home, file).with_suffix(".made").read_text(encoding="ascii") == _identify(file)
+        noted = _path(home, file).with_suffix(".made").read_text(encoding="ascii")
+        # 0.2 noted the device and the inode only.
+        return f"{_identify(file)}:".startswith(f"{noted}:")
     except (OSError, ValueError):
         return False
 
@@ -290,8 +292,7 @@ def _path(home: Path, workspace: Path) -> Path:
 
 
 def _identify(file: Path) -> str:
-    found = file.stat()
-    return f"{found.st_dev}:{found.st_ino}"
+    return f"{file.stat().st_dev}:{identify_file(file)}"
 
 
 def _read(path: Path) -> TrustRecord | None:
