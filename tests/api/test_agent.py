@@ -306,7 +306,7 @@ async def test_several_runs_of_one_agent_go_on_at_the_same_time(folder: Path) ->
         inside += 1
         if inside == 2:
             both.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(100):
             await both.wait()
         return "met"
 

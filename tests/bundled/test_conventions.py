@@ -108,7 +108,7 @@ def test_help_is_quick_and_explains_every_option(script: Path, script_python: Pa
     python = str(script_python) if script.parent.parent.name == "kalshi-markets" else sys.executable
     began = time.monotonic()
     done = subprocess.run(
-        [python, "-I", "-B", str(script), "--help"], capture_output=True, text=True, timeout=30, check=False
+        [python, "-I", "-B", str(script), "--help"], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "--json" in done.stdout

@@ -145,9 +145,9 @@ def test_process_killed_while_the_receiver_hangs_leaves_the_message_for_the_next
     model.follow(says("Done"))
 
     process = workspace.start("run", "Look", "-q")
-    assert receiver.asked.wait(30)
+    assert receiver.asked.wait(100)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
 
     receiver.hold.set()
     receiver.status = 200

@@ -81,8 +81,8 @@ def test_watch_follows_a_run_that_another_process_drives(workspace: Workspace, f
         seen.append(json.loads(watcher.stdout.readline())["event_type"])
     os.write(pipe, b"go")
     os.close(pipe)
-    rest, _ = watcher.communicate(timeout=30)
-    driver.communicate(timeout=30)
+    rest, _ = watcher.communicate(timeout=100)
+    driver.communicate(timeout=100)
 
     seen += [json.loads(line)["event_type"] for line in rest.splitlines()]
     assert (watcher.returncode, driver.returncode) == (0, 0)
@@ -136,7 +136,7 @@ def test_cancel_ends_a_run_that_another_process_drives_with_its_children(
     assert workspace.agent("runs", "cancel", "latest", "--json") == 0
 
     assert json.loads(capsys.readouterr().out)["status"] == "canceled"
-    _, err = driver.communicate(timeout=30)
+    _, err = driver.communicate(timeout=100)
     assert driver.returncode == 1
     assert "Canceled by" in err
     with pytest.raises(BrokenPipeError):

@@ -31,7 +31,7 @@ def kill_in_the_script(workspace: Workspace, model: ModelServer, fifo: Path) -> 
     process = workspace.start("run", "Wait")
     pipe = os.open(fifo, os.O_WRONLY)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     close_after_reader(pipe)
     return workspace.run_ids()[0]
 

@@ -86,7 +86,7 @@ def test_worktree_of_a_killed_run_goes_when_it_is_canceled(
     process = workspace.start("run", "-q", "Change it")
     held = os.open(pipe, os.O_WRONLY)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     os.close(held)
     (run_id,) = workspace.run_ids()
     assert len(find_worktrees(workspace)) == 1

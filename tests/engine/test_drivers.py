@@ -144,7 +144,7 @@ async def test_losing_the_run_cancels_what_is_under_way_and_says_so(tmp_path: Pa
                 finally:
                     was_cut_short = True
 
-        with anyio.fail_after(20), pytest.raises(LeaseLost, match="'thief' drives it now"):
+        with anyio.fail_after(100), pytest.raises(LeaseLost, match="'thief' drives it now"):
             await drive_until_stolen()
         await other.close()
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from agent_command import AGENT
 
-SECONDS = 60.0
+SECONDS = 100.0
 type Message = dict[str, Any]
 
 RESULTS: dict[str, type[BaseModel]] = {

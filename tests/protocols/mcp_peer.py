@@ -20,7 +20,7 @@ from metier.runtime.runs import open_runtime
 MODERN = "2026-07-28"
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 FORMS: dict[str, Any] = {"elicitation": {"form": {}}}
-SECONDS = 60.0
+SECONDS = 100.0
 
 type Message = dict[str, Any]
 

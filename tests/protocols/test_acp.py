@@ -199,7 +199,7 @@ def test_a_cancelled_turn_ends_as_such_and_the_next_one_is_answered(workspace: W
     with Editor(workspace.folder) as editor:
         session = editor.begin()
         number = editor.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Think"}])
-        assert model.asked.wait(30)
+        assert model.asked.wait(100)
         editor.write({"method": "session/cancel", "params": {"sessionId": session}})
         cancelled = editor.wait_for(number, "session/prompt")
         model.silent.clear()

@@ -44,7 +44,7 @@ def address(home: Path, tmp_path: Path) -> Iterator[str]:
             yield server.stdout.readline().strip()
             assert server.stdin is not None
             server.stdin.close()
-            server.wait(30)
+            server.wait(100)
 
 
 @pytest.mark.timeout(300)

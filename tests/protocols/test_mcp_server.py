@@ -272,9 +272,9 @@ def test_a_task_survives_the_process_that_created_it(workspace: Workspace, model
     model.silent.set()
     with ProcessPeer(workspace.folder, capabilities=TASKS) as first:
         task = first.request("tools/call", name="run", arguments={"task": "Take your time"})
-        assert model.asked.wait(30)
+        assert model.asked.wait(100)
         first.process.kill()
-        first.process.wait(30)
+        first.process.wait(100)
     model.silent.clear()
     model.released.set()
 

@@ -113,7 +113,7 @@ def test_a_reader_beside_writers_gets_a_whole_index_or_none(twelve: tuple[Routab
         writing = [pool.submit(save_index, tmp_path, "f1", built) for _ in range(40)]
         found = [load_index(tmp_path, "f1") for _ in range(200)]
         for each in writing:
-            each.result(timeout=30)
+            each.result(timeout=100)
 
     assert all(index is None or index.rank("review a pull request", 8) == wanted for index in found)
     assert load_index(tmp_path, "f1") is not None

@@ -59,7 +59,7 @@ async def test_no_connection_to_a_checked_address_is_used_for_a_second_message(t
     ):
         group.start_soon(listener.serve, answer)
         address = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/"
-        with anyio.fail_after(30):
+        with anyio.fail_after(100):
             for _ in range(2):
                 assert (await clients.open_pinned().get(address)).is_success
         group.cancel_scope.cancel()

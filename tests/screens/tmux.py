@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
-SECONDS = 60.0
+SECONDS = 100.0
 
 
 class Terminal:

@@ -28,7 +28,7 @@ def make_repository(folder: Path, **settings: str) -> None:
 
 
 def run_git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=30)
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=100)
 
 
 def make_evil(workspace: Path) -> Path:

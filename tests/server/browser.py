@@ -14,7 +14,7 @@ from metier.server.security.users import User
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 AXE = Path(sys.prefix) / "servers-node/node_modules/axe-core/axe.min.js"
-WAIT_MILLISECONDS = 30_000
+WAIT_MILLISECONDS = 100_000
 
 
 @contextmanager

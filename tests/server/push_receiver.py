@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-WAIT_SECONDS = 40.0
+WAIT_SECONDS = 100.0
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import User
 from metier.server.state import ServerState
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 100.0
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Of clients that speak plain HTTP: making a real one for each costs more than most requests."""
 

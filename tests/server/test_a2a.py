@@ -233,7 +233,7 @@ async def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, mode
         async with calling(first.running) as client:
             asked = await send(client, tell("Paint it"))
         first.process.kill()
-        first.process.wait(30)
+        first.process.wait(100)
     task_id = asked[0].task.id
 
     with serving_process(workspace.folder) as second:

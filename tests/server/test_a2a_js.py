@@ -102,7 +102,7 @@ def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, model: Mod
     with serving_process(workspace.folder) as first:
         task = call(client, first.running, binding, "send", "Paint it")[0]["id"]
         first.process.kill()
-        first.process.wait(30)
+        first.process.wait(100)
 
     with serving_process(workspace.folder) as second:
         (waiting,) = call(client, second.running, binding, "get", task)

@@ -82,7 +82,7 @@ async def test_each_state_is_pushed_once_although_server_and_receiver_were_away(
         async with calling(first.running) as client:
             asked = await send(client, tell_with(name_receiver(receiver), "Paint it"))
         first.process.kill()
-        first.process.wait(30)
+        first.process.wait(100)
     task_id = asked[0].task.id
 
     with serving_process(open_workspace.folder) as second:
@@ -174,7 +174,7 @@ async def test_a_message_for_a_receiver_that_was_removed_is_dropped(
 
 def wait_for_message(workspace: Workspace, capsys: pytest.CaptureFixture[str], word: str) -> str:
     """The list of messages when it has the word."""
-    until, listed = time.monotonic() + 40, ""
+    until, listed = time.monotonic() + 100, ""
     while word not in listed:
         assert time.monotonic() < until, listed
         capsys.readouterr()

@@ -260,7 +260,7 @@ def test_a_killed_server_loses_nothing_and_another_one_goes_on(workspace: Worksp
                     model.silent.set()
                     break
         first.process.send_signal(signal.SIGKILL)
-        first.process.wait(30)
+        first.process.wait(100)
     model.silent.clear()
     model.released.set()
 
@@ -288,7 +288,7 @@ def test_a_run_whose_server_was_killed_twice_at_the_same_point_is_paused_until_i
             with streaming(server.running, run_id) as events:
                 next(event for event in events if event["event"] == "llm_request_sent")
             server.process.send_signal(signal.SIGKILL)
-            server.process.wait(30)
+            server.process.wait(100)
     model.silent.clear()
     model.released.set()
 

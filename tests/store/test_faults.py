@@ -183,7 +183,7 @@ async def test_a_lock_held_by_another_program_stops_neither_readers_nor_the_even
         await store.append(lease, 1, build_entries(1), durable=False)
         finished.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(append)
             for _ in range(100):

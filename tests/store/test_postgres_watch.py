@@ -38,7 +38,7 @@ async def watching(
 
 async def find_listeners(url: str, *, but: frozenset[int] = frozenset()) -> frozenset[int]:
     """As soon as there is another one."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(100):
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
             while True:
                 found = frozenset(int(pid) for (pid,) in await (await connection.execute(LISTENERS)).fetchall())
@@ -57,7 +57,7 @@ async def test_a_waiting_task_is_told_by_the_server_and_need_not_look(
     postgres_address: Address, postgres_url: str
 ) -> None:
     async with watching(postgres_address, NEVER) as (watcher, store, lease):
-        with anyio.fail_after(30):
+        with anyio.fail_after(100):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watcher.wait, "r1", _has_entries(store))
                 await find_listeners(postgres_url)

@@ -51,7 +51,7 @@ class Meeting:
         self.order.append(context.run_id)
         if len(self.order) == self.wanted:
             self._all_here.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(100):
             await self._all_here.wait()
         return ToolResult(ok=True, output="met")
 

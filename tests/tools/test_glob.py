@@ -112,7 +112,6 @@ def test_patterns_mean_what_people_expect(pattern: str, matching: list[str], oth
     assert [path for path in other if compiled.matches(path)] == []
 
 
-@pytest.mark.timeout(10)
 def test_hostile_patterns_take_no_time() -> None:
     assert not PathPattern("*a" * 100 + "b").matches("a" * 5000)
     assert not PathPattern("**/a/" * 15 + "b").matches("a/" * 500 + "c")

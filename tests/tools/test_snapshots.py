@@ -112,4 +112,4 @@ def _commit(folder: Path, *names: str) -> None:
 
 
 def _run_git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=30)
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, timeout=100)

@@ -26,7 +26,7 @@ async def test_lock_is_waited_for_until_its_holder_lets_go(tmp_path: Path) -> No
     with pytest.raises(BlockingIOError):
         hold(spool)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
             waited = anyio.Event()
 
@@ -49,7 +49,7 @@ async def test_wrapper_has_the_lock_while_its_command_runs(tmp_path: Path) -> No
         arguments=[sys.executable, "-c", code], folder=tmp_path, environment=dict(os.environ), spool=spool
     )
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
             group.start_soon(run_process, command)
             writer = await anyio.to_thread.run_sync(lambda: os.open(gate, os.O_WRONLY))

@@ -195,7 +195,6 @@ def test_markdown_hides_nothing_and_links_nowhere() -> None:
     ],
     ids=lambda text: repr(text[:12]),
 )
-@pytest.mark.timeout(20)
 def test_hostile_markdown_stays_in_its_box_and_is_quick(text: str) -> None:
     lines = shown(render_markdown(text), width=60)
 
