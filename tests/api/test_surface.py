@@ -34,14 +34,11 @@ def test_the_public_names_are_these_and_each_says_what_it_is() -> None:
         assert inspect.getdoc(getattr(metier, name)), f"{name} has no docstring"
 
 
-def test_importing_the_package_loads_none_of_its_rooms_and_costs_less_than_five_milliseconds() -> None:
+def test_importing_the_package_loads_none_of_its_packages() -> None:
     program = """
-import sys, time
+import sys
 before = set(sys.modules)
-started = time.process_time()
 import metier
-spent = time.process_time() - started
-assert spent < 0.005, spent
 loaded = {name for name in set(sys.modules) - before if not name.startswith("importlib") and name != "warnings"}
 assert loaded == {"metier", "metier.version"}, loaded
 try:
@@ -51,9 +48,6 @@ except AttributeError as error:
 else:
     raise SystemExit("an unknown name was found")
 """
-    # The compiled files must exist: the first import of a checkout writes them.
-    subprocess.run([sys.executable, "-c", "import metier"], timeout=60, check=True)
-
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stderr

@@ -181,7 +181,14 @@ def run_line(text: str, canaries: Canaries) -> bool:
     null = subprocess.DEVNULL
     try:
         subprocess.run(
-            argv, cwd=canaries.workspace, env=environment, stdin=null, stdout=null, stderr=null, timeout=10, check=False
+            argv,
+            cwd=canaries.workspace,
+            env=environment,
+            stdin=null,
+            stdout=null,
+            stderr=null,
+            timeout=100,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return False

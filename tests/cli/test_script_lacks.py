@@ -110,10 +110,11 @@ def test_a_script_that_refuses_json_is_repeated_only_where_its_skill_declares_no
 
 
 def test_a_skill_narrows_the_time_and_the_output_of_its_scripts(workspace: Workspace, model: ModelServer) -> None:
-    folder = workspace.add_skill("slow", "Be slow.", nap=NAPS, chat=CHATTY)
-    more = "timeout_seconds: 1\nmax_output_bytes: 1000"
-    (folder / "SKILL.md").write_text(READ_ONLY.format(name="slow", more=more), encoding="utf-8")
-    model.follow(run_script("slow", "chat", json=False), run_script("slow", "nap"), says("Done."))
+    limits = {"slow": "timeout_seconds: 1", "chatty": "max_output_bytes: 1000"}
+    for name, more in limits.items():
+        folder = workspace.add_skill(name, f"Be {name}.", nap=NAPS, chat=CHATTY)
+        (folder / "SKILL.md").write_text(READ_ONLY.format(name=name, more=more), encoding="utf-8")
+    model.follow(run_script("chatty", "chat", json=False), run_script("slow", "nap"), says("Done."))
 
     assert workspace.agent("run", "Nap") == 0
 

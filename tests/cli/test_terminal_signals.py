@@ -17,8 +17,6 @@ from metier.store.machine import SystemMachine
 
 pytestmark = pytest.mark.slow
 
-AT_ONCE = 40.0
-"""Half of the grace period of these tests: a process that waits for it takes longer, even on a busy machine."""
 LONG = f"The first half\n{'of a long answer\n' * 200}end of what came"
 GUARDED = ("--profile", "guarded")
 
@@ -26,15 +24,13 @@ GUARDED = ("--profile", "guarded")
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grace period that no test would sit through."""
-    monkeypatch.setenv("AGENT_RUNTIME_SIGNAL_GRACE_SECONDS", "80")
+    monkeypatch.setenv("AGENT_RUNTIME_SIGNAL_GRACE_SECONDS", "3600")
 
 
-def end_after(terminal: Terminal, keys: str) -> tuple[int, float]:
-    """The exit code, and the seconds until the process had ended."""
+def end_after(terminal: Terminal, keys: str) -> int:
+    """The exit code of a process that does not wait for the grace period."""
     terminal.type(keys)
-    started = time.monotonic()
-    code = terminal.wait_for_end()
-    return code, time.monotonic() - started
+    return terminal.wait_for_end()
 
 
 def find_pause(workspace: Workspace) -> str:
@@ -48,10 +44,9 @@ def test_ctrl_c_at_the_approval_prompt_ends_at_once_and_leaves_the_question_open
     model.follow(calls("Bash", command="touch made"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Make it", *GUARDED) as terminal:
         terminal.wait_for("[?]: ")
-        code, seconds = end_after(terminal, CTRL_C)
+        code = end_after(terminal, CTRL_C)
 
     assert (code, find_pause(workspace)) == (3, "approval")
-    assert seconds < AT_ONCE
     assert not (workspace.folder / "made").exists()
 
 
@@ -60,16 +55,15 @@ def test_ctrl_c_during_a_reply_ends_at_once_and_keeps_what_had_come(workspace: W
     model.follow(says(LONG))
     model.halting.set()
     with agent_terminal(workspace.folder, "run", "Write") as terminal:
-        assert model.asked.wait(60)
+        assert model.asked.wait(100)
         terminal.wait_for("of a long answer")  # the screen shows the end of what came
         terminal.type(CTRL_C)
         terminal.wait_for("press Ctrl-C again")
         terminal.wait_for("end of what came")
-        code, seconds = end_after(terminal, "")
+        code = end_after(terminal, "")
     model.released.set()
 
     assert code == 130
-    assert seconds < AT_ONCE
     events = workspace.events()
     assert [event["event_type"] for event in events[-4:]] == [
         "signal_received", "graceful_shutdown_started", "llm_request_failed", "run_paused",
@@ -84,12 +78,11 @@ def test_ctrl_c_during_the_reply_of_a_child_ends_at_once(workspace: Workspace, m
     model.follow(says("Half a note"))
     model.silent.set()
     with agent_terminal(workspace.folder, "task", "run", "note") as terminal:
-        assert model.asked.wait(60)
-        code, seconds = end_after(terminal, CTRL_C)
+        assert model.asked.wait(100)
+        code = end_after(terminal, CTRL_C)
     model.released.set()
 
     assert code == 130
-    assert seconds < AT_ONCE
 
 
 @pytest.mark.usefixtures("patient")
@@ -99,10 +92,9 @@ def test_ctrl_c_during_a_command_ends_the_command_at_once_and_pauses_the_run(
     model.follow(calls("Bash", command="echo $$ > began; exec sleep 600"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Wait") as terminal:
         _wait_for_file(workspace.folder / "began")
-        code, seconds = end_after(terminal, CTRL_C)
+        code = end_after(terminal, CTRL_C)
 
     assert code == 130
-    assert seconds < AT_ONCE
     assert not _is_alive(int((workspace.folder / "began").read_text()))
     model.follow(says("Done."))
     assert workspace.agent("resume", "latest", "--quiet") == 0
@@ -113,13 +105,12 @@ def test_the_quit_key_pauses_the_run(workspace: Workspace, model: ModelServer) -
     model.follow(says("Done."))
     model.silent.set()
     with agent_terminal(workspace.folder, "run", "Write") as terminal:
-        assert model.asked.wait(60)
-        code, seconds = end_after(terminal, CTRL_BACKSLASH)
+        assert model.asked.wait(100)
+        code = end_after(terminal, CTRL_BACKSLASH)
     model.silent.clear()
     model.released.set()
 
     assert (code, find_pause(workspace)) == (131, "signal")
-    assert seconds < AT_ONCE
     assert workspace.agent("resume", "latest", "--quiet") == 0
 
 
@@ -128,9 +119,9 @@ def test_a_terminal_that_closes_pauses_the_run(workspace: Workspace, model: Mode
     model.follow(says("Done."))
     model.silent.set()
     with agent_terminal(workspace.folder, "run", "Write") as terminal:
-        assert model.asked.wait(60)
+        assert model.asked.wait(100)
         terminal.hang_up()
-        code = terminal.process.wait(60)
+        code = terminal.process.wait(100)
     model.silent.clear()
     model.released.set()
 
@@ -145,7 +136,7 @@ def test_sigint_from_a_supervisor_ends_a_script_as_fast_as_ctrl_c(workspace: Wor
     process = workspace.start("run", "Wait")
     _wait_for_file(workspace.folder / "began")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
     (stopping,) = [event for event in workspace.events() if event["event_type"] == "graceful_shutdown_started"]
     assert (process.returncode, stopping["payload"]["grace_seconds"]) == (130, 0.5)
@@ -175,7 +166,7 @@ def test_output_so_far_of_an_interrupted_step_reaches_the_user_and_the_model(
     process = workspace.start("run", "Report")
     _wait_for_file(began)
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
     assert workspace.agent("resume", "latest", "--quiet") == 0
     result = str(model.received[-1]["messages"][-1]["content"])
@@ -238,7 +229,7 @@ def test_output_so_far_is_kept_for_script_help_toolsets_and_mcp_tools(
     process = workspace.start("run", "Report", "--profile", "permissive")
     _wait_for_file(began)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
     assert workspace.agent("resume", "latest", "--quiet") == 0
     result = str(model.received[-1]["messages"][-1]["content"])
@@ -259,12 +250,12 @@ def test_hangup_ends_a_command_as_fast_as_ctrl_c(
         with agent_terminal(workspace.folder, "run", "Wait") as terminal:
             _wait_for_file(workspace.folder / "began")
             terminal.hang_up()
-            code = terminal.process.wait(60)
+            code = terminal.process.wait(100)
     else:
         process = workspace.start("run", "Wait")
         _wait_for_file(workspace.folder / "began")
         process.send_signal(signal.SIGHUP)
-        process.communicate(timeout=60)
+        process.communicate(timeout=100)
         code = process.returncode
 
     (stopping,) = [event for event in workspace.events() if event["event_type"] == "graceful_shutdown_started"]
@@ -280,11 +271,11 @@ def test_a_run_started_with_nohup_goes_on_when_its_terminal_closes(workspace: Wo
         ["nohup", str(AGENT), "run", "Write"],
         cwd=workspace.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert model.asked.wait(60)
+    assert model.asked.wait(100)
     process.send_signal(signal.SIGHUP)
     model.silent.clear()
     model.released.set()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=100)
 
     assert (process.returncode, out) == (0, "Done.\n")
 
@@ -295,7 +286,7 @@ def test_a_stopped_run_keeps_its_lease_and_goes_on(
     model.follow(says("Done."))
     model.silent.set()
     process = workspace.start("run", "Write")
-    assert model.asked.wait(60)
+    assert model.asked.wait(100)
     process.send_signal(signal.SIGTSTP)
     _wait_until_stopped(process.pid)
 
@@ -305,7 +296,7 @@ def test_a_stopped_run_keeps_its_lease_and_goes_on(
     model.silent.clear()
     model.released.set()
     process.send_signal(signal.SIGCONT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "Done.\n")
 
 
@@ -313,11 +304,11 @@ def test_a_run_whose_stopped_process_was_killed_can_be_taken_over(workspace: Wor
     model.follow(says("Done."))
     model.silent.set()
     process = workspace.start("run", "Write")
-    assert model.asked.wait(60)
+    assert model.asked.wait(100)
     process.send_signal(signal.SIGTSTP)
     _wait_until_stopped(process.pid)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
     model.silent.clear()
     model.released.set()
 
@@ -325,7 +316,7 @@ def test_a_run_whose_stopped_process_was_killed_can_be_taken_over(workspace: Wor
 
 
 def _wait_for_file(path: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 100
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < until, f"{path.name} was not made"
         Event().wait(0.01)
@@ -336,7 +327,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _wait_until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
             return
