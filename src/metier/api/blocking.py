@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import wait
 from typing import TypedDict, Unpack, overload
 
 import anyio
@@ -11,6 +12,8 @@ from pydantic import JsonValue
 from metier.api.agent import Approver, Schema, ToolLike, open_agent
 from metier.api.results import RunResult
 from metier.providers.base import Provider
+
+_LOOK_SECONDS = 0.1
 
 
 class OpenOptions(TypedDict, total=False):
@@ -66,9 +69,14 @@ def _run_to_end[Result](work: Callable[[], Awaitable[Result]]) -> Result:
         asyncio.get_running_loop()
     except RuntimeError:
         return anyio.run(work)
+    caller = asyncio.current_task()
     with start_blocking_portal() as portal:
         future = portal.start_task_soon(work)
         try:
+            while not wait([future], timeout=_LOOK_SECONDS).done:
+                # `asyncio.run` answers Ctrl-C by canceling the task that stands still here.
+                if caller is not None and caller.cancelling():
+                    raise asyncio.CancelledError
             return future.result()
         except BaseException:
             # Ctrl-C arrives in this thread: the run in the other one must pause or end before the caller continues.
