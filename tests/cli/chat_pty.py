@@ -1,5 +1,6 @@
 """`agent chat` at a real terminal: a pseudo-terminal, its screen as text, and the keys of a person."""
 
+import codecs
 import os
 import pty
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 from agent_command import AGENT
 
-SECONDS = 90.0
+SECONDS = 120.0
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, UP = "\x03", "\x04", "\r", "\x1b", "\t", "\x1b[A"
 CTRL_BACKSLASH = "\x1c"
 OWN_TERMINAL = """import fcntl, os, signal, sys, termios
@@ -25,6 +26,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 """Makes the terminal the one that Ctrl-C comes from, whatever the tests were started with."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-9;?]*|\][^\x07]*)?$")
+"""A sequence of which the rest has not been read: reads end anywhere."""
 
 
 class Terminal:
@@ -32,6 +35,8 @@ class Terminal:
         self.process = process
         self._descriptor = descriptor
         self._seen = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._unfinished = ""
         self.raw = b""
         """All bytes that were sent to the terminal."""
 
@@ -73,7 +78,10 @@ class Terminal:
         except OSError:
             return False
         self.raw += data
-        self._seen += _CONTROL.sub("", data.decode("utf-8", "replace"))
+        text = self._unfinished + self._decoder.decode(data)
+        rest = _UNFINISHED.search(text)
+        self._unfinished = rest[0] if rest else ""
+        self._seen += _CONTROL.sub("", text.removesuffix(self._unfinished))
         return bool(data)
 
 
