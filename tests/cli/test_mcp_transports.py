@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from metier.tools.mcp.options import McpOptions
 from metier.tools.mcp.server_connection import ConnectionLimits, ServerConnection
 from metier.tools.mcp.server_tools import ServerPlace, build_target
 from metier.tools.mcp.servers import ServerDefinition
+from services.ports import find_free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -35,16 +35,11 @@ def get_results(model: ModelServer) -> list[str]:
     return [str(message["content"]) for message in model.received[-1]["messages"] if message["role"] == "tool"]
 
 
-def choose_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        return chosen.getsockname()[1]
-
-
 @contextmanager
 def serving_everything(port: int = 0) -> Generator[str]:
     """The server of npm behind a port of this machine."""
     node, entry = find_everything()
-    port = port or choose_port()
+    port = port or find_free_ports(1)[0]
     process = subprocess.Popen(
         [node, entry, "streamableHttp"],
         env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -107,7 +102,7 @@ def test_an_http_server_that_went_away_is_an_error_to_read(workspace: Workspace,
 
 
 def test_an_http_server_that_was_started_anew_is_connected_to_again(tmp_path: Path) -> None:
-    port = choose_port()
+    (port,) = find_free_ports(1)
     place = ServerPlace(workspace=tmp_path, environ={}, logs=None, options=McpOptions(), clean=lambda text: text)
     server = ServerDefinition(name="e", url=f"http://127.0.0.1:{port}/mcp")
     context = ToolContext(workspace=tmp_path)

@@ -1,14 +1,15 @@
 """The pages on servers and fleets: docs/operations/server.md, docs/how-to/server.md, docs/how-to/fleet.md."""
 
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
 from walkthrough import Reader, read_through
 
+from services.ports import find_free_ports
+
 DOCS = Path(__file__).parents[2] / "docs"
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture
@@ -19,16 +20,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return folder, home
 
 
-def find_free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(("page", "port"), [("how-to/server.md", "8080"), ("operations/server.md", "8321")])
 def test_server_of_the_page_does_what_the_page_says(page: str, port: str, folders: tuple[Path, Path]) -> None:
-    free = str(find_free_port())
+    free = str(find_free_ports(1)[0])
     exported = {"AGENT_SERVER_PORT": free} if page == "operations/server.md" else {}
 
     assert read_through(DOCS / page, Reader(*folders, addresses={port: free}, exported=exported)) >= 5

@@ -25,6 +25,7 @@ from services.postgres_server import PostgresServer, find_binaries, run_server
 _TESTS = Path(__file__).resolve().parents[1]
 _IDLE_SECONDS = 5.0
 _START_SECONDS = 120.0
+_LOCK_SECONDS = 240.0
 
 
 @contextlib.contextmanager
@@ -33,7 +34,7 @@ def shared_server(folder: Path) -> Generator[PostgresServer]:
     binaries = find_binaries()
     if binaries is None:
         raise MetierError("PostgreSQL is not installed here", hint="Install it, or run the tests with `./dev test`")
-    with FileLock(folder / "postgres.lock", timeout=_START_SECONDS):
+    with FileLock(folder / "postgres.lock", timeout=_LOCK_SECONDS):
         connection = _join(folder) or _start(folder)
     with connection:
         kept = json.loads((folder / "postgres.json").read_text(encoding="utf-8"))
@@ -49,8 +50,13 @@ def keep(folder: Path) -> None:
         part = folder / "postgres.part"
         part.write_text(json.dumps(kept), encoding="utf-8")
         part.replace(folder / "postgres.json")
-        _serve(door)
-        (folder / "postgres.json").unlink(missing_ok=True)
+        while True:
+            _serve(door)
+            # Under the lock no other process can be about to join.
+            with FileLock(folder / "postgres.lock"):
+                if not select.select([door], [], [], 0)[0]:
+                    (folder / "postgres.json").unlink(missing_ok=True)
+                    return
 
 
 def _serve(door: socket.socket) -> None:
@@ -71,7 +77,7 @@ def _serve(door: socket.socket) -> None:
 def _join(folder: Path) -> socket.socket | None:
     try:
         kept = json.loads((folder / "postgres.json").read_text(encoding="utf-8"))
-        return socket.create_connection(("127.0.0.1", kept["door"]), timeout=5)
+        return socket.create_connection(("127.0.0.1", kept["door"]), timeout=60)
     except OSError:
         return None
 

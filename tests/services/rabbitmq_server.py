@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metier.errors import MetierError
+from services.ports import find_free_ports
 
 _PACKAGED = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 """Where Debian and Fedora have what their wrapper calls."""
@@ -128,7 +129,7 @@ def run_rabbitmq(settings: Mapping[str, int] | None = None) -> Generator[RabbitS
     if program is None:
         raise MetierError("RabbitMQ is not installed here", hint="Install the package rabbitmq-server")
     with tempfile.TemporaryDirectory(prefix="rabbitmq-", ignore_cleanup_errors=True) as folder:
-        port, distribution_port, mapper_port = _find_free_ports(3)
+        port, distribution_port, mapper_port = find_free_ports(3)
         server = RabbitServer(
             program=program,
             folder=Path(folder),
@@ -142,11 +143,3 @@ def run_rabbitmq(settings: Mapping[str, int] | None = None) -> Generator[RabbitS
             yield server
         finally:
             server.stop(is_immediate=True)
-
-
-def _find_free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]

