@@ -17,7 +17,6 @@ from test_redelivered_messages import WAITER
 from services.rabbitmq_server import find_rabbitmq, run_rabbitmq
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(find_rabbitmq() is None, reason="rabbitmq-server is not installed here"),
 ]
 

@@ -18,7 +18,6 @@ from metier.testing.crash_points import CrashPoint
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
-    pytest.mark.timeout(600),
 ]
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 12 if IS_WHOLE else 1

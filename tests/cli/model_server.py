@@ -71,9 +71,9 @@ class ModelServer:
         self.asked.set()
         if len(self.received) - 1 == self.hold_after:
             self.held.set()
-            self.released.wait(60)
+            self.released.wait(600)
         if self.silent.is_set():
-            self.released.wait(60)
+            self.released.wait(600)
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
 
@@ -117,7 +117,7 @@ def running_model(given: ModelServer | None = None) -> Generator[ModelServer]:
                 self.wfile.write(data)
                 if not is_whole:
                     self.wfile.flush()
-                    model.released.wait(60)
+                    model.released.wait(600)
             except ConnectionError:
                 self.close_connection = True
 

@@ -47,7 +47,6 @@ def can_mount() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
 def test_on_a_full_disk_without_a_reserve_runs_are_listed_and_deleted_and_go_on_when_there_is_room(
     tmp_path: Path,

@@ -18,7 +18,7 @@ PROGRAMS = Path(sys.executable).parent
 MAX_MEGABYTES = 75
 """With bytecode. The goal is 60; prompt-toolkit with wcwidth takes 10 MB of it, rapidfuzz 12."""
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,6 @@ def shorten_lock(clone: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_it_installs_in_a_path_with_spaces_and_runs_from_another_folder(tmp_path: Path) -> None:
     clone = copy_repository(tmp_path / "my own clone")
     shorten_lock(clone)

@@ -20,7 +20,7 @@ DATABASE = "postgresql://agent:password@db.example:5432/agent_runs"
 INLINE = re.compile(r"`(agent [^`]+)`")
 QUERY = re.compile(r"`(SELECT [^`]+)`")
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ REPLIES = (
 )
 
 
-@pytest.mark.timeout(600)
 def test_every_program_of_the_page_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()

@@ -21,7 +21,6 @@ TASKS = [
 LOOK = calls("Read", path="notes.md")
 
 
-@pytest.mark.timeout(600)
 def test_every_command_of_the_page_works_and_shows_what_the_page_says(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()

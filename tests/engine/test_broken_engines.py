@@ -21,7 +21,7 @@ POINTS = [
     CrashPoint("journal:run_finished:before"),
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 def find_complaints(build: Build, folder: Path) -> Generator[str]:

@@ -12,7 +12,6 @@ from services.postgres_server import PostgresServer
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
-    pytest.mark.timeout(600),
 ]
 
 NAMES = (

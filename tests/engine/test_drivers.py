@@ -25,8 +25,6 @@ from metier.testing.crash_points import CrashPoint
 PROCESSES = 8
 STOPPED_SECONDS = 0.7
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashKit]:

@@ -25,7 +25,6 @@ from services.postgres_server import PostgresServer
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc"),
-    pytest.mark.timeout(300),
 ]
 
 STATEMENTS = {"sqlite:insert:runs:before", "sqlite:insert:journal:before", "sqlite:insert:leases:before"}

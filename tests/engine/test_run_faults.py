@@ -32,7 +32,7 @@ from metier.store.base import RunRow
 from metier.store.failures import RunUnknown, StoreDamaged
 from metier.telemetry.jsonl import read_events
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio]
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHILD = Path(__file__).with_name("fault_child.py")
 

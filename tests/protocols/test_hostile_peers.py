@@ -78,7 +78,6 @@ def test_thousands_of_requests_on_a_pipe_that_is_not_read_wait_there_and_are_ans
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_an_editor_that_does_not_read_is_let_go_and_its_run_waits_in_the_store(
     workspace: Workspace, model: ModelServer
 ) -> None:

@@ -47,7 +47,6 @@ def address(home: Path, tmp_path: Path) -> Iterator[str]:
             server.wait(100)
 
 
-@pytest.mark.timeout(300)
 def test_the_conformance_suite_passes_but_for_what_its_baseline_names(address: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     baseline = HERE / "conformance-baseline.yml"

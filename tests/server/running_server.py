@@ -72,7 +72,7 @@ def serving(folder: Path, **environ: str) -> Generator[RunningServer]:
     port = int(listening.getsockname()[1])
     home = Path(os.environ["HOME"])
     private = home / ".agent/servers" / f"127.0.0.1-{port}"
-    private.mkdir(parents=True, mode=0o700)
+    private.mkdir(parents=True, mode=0o700, exist_ok=True)
     recipe = Recipe(
         folder=folder, home=home, environ={**os.environ, **environ}, token=secrets.token_urlsafe(32),
         key=secrets.token_bytes(32), private=private, port=port, owner="tester",

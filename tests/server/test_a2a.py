@@ -226,7 +226,6 @@ def test_a_client_of_the_protocol_before_1_0_sends_gets_and_cancels(
     assert "VERSION_NOT_SUPPORTED" in by_rest.text
 
 
-@pytest.mark.timeout(300)
 async def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("ask_user", question="Which colour?"), says("Painted it."))
     with serving_process(workspace.folder) as first:

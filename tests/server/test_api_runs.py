@@ -1,5 +1,6 @@
 """Runs over HTTP: start, follow, decide, answer, cancel, fork, export; and what a kill of the server does not lose."""
 
+import itertools
 import json
 import signal
 from collections.abc import Generator, Iterator
@@ -247,7 +248,7 @@ def test_problems_have_the_code_and_the_hint_of_the_command_line(
 
 def test_a_killed_server_loses_nothing_and_another_one_goes_on(workspace: Workspace, model: ModelServer) -> None:
     settings = cast("dict[str, Any]", json.loads((workspace.folder / "agent.yaml").read_text()))
-    workspace.configure(**settings, worker={"lease_seconds": 1, "sweep_seconds": 0.2})
+    workspace.configure(**settings, worker={"sweep_seconds": 0.2})
     replies: list[Reply] = [calls("use_skill", skill="greeter", reason=str(number)) for number in range(3)]
     model.follow(*replies, says("Done."))
     with serving_process(workspace.folder) as first:
@@ -279,14 +280,16 @@ def test_a_run_whose_server_was_killed_twice_at_the_same_point_is_paused_until_i
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = cast("dict[str, Any]", json.loads((workspace.folder / "agent.yaml").read_text()))
-    workspace.configure(**settings, worker={"lease_seconds": 1, "sweep_seconds": 0.2})
+    workspace.configure(**settings, worker={"sweep_seconds": 0.2})
     model.silent.set()
     run_id = ""
-    for _ in range(2):
+    for life in (1, 2):
         with serving_process(workspace.folder) as server:
             run_id = run_id or start(server.running)
             with streaming(server.running, run_id) as events:
-                next(event for event in events if event["event"] == "llm_request_sent")
+                # The stream begins with the events of the server before.
+                sent = (event for event in events if event["event"] == "llm_request_sent")
+                assert len(list(itertools.islice(sent, life))) == life
             server.process.send_signal(signal.SIGKILL)
             server.process.wait(100)
     model.silent.clear()

@@ -19,7 +19,6 @@ from agent_command import AGENT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
-    pytest.mark.timeout(240),
 ]
 
 PHONE = ViewportSize(width=390, height=844)

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,11 +16,11 @@ from playwright.sync_api import Browser, Page, expect
 from running_server import WAIT_SECONDS, serving_process
 
 from agent_command import AGENT
+from services.ports import find_free_ports
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
-    pytest.mark.timeout(240),
 ]
 
 SAME: dict[str, Any] = {"AGENT_SERVER_SECRET": "s" * 40, "AGENT_SERVER_TOKEN": "t" * 40}
@@ -82,10 +81,8 @@ def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
     workspace = prepare(tmp_path / "work", model)
     settings = json.loads((workspace.folder / "agent.yaml").read_text())
     places = {} if driver == "server" else {"server": {"concurrency": 0}}
-    workspace.configure(**settings, **places, worker={"lease_seconds": 2, "sweep_seconds": 1})
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    workspace.configure(**settings, **places, worker={"sweep_seconds": 1})
+    port = str(find_free_ports(1)[0])
     model.follow(calls("Read", path="notes/lost.md"), calls("Read", path="notes/roadmap.md"), says("It is **short**."))
     model.silent.set()
     context = browser.new_context()
@@ -115,7 +112,7 @@ def test_no_event_is_lost_or_doubled_on_a_page_over_a_kill_of_server_and_driver(
         # The page is not loaded again: its stream comes back by itself.
         banner.get_by_role("button", name="Retry now").click()
         expect(banner).to_be_hidden()
-        expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=90_000)
+        expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
         expect(page.locator("#body strong", has_text="short").first).to_be_visible()
         rows = read_rows(page)
         steps = page.locator("#body summary", has_text="roadmap.md").count()

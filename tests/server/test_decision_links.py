@@ -57,7 +57,6 @@ def read_hash(page: httpx2.Response) -> str:
     return found[1]
 
 
-@pytest.mark.timeout(180)
 def test_link_of_a_message_decides_its_approval_once_and_gives_nothing_else(
     told: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:
@@ -102,7 +101,6 @@ def test_link_of_a_message_decides_its_approval_once_and_gives_nothing_else(
     assert (told.folder / "a.txt").read_text() == "x"
 
 
-@pytest.mark.timeout(180)
 def test_file_that_changed_since_the_diff_is_not_approved_by_a_link_or_the_api_and_can_be_denied(
     told: Workspace, model: ModelServer
 ) -> None:
@@ -123,7 +121,6 @@ def test_file_that_changed_since_the_diff_is_not_approved_by_a_link_or_the_api_a
     assert (told.folder / "a.txt").read_text() == "changed meanwhile\n"
 
 
-@pytest.mark.timeout(180)
 def test_link_that_is_too_old_or_whose_approval_was_decided_decides_nothing(
     told: Workspace, model: ModelServer, tmp_path: Path
 ) -> None:

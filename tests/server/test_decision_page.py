@@ -15,7 +15,6 @@ from metier.runtime.notify.links import DecisionLinks, DecisionRight
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
-    pytest.mark.timeout(240),
 ]
 
 PHONE = ViewportSize(width=390, height=844)

@@ -62,7 +62,6 @@ def wait_for_watchers(server: RunningServer, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_reader_that_does_not_read_is_dropped_and_the_others_get_everything(
     workspace: Workspace, model: ModelServer
 ) -> None:

@@ -39,7 +39,6 @@ def run_processes(what: str, folder: Path, backend: dict[str, str], *, processes
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_processes_that_count_at_once_lose_nothing(backend: dict[str, str], tmp_path: Path) -> None:
     counts = COUNTING * (100 // SHARE)
 
@@ -51,7 +50,6 @@ def test_processes_that_count_at_once_lose_nothing(backend: dict[str, str], tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_copies_of_a_hundred_messages_are_worked_on_a_hundred_times(backend: dict[str, str], tmp_path: Path) -> None:
     run_processes("messages", tmp_path, backend, processes=8, times=1250 // SHARE)
 

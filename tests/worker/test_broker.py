@@ -20,7 +20,7 @@ from metier.settings.sections import WorkerOptions
 from services.redis_server import RedisServer
 from services.worker_load import Crew, Load, build_host, count_sent
 
-QUICK = WorkerOptions(concurrency=2, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
+QUICK = WorkerOptions(concurrency=2, lease_seconds=60, sweep_seconds=0.5, turns_per_task=3)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ async def test_a_task_takes_its_turns_and_the_next_goes_on(
         (run_id,) = await leave_runs(runtime, load, 1)
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("completed"), seconds=60)
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=200)
 
         assert [row.status for row in rows] == ["completed"]
         drivers = [entry.driver for entry in await read_entries(runtime.store, run_id) if isinstance(entry, RunResumed)]
@@ -52,7 +52,7 @@ async def test_messages_that_are_lost_are_made_good(tmp_path: Path, crew: Crew, 
             await submit(runtime, RunRequest(task="go"), queue=load.worker.queue)  # and nobody is told
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("completed"), seconds=60)
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=200)
 
         assert [row.status for row in rows] == ["completed"] * 3
 
@@ -67,7 +67,7 @@ async def test_a_message_that_comes_ten_times_is_one_run(tmp_path: Path, crew: C
         for _ in range(2):
             crew.start(load)
 
-        await wait_for_rows(runtime, is_all("completed"), seconds=60)
+        await wait_for_rows(runtime, is_all("completed"), seconds=200)
         deadline = time.monotonic() + 60
         while broker.count_waiting(load.worker.queue) and time.monotonic() < deadline:  # noqa: ASYNC110
             await anyio.sleep(0.1)
@@ -86,7 +86,7 @@ async def test_a_run_that_killed_two_workers_is_paused(tmp_path: Path, crew: Cre
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("paused"), seconds=100)
+        rows = await wait_for_rows(runtime, is_all("paused"), seconds=200)
 
         assert "2 processes in a row died" in await read_pause(runtime, rows[0].run_id)
 
@@ -98,7 +98,7 @@ async def test_a_run_that_takes_too_long_ends_as_timeout(tmp_path: Path, crew: C
         await leave_runs(runtime, load, 1)
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("timeout"), seconds=60)
+        rows = await wait_for_rows(runtime, is_all("timeout"), seconds=200)
 
         assert [(row.status, row.reason) for row in rows] == [("timeout", "run_timeout")]
 
@@ -114,8 +114,8 @@ async def test_a_step_that_does_not_mind_its_time_ends_as_timeout_with_all_its_p
         (run_id,) = await leave_runs(runtime, load, 1)
         crew.start(load)
 
-        rows = await wait_for_rows(runtime, is_all("timeout"), seconds=100)
-        await wait_for_rows(runtime, lambda _rows: not find_left(load), seconds=60)
+        rows = await wait_for_rows(runtime, is_all("timeout"), seconds=200)
+        await wait_for_rows(runtime, lambda _rows: not find_left(load), seconds=200)
 
         assert [(row.status, row.reason) for row in rows] == [("timeout", "run_timeout")]
         assert find_left(load) == []
@@ -137,16 +137,16 @@ async def test_a_worker_that_is_told_to_go_hands_back_and_leaves_nothing_behind(
     async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 2)
         first = crew.start(load)
-        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
+        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=200)
 
         crew.signal(first, signal.SIGTERM, whole_group=False)
-        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=200)
         rows = await runtime.store.list_runs()
 
         assert crew.count_left() == 0
         assert [(row.status, row.driver) for row in rows] == [("in_progress", "")] * 2
         crew.start(load)
-        rows = await wait_for_rows(runtime, is_all("completed"), seconds=60)
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=200)
         assert [row.status for row in rows] == ["completed"] * 2
         assert set(count_sent(load).values()) == {1}
 
@@ -158,10 +158,10 @@ async def test_when_the_first_process_is_killed_the_others_go_too(
     async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 1)
         first = crew.start(load)
-        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
+        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=200)
 
         crew.signal(first, signal.SIGKILL, whole_group=False)
-        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=60)
+        await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=200)
 
         assert crew.count_left() == 0
 

@@ -37,7 +37,7 @@ class Size:
 
 
 WHOLE = Size(workers=4, runs=200, kills=1000, seconds_between=2.0, longest_seconds=1500)
-SMALL = Size(workers=3, runs=12, kills=3, seconds_between=1.0, longest_seconds=100)
+SMALL = Size(workers=3, runs=12, kills=3, seconds_between=1.0, longest_seconds=400)
 SIZE = WHOLE if os.environ.get("METIER_CHAOS_ALL") else SMALL
 
 
@@ -67,7 +67,7 @@ class Storm:
 
     @property
     def is_over(self) -> bool:
-        return self._restarts == 2
+        return self._restarts == 2 and self.kills > 0
 
     def _kill(self) -> None:
         """The whole worker, or only its first process: the others then have to notice."""
@@ -103,7 +103,7 @@ async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SIZE.longest_seconds + 200)
+@pytest.mark.timeout(SIZE.longest_seconds + 600)
 @pytest.mark.anyio
 @pytest.mark.parametrize("folders", ["shared", "apart"])
 async def test_runs_complete_though_workers_database_and_broker_are_killed(
@@ -114,7 +114,7 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
         pytest.skip("no PostgreSQL")
     with run_server(binaries) as postgres:
         options = WorkerOptions(
-            concurrency=2, lease_seconds=6, sweep_seconds=1, turns_per_task=4, max_attempts=50, max_deaths=50
+            concurrency=2, lease_seconds=60, sweep_seconds=1, turns_per_task=4, max_attempts=50, max_deaths=50
         )
         load = Load(
             folder=str(tmp_path),
@@ -145,5 +145,5 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
             assert not (load.effects / "together").exists()
             for worker in crew.workers:
                 crew.signal(worker, signal.SIGTERM, whole_group=False)
-            await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=150)
+            await wait_for_rows(runtime, lambda _rows: crew.count_left() == 0, seconds=300)
             assert crew.count_left() == 0

@@ -19,7 +19,7 @@ from services.worker_load import Load, build_host
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-OPTIONS = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=0.1, max_attempts=2)
+OPTIONS = WorkerOptions(concurrency=2, lease_seconds=60, sweep_seconds=0.1, max_attempts=2)
 
 
 def flip(folder: Path, run_id: str) -> None:

@@ -23,7 +23,7 @@ SCHEDULES = 10
 ROUNDS = int(os.environ.get("METIER_SCHEDULE_ROUNDS", "3"))
 """20 for the whole size, 200 due times; 40 for the same on PostgreSQL."""
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60 * max(ROUNDS, 4)), pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(max(600, 60 * ROUNDS)), pytest.mark.slow]
 
 
 def start_fleet(folder: Path) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.worker_load import Crew, Load, build_host, count_sent
 
-QUICK = WorkerOptions(concurrency=3, lease_seconds=3, sweep_seconds=0.5, turns_per_task=3)
+QUICK = WorkerOptions(concurrency=3, lease_seconds=60, sweep_seconds=0.5, turns_per_task=3)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -20,10 +20,10 @@ async def drive_through_a_kill(load: Load, crew: Crew) -> None:
     async with open_runtime(build_host(load)) as runtime:
         await leave_runs(runtime, load, 6)
         workers = [crew.start(load) for _ in range(2)]
-        await wait_for_rows(runtime, lambda rows: any(row.turns for row in rows), seconds=60)
+        await wait_for_rows(runtime, lambda rows: any(row.turns for row in rows), seconds=200)
         crew.signal(workers[0], signal.SIGKILL)
 
-        rows = await wait_for_rows(runtime, is_all("completed"), seconds=100, load=load)
+        rows = await wait_for_rows(runtime, is_all("completed"), seconds=200, load=load)
 
         assert [row.status for row in rows] == ["completed"] * 6
         sent = count_sent(load)
@@ -52,7 +52,7 @@ async def pause_after_two_deaths(load: Load, crew: Crew) -> None:
         def is_left(rows: list[RunRow]) -> bool:
             return [(row.status, row.driver) for row in rows] == [("paused", "")]
 
-        await wait_for_rows(runtime, is_left, seconds=60, load=load)
+        await wait_for_rows(runtime, is_left, seconds=200, load=load)
 
         reason = await read_pause(runtime, run_id)
         assert "2 processes in a row died driving the run at this point" in reason

@@ -18,7 +18,7 @@ from services.worker_load import Crew, Load, build_host, count_sent
 
 QUICK = WorkerOptions(concurrency=2, lease_seconds=6, sweep_seconds=0.5, turns_per_task=20)
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200), pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def build_machines(folder: Path, url: str, *, reply_seconds: float) -> tuple[Load, Load]:
@@ -49,12 +49,12 @@ async def test_a_cancellation_reaches_the_worker_of_another_machine(
         (run_id,) = await leave_runs(runtime, here, 1)
         build_host(there)
         crew.start(there)
-        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
+        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=200)
 
         code, said, problems = await type_in(here, "runs", "cancel", run_id)
 
         assert (code, said) == (0, f"{run_id} is canceled\n"), problems
-        rows = await wait_for_rows(runtime, lambda rows: not rows[0].driver, seconds=60)
+        rows = await wait_for_rows(runtime, lambda rows: not rows[0].driver, seconds=200)
         assert [(row.status, row.reason, row.driver) for row in rows] == [("canceled", "canceled", "")]
 
 
@@ -66,13 +66,13 @@ async def test_a_run_whose_end_was_wanted_is_ended_by_whoever_takes_it_next(
         (run_id,) = await leave_runs(runtime, here, 1)
         build_host(there)
         first = crew.start(there)
-        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=60)
+        await wait_for_rows(runtime, lambda rows: all(row.driver for row in rows), seconds=200)
 
         crew.signal(first, signal.SIGSTOP)  # it hears nothing any more
         state = await runtime.cancel(run_id, by="ann")
         assert state.status == "in_progress"
         crew.start(there)
-        rows = await wait_for_rows(runtime, is_all("canceled"), seconds=100)
+        rows = await wait_for_rows(runtime, is_all("canceled"), seconds=200)
 
         assert [row.status for row in rows] == ["canceled"]
         assert (await runtime.read(run_id)).failure == (await runtime.cancel(run_id, by="bob")).failure
