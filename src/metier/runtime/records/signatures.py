@@ -94,7 +94,8 @@ def _list_identities(host: Host) -> tuple[str, ...]:
 # it, even after the process that issued the handle is gone.
 def issue_handle(host: Host, run_id: str, *, protocol: str) -> str:
     """Raises `StoreUnavailable` where this user has no place for a key."""
-    return f"{run_id}.{_sign_handle(run_id, protocol, store=_list_identities(host)[0], secret=load_store_secrets(host)[0])}"
+    secret, store = load_store_secrets(host)[0], _list_identities(host)[0]
+    return f"{run_id}.{_sign_handle(run_id, protocol, store=store, secret=secret)}"
 
 
 def read_handle(host: Host, handle: str, *, protocol: str) -> str | None:
