@@ -2,10 +2,12 @@
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,13 @@ from services.postgres_keeper import shared_server
 from services.postgres_server import PostgresServer
 
 NUMBERS = itertools.count()
+OF_PACKAGE_MANAGERS = {
+    "UV_CACHE_DIR": ".cache/uv",
+    "PIP_CONFIG_FILE": ".config/pip/pip.conf",
+    "PYENV_ROOT": ".pyenv",
+    "npm_config_cache": ".npm",
+    "npm_config_userconfig": ".npmrc",
+}
 
 # The same examples on every run and no deadline, so that a verdict depends on the code and not on chance or load.
 # METIER_RANDOM_EXAMPLES=1 searches new ones.
@@ -40,6 +49,25 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     else:
         subprocess.run([sys.executable, Path(__file__).parents[1] / "scripts/demo_skills.py"], check=True)
+        config.add_cleanup(_leave_home())
+
+
+def _leave_home() -> Callable[[], None]:
+    """Give the tests an empty home: settings, rules and keys of the person who starts them must not matter.
+
+    Package managers still find what they have downloaded. Returns a function that removes the home.
+    """
+    real, empty = Path.home(), tempfile.mkdtemp(prefix="home-")
+    for name, place in OF_PACKAGE_MANAGERS.items():
+        if (real / place).exists():
+            os.environ.setdefault(name, str(real / place))
+    os.environ["HOME"] = empty
+
+    def remove() -> None:
+        os.environ["HOME"] = str(real)
+        shutil.rmtree(empty, ignore_errors=True)
+
+    return remove
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
