@@ -114,7 +114,7 @@ async def test_runs_complete_though_workers_database_and_broker_are_killed(
         pytest.skip("no PostgreSQL")
     with run_server(binaries) as postgres:
         options = WorkerOptions(
-            concurrency=2, lease_seconds=60, sweep_seconds=1, turns_per_task=4, max_attempts=50, max_deaths=50
+            concurrency=2, lease_seconds=8, sweep_seconds=1, turns_per_task=4, max_attempts=50, max_deaths=50
         )
         load = Load(
             folder=str(tmp_path),

@@ -11,7 +11,7 @@ from metier.settings.sections import WorkerOptions
 from metier.store.base import RunRow
 from services.worker_load import Crew, Load, build_host, count_sent
 
-QUICK = WorkerOptions(concurrency=3, lease_seconds=60, sweep_seconds=0.5, turns_per_task=3)
+QUICK = WorkerOptions(concurrency=3, lease_seconds=8, sweep_seconds=0.5, turns_per_task=3)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
