@@ -340,18 +340,25 @@ async def test_a_fork_keeps_every_answer_under_ids_of_its_own(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"tools": {\n"Bash" false}}', ":2: error: The file is not JSON: Expecting ':' delimiter [tool_access]"),
-        ("[]", ":1: error: The file must hold an object [tool_access]"),
-        ('{"tools": []}', ":1: error: Key 'tools' must hold an object [tool_access]"),
-        ('{"tools": {},\n"more": 1}', ":2: error: Unknown key 'more' beside 'tools' [tool_access]"),
-        ('{"Bash": false, "Bash": true}', ":1: error: Key 'Bash' stands twice [tool_access]"),
+        ('{"tools": {\n"Bash" false}}', ":2: error: The file is not JSON: Expecting ':' delimiter [not_json]"),
+        ("[]", ":1: error: The file must be a mapping [not_a_mapping]"),
+        ('{"tools": []}', ":1: error: Field 'tools' must be a mapping [not_a_mapping]"),
+        ('{"tools": {},\n"more": 1}', ":2: error: Unknown key 'more' [unknown_key] (Known keys: tools)"),
+        (
+            '{"Bash": false, "Bash": true}',
+            ":1: error: Key 'Bash' is repeated; it is first in line 1 [duplicate_key] (Keep one of them)",
+        ),
         (
             '{"Read": true,\n"Bash": "no"}',
-            ":2: error: Tool 'Bash' must be true, false, or {\"enabled\": …} [tool_access]",
+            ":2: error: Field 'Bash' must be true, false, or {\"enabled\": …} [bad_value]",
+        ),
+        (
+            '{"Bash": null}',
+            ":1: error: Field 'Bash' must be true, false, or {\"enabled\": …} [bad_value]",
         ),
         (
             '{"Bash": {"enable": false}}',
-            ":1: error: Tool 'Bash' must be true, false, or {\"enabled\": …} [tool_access]",
+            ":1: error: Field 'Bash' must be true, false, or {\"enabled\": …} [bad_value]",
         ),
     ],
 )

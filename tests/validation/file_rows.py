@@ -9,18 +9,18 @@ ROWS: tuple[Row, ...] = (
         name="tool access that is no JSON",
         files=access("{\n"),
         says=(
-            ".agent/tool-access.json:2: error: The file is not JSON: Expecting property name enclosed in double quotes [tool_access]",
+            ".agent/tool-access.json:2: error: The file is not JSON: Expecting property name enclosed in double quotes [not_json]",
         ),
     ),
     Row(
         name="tool access in another encoding",
         files=access(b"\xff\xfe"),
-        says=(".agent/tool-access.json:1: error: The file is not UTF-8 [tool_access]",),
+        says=(".agent/tool-access.json:1: error: The file is not UTF-8 [not_utf8]",),
     ),
     Row(
         name="tool access that is a list",
         files=access("[]"),
-        says=(".agent/tool-access.json:1: error: The file must hold an object [tool_access]",),
+        says=(".agent/tool-access.json:1: error: The file must be a mapping [not_a_mapping]",),
     ),
     Row(
         name="tool access with several faults",
@@ -28,15 +28,15 @@ ROWS: tuple[Row, ...] = (
             '{\n  "tools": {\n    "Bash": "off",\n    "Read": true,\n    "Read": false\n  },\n  "other": 1\n}\n'
         ),
         says=(
-            ".agent/tool-access.json:5: error: Key 'Read' stands twice [tool_access]",
-            ".agent/tool-access.json:7: error: Unknown key 'other' beside 'tools' [tool_access]",
-            ".agent/tool-access.json:3: error: Tool 'Bash' must be true, false, or {\"enabled\": …} [tool_access]",
+            ".agent/tool-access.json:3: error: Field 'Bash' must be true, false, or {\"enabled\": …} [bad_value]",
+            ".agent/tool-access.json:5: error: Key 'Read' is repeated; it is first in line 4 [duplicate_key] (Keep one of them)",
+            ".agent/tool-access.json:7: error: Unknown key 'other' [unknown_key] (Known keys: tools)",
         ),
     ),
     Row(
         name="tool access whose tools are a list",
         files=access('{"tools": []}'),
-        says=(".agent/tool-access.json:1: error: Key 'tools' must hold an object [tool_access]",),
+        says=(".agent/tool-access.json:1: error: Field 'tools' must be a mapping [not_a_mapping]",),
     ),
     Row(
         name="tool access for a tool that nobody has",
@@ -46,12 +46,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="tool access too deep",
         files=access("[" * 100_000),
-        says=(".agent/tool-access.json:1: error: The file is nested too deeply [tool_access]",),
+        says=(".agent/tool-access.json:1: error: The file is nested too deeply [too_deep]",),
     ),
     Row(
         name="tool access too large",
         files=access(" " * (256 * 1024 + 1)),
-        says=(".agent/tool-access.json:1: error: The file is larger than 262144 bytes [tool_access]",),
+        says=(".agent/tool-access.json:1: error: The file is larger than 262144 bytes [file_too_large]",),
     ),
     Row(
         name="servers that are no JSON",

@@ -3,17 +3,20 @@
 It is in `.agent/` or in `context/`; what either file turns off is off.
 """
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
+from typing import Annotated
 
 from msgspec import Struct, field
-from pydantic import JsonValue
+from pydantic import BeforeValidator
 
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
+from metier.definitions.reader import FileModel, fault, read_model
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
+from metier.definitions.text.json_text import read_json
+from metier.definitions.text.yaml_text import Entry, Mapping, Scalar
 from metier.errors import ConfigError
 
 FILE_NAME = "tool-access.json"
@@ -63,14 +66,15 @@ class AccessFile:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                return AccessReading(file, problems=(_problem(file, f"The file cannot be read: {error.strerror}"),))
+                message = f"The file cannot be read: {error.strerror}"
+                return AccessReading(file, problems=(_problem(file, "unreadable", message),))
             return read_access(data, file=file)
         return None
 
 
 class AccessReading(Struct, frozen=True):
     file: Path
-    lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    lines: dict[str, int] = field(default_factory=dict[str, int])
     """Every tool that is named, and its line."""
     off: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
@@ -89,80 +93,54 @@ class AccessReading(Struct, frozen=True):
 def read_access(data: bytes, *, file: Path) -> AccessReading:
     """`{"tools": {"Bash": {"enabled": false}}}`, or short `{"Bash": false}`, with everything that is wrong in it."""
     if len(data) > MAX_BYTES:
-        return AccessReading(file, problems=(_problem(file, f"The file is larger than {MAX_BYTES} bytes"),))
-    twice: list[str] = []
-    try:
-        root: JsonValue = json.loads(data.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _build(pairs, twice))
-    except UnicodeDecodeError:
-        return AccessReading(file, problems=(_problem(file, "The file is not UTF-8"),))
-    except json.JSONDecodeError as error:
-        return AccessReading(file, problems=(_problem(file, f"The file is not JSON: {error.msg}", line=error.lineno),))
-    except RecursionError:
-        return AccessReading(file, problems=(_problem(file, "The file is nested too deeply"),))
-    problems = [_problem(file, f"Key {name!r} stands twice", line=_line_of(data, name, nth=2)) for name in twice]
-    tools = _get_tools(root, data, file=file, problems=problems)
-    enabled = {name: _read_enabled(value) for name, value in tools.items()}
-    problems += [
-        _problem(file, f'Tool {name!r} must be true, false, or {{"enabled": …}}', line=_line_of(data, name))
-        for name, is_on in enabled.items()
-        if is_on is None
-    ]
+        return AccessReading(
+            file, problems=(_problem(file, "file_too_large", f"The file is larger than {MAX_BYTES} bytes"),)
+        )
+    document = read_json(data, file=str(file))
+    if (root := document.root) is None:
+        return AccessReading(file, problems=document.problems)
+    if isinstance(root, Mapping) and root.find("tools") is None:
+        root = Mapping((Entry("tools", root.line, root),), root.line)
+    reading = read_model(_Access, root, file=str(file))
+    tools = root.find_value("tools") if isinstance(root, Mapping) else None
     return AccessReading(
         file,
-        lines={name: _line_of(data, name) for name in tools},
-        off=frozenset(name for name, is_on in enabled.items() if is_on is False),
-        problems=tuple(problems),
+        lines={entry.key: entry.line for entry in tools.entries} if isinstance(tools, Mapping) else {},
+        off=frozenset(name for name, is_on in reading.value.tools.items() if not is_on)
+        if reading.value
+        else frozenset(),
+        problems=tuple(sorted((*document.problems, *reading.problems), key=lambda problem: problem.line or 0)),
     )
 
 
+def _read_enabled(value: object) -> bool:
+    if isinstance(value, Mapping) and [entry.key for entry in value.entries] == ["enabled"]:
+        value = value.entries[0].value
+    if isinstance(value, Scalar) and value.is_plain and value.value in ("true", "false"):
+        return value.value == "true"
+    raise fault("bad_value", 'must be true, false, or {"enabled": …}')
+
+
+def _read_tools(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise fault("not_a_mapping", "must be a mapping")
+    # Unlike `Entries`, this keeps null: it must be reported, because a tool meant to be off would stay on.
+    return {entry.key: entry.value for entry in value.entries}
+
+
+class _Access(FileModel):
+    tools: Annotated[dict[str, Annotated[bool, BeforeValidator(_read_enabled)]], BeforeValidator(_read_tools)]
+
+
 def _unknown(name: str, known: Collection[str], reading: AccessReading) -> Problem:
-    return Problem(
-        severity="error",
-        code="unknown_tool",
-        message=f"No tool is called {name!r}",
-        file=str(reading.file),
+    return _problem(
+        reading.file,
+        "unknown_tool",
+        f"No tool is called {name!r}",
         line=reading.lines[name],
         hint=hint_nearest(name, known),
     )
 
 
-def _get_tools(root: JsonValue, data: bytes, *, file: Path, problems: list[Problem]) -> dict[str, JsonValue]:
-    if not isinstance(root, dict):
-        problems.append(_problem(file, "The file must hold an object"))
-        return {}
-    if "tools" not in root:
-        return root
-    problems += [
-        _problem(file, f"Unknown key {other!r} beside 'tools'", line=_line_of(data, other))
-        for other in root
-        if other != "tools"
-    ]
-    tools = root["tools"]
-    if isinstance(tools, dict):
-        return tools
-    problems.append(_problem(file, "Key 'tools' must hold an object", line=_line_of(data, "tools")))
-    return {}
-
-
-def _read_enabled(value: JsonValue) -> bool | None:
-    """None: it does not say."""
-    if isinstance(value, dict) and value.keys() == {"enabled"}:
-        value = value["enabled"]
-    return value if isinstance(value, bool) else None
-
-
-def _build(pairs: list[tuple[str, JsonValue]], twice: list[str]) -> dict[str, JsonValue]:
-    names = [name for name, _ in pairs]
-    twice += [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    return dict(pairs)
-
-
-def _line_of(data: bytes, name: str, *, nth: int = 1) -> int:
-    index = -1
-    for _ in range(nth):
-        index = data.find(json.dumps(name).encode(), index + 1)
-    return data.count(b"\n", 0, max(index, 0)) + 1
-
-
-def _problem(file: Path, message: str, *, line: int = 1) -> Problem:
-    return Problem(severity="error", code="tool_access", message=message, file=str(file), line=line)
+def _problem(file: Path, code: str, message: str, *, line: int = 1, hint: str = "") -> Problem:
+    return Problem(severity="error", code=code, message=message, file=str(file), line=line, hint=hint)
