@@ -15,8 +15,8 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 import metier
-from metier.evals.format.cases import EvalCase
-from metier.evals.format.eval_files import parse_evals
+from metier.evals.cases import EvalCase
+from metier.evals.eval_files import parse_evals
 from metier.runtime.history.archive import load_archive
 
 type Capture = pytest.CaptureFixture[str]

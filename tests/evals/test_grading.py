@@ -1,12 +1,14 @@
 """Each check, where it holds and where it does not. Sentences never pass by themselves."""
 
+import json
 from typing import Any
 
 import pytest
 
+from metier.definitions.text.json_text import read_json
+from metier.evals.cases import CHECK_TYPES, AnyCheck, Sentence
+from metier.evals.eval_files import read_assertion
 from metier.evals.evidence import Call, Evidence, keep_bytes
-from metier.evals.format.assertions import map_assertion
-from metier.evals.format.cases import NAMES
 from metier.evals.grading import Grade, grade
 from metier.evals.results import judge_grades
 
@@ -31,9 +33,15 @@ EVIDENCE = Evidence(
 
 
 def judge(check: dict[str, Any]) -> Grade:
-    mapped = map_assertion(check)
-    assert not hasattr(mapped, "message"), mapped
-    return grade(mapped, EVIDENCE)  # pyright: ignore[reportArgumentType]
+    return grade(parse(check), EVIDENCE)
+
+
+def parse(check: dict[str, Any]) -> AnyCheck:
+    root = read_json(json.dumps(check)).root
+    assert root is not None
+    read = read_assertion(root, file="")
+    assert not isinstance(read, tuple), read
+    return read
 
 
 HOLDS: list[dict[str, Any]] = [
@@ -107,11 +115,11 @@ def test_check_fails_and_says_what_was_found(check: dict[str, Any]) -> None:
 def test_every_check_by_code_is_tried_both_ways() -> None:
     tried = {check["check"] for check in HOLDS} & {check["check"] for check in FAILS}
 
-    assert set(NAMES) - tried == {"no_policy_denial", "python", "sentence"}
+    assert set(CHECK_TYPES) - tried == {"no_policy_denial", "python", "sentence"}
 
 
 def test_a_sentence_without_a_judge_is_not_checked_and_a_run_of_sentences_does_not_pass() -> None:
-    found = grade(map_assertion("It is polite"), EVIDENCE)  # pyright: ignore[reportArgumentType]
+    found = grade(Sentence(text="It is polite"), EVIDENCE)
 
     assert found.verdict == "not_checked"
     assert judge_grades([found]) == "not_checked"

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from metier.evals.format.eval_files import EvalsReading, get_lines, parse_evals, read_evals
-from metier.evals.format.yaml_sets import parse_yaml_set
+from metier.evals.eval_files import EvalsReading, parse_evals, parse_yaml_set, read_evals
 
 
 def read(assertions: list[Any], **more: Any) -> EvalsReading:
@@ -45,35 +44,63 @@ def test_what_other_tools_write_becomes_a_check_or_a_sentence(assertion: Any, ki
 
 
 @pytest.mark.parametrize(
-    ("assertion", "words"),
+    ("assertion", "problem"),
     [
-        (3, "neither a sentence nor an object"),
-        ({}, "does not say what is expected"),
-        ({"check": "contians", "text": "x"}, None),
-        ({"check": "contians"}, "There is no check 'contians'"),
-        ({"check": "contains"}, "text: Field required"),
-        ({"check": "contains", "text": "x", "colour": "red"}, "colour"),
-        ({"check": "matches", "pattern": "(?=x)"}, "cannot be used"),
-        ({"check": "json_path", "path": "$..x"}, "cannot be used"),
-        ({"check": "file_equals", "path": "x"}, "'text' or 'same_as'"),
+        (3, ("evals_assertion", "An assertion must be a sentence or an object", 9)),
+        ({}, ("evals_assertion", "An assertion does not say what is expected", 9)),
+        ({"check": "contians"}, ("evals_assertion", "There is no check 'contians'", 9)),
+        ({"check": "contains"}, ("missing_text", "Field 'text' is missing", 9)),
+        ({"check": "contains", "text": "x", "txt": "red"}, ("unknown_key", "Unknown key 'txt'", 12)),
+        ({"check": "max_turns", "value": "many"}, ("bad_value", "Field 'value' must be a whole number", 11)),
+        (
+            {"check": "matches", "pattern": "(?=x)"},
+            ("bad_value", "Field 'pattern' cannot be used: invalid perl operator: (?=", 11),
+        ),
+        (
+            {"check": "json_path", "path": "$..x"},
+            ("bad_value", "Field 'path' cannot be used: '..x' is neither a name nor a position", 11),
+        ),
+        ({"check": "file_equals", "path": "x"}, ("bad_value", "it needs 'text' or 'same_as', one of them", 9)),
     ],
 )
-def test_what_cannot_be_checked_is_a_problem_with_file_and_line(assertion: Any, words: str | None) -> None:
+def test_unusable_assertion_is_a_problem_with_its_line(assertion: Any, problem: tuple[str, str, int]) -> None:
     reading = read(["First", assertion])
 
-    if words is None:  # several words beside an unknown name are a sentence
-        assert [check.check for check in reading.cases[0].checks] == ["sentence", "sentence"]
-        return
-    (problem,) = reading.problems
-    assert (problem.code, problem.file, problem.line) == ("evals_assertion", "evals/evals.json", 9)
-    assert words in problem.message
+    (found,) = reading.problems
+    assert found.file == "evals/evals.json"
+    assert (found.code, found.message, found.line) == problem
 
 
-def test_a_field_that_nothing_reads_is_named_and_not_dropped() -> None:
-    reading = read(["x"], shape="round")
+def test_several_words_next_to_an_unknown_check_are_a_sentence() -> None:
+    reading = read([{"check": "contians", "text": "x"}])
 
-    assert [(problem.code, problem.severity, problem.line) for problem in reading.problems] == [
-        ("evals_unknown", "warning", 10)
+    assert [check.check for check in reading.cases[0].checks] == ["sentence"]
+
+
+def test_all_problems_of_a_case_are_reported_with_their_lines() -> None:
+    reading = read(
+        [{"check": "contains", "txt": "x"}],
+        shape="round",
+        budget={"max_turn": 3, "max_cost_usd": 0},
+        setup={"git": "push"},
+    )
+
+    assert [problem.render() for problem in sorted(reading.problems, key=lambda each: each.line or 0)] == [
+        "evals/evals.json:8: error: Field 'text' is missing [missing_text]",
+        "evals/evals.json:10: error: Unknown key 'txt' [unknown_key] (Did you mean 'text'?)",
+        "evals/evals.json:13: warning: Unknown key 'shape' [unknown_key]",
+        "evals/evals.json:15: error: Unknown key 'max_turn' [unknown_key] (Did you mean 'max_turns'?)",
+        "evals/evals.json:16: error: Field 'max_cost_usd' must be more than 0 [bad_value]",
+        "evals/evals.json:19: error: Field 'git' must be '', 'init' or 'commit', not 'push' [bad_value]",
+    ]
+
+
+def test_repeated_key_of_a_json_file_is_a_warning() -> None:
+    reading = parse_evals('[{"prompt": "x",\n"prompt": "y", "expected": "z"}]', file="e.json")
+
+    assert [case.prompt for case in reading.cases] == ["y"]
+    assert [(problem.severity, problem.code, problem.line) for problem in reading.problems] == [
+        ("warning", "duplicate_key", 2)
     ]
 
 
@@ -132,11 +159,3 @@ def test_a_file_that_does_not_say_what_is_evaluated_is_a_problem(text: str) -> N
 
     assert parsed.eval_set is None
     assert [problem.code for problem in parsed.problems] == ["evals_target"]
-
-
-def test_lines_are_those_of_the_values() -> None:
-    text = '{\n "a": [\n  1,\n  {"b": "}\\"{,"},\n  []\n ],\n "c": null\n}'
-
-    lines = get_lines(text)
-
-    assert (lines["a", 0], lines["a", 1, "b"], lines["a", 2], lines["c",]) == (3, 4, 5, 7)

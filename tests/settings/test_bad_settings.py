@@ -226,7 +226,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "too large": (
         b"# " + b"x" * 70_000,
-        ["agent.yaml: error: The file is larger than 65536 bytes [yaml_too_large]"],
+        ["agent.yaml: error: The file is larger than 65536 bytes [file_too_large]"],
     ),
 }
 

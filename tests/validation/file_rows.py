@@ -78,7 +78,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="servers too large",
         files=servers(" " * (1024 * 1024 + 1)),
-        says=(".agent/mcp.json:1: error: The file is larger than 1048576 bytes [too_large]",),
+        says=(".agent/mcp.json:1: error: The file is larger than 1048576 bytes [file_too_large]",),
     ),
     Row(
         name="no servers",

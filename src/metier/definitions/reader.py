@@ -13,9 +13,8 @@ the line of the key or item that it's about:
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Annotated, ClassVar, Literal, TypeVar, cast
+from collections.abc import Iterable, Iterator
+from typing import Annotated, ClassVar, Literal, TypeVar, cast, get_args
 
 from msgspec import Struct, field
 from pydantic import (
@@ -48,6 +47,7 @@ type KeyPath = tuple[str | int, ...]
 type UnknownKeys = Literal["error", "warning", "ignore"]
 
 BAD_VALUE = "bad_value"
+UNKNOWN_KEY = "unknown_key"
 SWITCH_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _QUOTED = re.compile("'([^']*)'")
 T = TypeVar("T")
@@ -131,8 +131,12 @@ def report_unknown_keys(mapping: Mapping, known: Iterable[str], context: Context
         return
     for entry in mapping.entries:
         if entry.key not in known:
-            hint = hint_nearest(entry.key, known) or f"Known keys: {', '.join(known)}"
-            context.report(context.unknown_keys, entry.value, "unknown_key", f"Unknown key {entry.key!r}", hint)
+            message = f"Unknown key {entry.key!r}"
+            context.report(context.unknown_keys, entry.value, UNKNOWN_KEY, message, _hint_key(entry.key, known))
+
+
+def _hint_key(key: str, known: tuple[str, ...]) -> str:
+    return hint_nearest(key, known) or f"Known keys: {', '.join(known)}"
 
 
 def read_model[M: FileModel](
@@ -142,31 +146,25 @@ def read_model[M: FileModel](
 
     `subject` starts the message of a problem that no single field has.
     """
-    context = context or Context()
-    return _collect(
-        lambda: model.model_validate(node, context=context), node, file=file, subject=subject, context=context
-    )
+    return read_values(model, node, node, file=file, subject=subject, context=context)
 
 
 def read_values[M: BaseModel](
-    model: type[M], values: object, node: Node, *, file: str, context: Context | None = None
+    model: type[M], values: object, node: Node, *, file: str, subject: str = "", context: Context | None = None
 ) -> ModelReading[M]:
     """Read plain values, whose lines are those of `node`, into any pydantic model."""
-    return _collect(partial(model.model_validate, values), node, file=file, subject="", context=context or Context())
-
-
-def _collect[M](validate: Callable[[], M], node: Node, *, file: str, subject: str, context: Context) -> ModelReading[M]:
+    context = context or Context()
     errors: list[ErrorDetails] = []
     value: M | None = None
     try:
-        value = validate()
+        value = model.model_validate(values, context=context)
     except ValidationError as error:
         errors = error.errors(include_url=False)
     problems = list_problems(context, node, file=file)
     if has_errors(problems):
         # How fields fit together says nothing while one of them is wrong or misspelled.
         errors = [each for each in errors if each["type"] != "value_error" or each["loc"]]
-    problems += [_describe(each, node, file=file, subject=subject) for each in errors]
+    problems += [_describe(each, node, model, file=file, subject=subject) for each in errors]
     problems.sort(key=lambda problem: problem.line or 0)
     return ModelReading(None if has_errors(problems) else value, tuple(problems), value)
 
@@ -216,7 +214,7 @@ def get_line(root: Node, path: Iterable[str | int]) -> int:
     return line
 
 
-def _describe(error: ErrorDetails, root: Node, *, file: str, subject: str) -> Problem:
+def _describe(error: ErrorDetails, root: Node, model: type[BaseModel], *, file: str, subject: str) -> Problem:
     context = error.get("ctx", {})
     path = (*error["loc"], context["key"]) if context.get("key") else error["loc"]
     code, message, hint = BAD_VALUE, error["msg"], ""
@@ -225,20 +223,45 @@ def _describe(error: ErrorDetails, root: Node, *, file: str, subject: str) -> Pr
             code, message, hint = context["code"], context["message"], context["hint"]
         case "missing":
             code, message = f"missing_{path[-1]}", "is missing"
+        case "extra_forbidden":
+            code, message = UNKNOWN_KEY, f"Unknown key {path[-1]!r}"
+            hint = _hint_key(str(path[-1]), list_keys(_find_model(model, path[:-1])))
         case "value_error":
             message = str(context["error"])
         case "literal_error":
             message = f"must be {context['expected']}, not {error['input']!r}"
             hint = hint_nearest(str(error["input"]), _QUOTED.findall(context["expected"]))
-        case kind:
-            message = PHRASES[kind].format_map(context) if kind in PHRASES else message
+        case kind if kind in PHRASES:
+            message = PHRASES[kind].format_map(context)
+        case _ if not message[:1].islower():
+            message = f"is invalid: {message}"
+        case _:  # raised by a validator of ours, in the words of our messages
+            pass
     line = get_line(root, path)
     return Problem(
         severity="error", code=code, message=_complete(message, path, subject), file=file, line=line, hint=hint
     )
 
 
+def _find_model(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
+    """The model of the mapping at a path; `model` itself if the types don't tell."""
+    for part in path:
+        field_ = next((each for name, each in model.model_fields.items() if part in (name, each.alias)), None)
+        parts = (field_.annotation, *get_args(field_.annotation)) if field_ is not None else ()
+        model = next((each for each in parts if isinstance(each, type) and issubclass(each, BaseModel)), model)
+    return model
+
+
 PHRASES = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "float_type": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "model_type": "must be a mapping",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a smaller number",
     "float_parsing": "must be a number",

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import UsageError
+from metier.evals.cases import Commit, EvalCase
+from metier.evals.eval_files import find_case_file
 from metier.evals.evidence import Content, keep_bytes
-from metier.evals.format.cases import Commit, EvalCase
-from metier.evals.format.eval_files import find_case_file
 from metier.evals.targets import PASSED_OVER, SourcedCase, Target, read_within
 from metier.programs.launcher import GIT, find_program, run_program
 from metier.runtime.host import Host

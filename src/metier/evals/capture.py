@@ -11,8 +11,8 @@ from metier.engine.entries.question import ApprovalDecided
 from metier.engine.file_timeline import FileEffect, list_effects, plan_restorations
 from metier.errors import UsageError
 from metier.evals.bench import SHOWN_ROOT, WORKSPACE
+from metier.evals.eval_files import WORKSPACE_FOLDER
 from metier.evals.evidence import Evidence, build_evidence
-from metier.evals.format.yaml_sets import FOLDER
 from metier.evals.recordings import CaseRecording, RecordingNote, name_recording, write_recording
 from metier.evals.targets import SourcedCase, Target, find_target
 from metier.runtime.history.archive import Archive
@@ -39,7 +39,7 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
     archive = await export_run(runtime, run_id)
     host = runtime.host
     target = find_target(host, target_name or _get_target(archive))
-    file = host.workspace / FOLDER / f"{name_recording(case_id)}.yaml"
+    file = host.workspace / WORKSPACE_FOLDER / f"{name_recording(case_id)}.yaml"
     if file.exists():
         raise UsageError(f"'{file}' exists", hint="Choose another id with --id")
     given, unsure = _get_given(archive, host.workspace)

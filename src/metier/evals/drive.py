@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from metier.engine.state.run_state import RunState
 from metier.evals.bench import Variant, build_bench, open_bench
-from metier.evals.format.cases import EvalCase
+from metier.evals.cases import EvalCase
 from metier.evals.targets import SourcedCase, Target
 from metier.ids import Ids
 from metier.runtime.child_runs import request_task

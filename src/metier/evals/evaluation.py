@@ -11,9 +11,9 @@ from pydantic import JsonValue
 
 from metier.errors import MetierError, ToolFailed
 from metier.evals.bench import list_content
+from metier.evals.cases import PythonCheck, Sentence
+from metier.evals.eval_files import find_case_file
 from metier.evals.evidence import Evidence, build_evidence
-from metier.evals.format.cases import PythonCheck, Sentence
-from metier.evals.format.eval_files import find_case_file
 from metier.evals.grading import Found, Outside, grade_all
 from metier.evals.recordings import Judged
 from metier.evals.results import RunRow, build_row, judge_grades

@@ -17,9 +17,9 @@ from metier.context.json_text import NotJson, recover_object
 from metier.definitions.names import canonical_name
 from metier.definitions.text.yaml_text import read_yaml
 from metier.errors import UsageError
+from metier.evals import cases as c
+from metier.evals.cases import anywhere, find_values, parse_path
 from metier.evals.evidence import Call, Evidence, Verdict
-from metier.evals.format import cases as c
-from metier.evals.format.assertions import anywhere, find_values, parse_path
 from metier.tools.schemas import SchemaCheck
 
 _SHOWN = 200

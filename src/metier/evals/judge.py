@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.context.json_text import NotJson
+from metier.evals.cases import Sentence
 from metier.evals.drive import FixedIds
 from metier.evals.evidence import Evidence
-from metier.evals.format.cases import Sentence
 from metier.evals.grading import read_json
 from metier.evals.recordings import Judged
 from metier.prompts.texts import load_text

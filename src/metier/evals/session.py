@@ -18,9 +18,9 @@ from pydantic import Field, ValidationError
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import MetierError, UsageError
 from metier.evals.bench import Variant, list_moved
+from metier.evals.cases import Sentence
 from metier.evals.drive import Bench, Driven, Slot, drive_slot
 from metier.evals.evaluation import begin_row, evaluate, open_evidence
-from metier.evals.format.cases import Sentence
 from metier.evals.judge import JudgeRun
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
 from metier.evals.results import RunRow

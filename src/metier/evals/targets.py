@@ -19,11 +19,10 @@ from metier.definitions.skills.skill import load_skill
 from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import SkillError, UsageError
-from metier.evals.format.cases import EvalCase, TargetKind, Trigger
-from metier.evals.format.eval_files import FOLDER as EVALS
-from metier.evals.format.eval_files import read_evals
-from metier.evals.format.yaml_sets import FOLDER as YAML_FOLDER
-from metier.evals.format.yaml_sets import load_yaml_sets
+from metier.evals.cases import EvalCase, TargetKind, Trigger
+from metier.evals.eval_files import FOLDER as EVALS
+from metier.evals.eval_files import WORKSPACE_FOLDER as YAML_FOLDER
+from metier.evals.eval_files import load_yaml_sets, read_evals
 from metier.runtime.host import Host
 from metier.runtime.workspace.listed import list_definitions
 from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.definitions.names import canonical_name
-from metier.evals.format.cases import Budget, EvalCase, SkillUsed, Trigger
+from metier.evals.cases import Budget, EvalCase, SkillUsed, Trigger
 from metier.evals.results import GradeRow, RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.routing.catalog import build_routable

@@ -112,7 +112,7 @@ def read_text(file: SettingsFile) -> FileText:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return _refuse(file, "unreadable", f"The file cannot be read: {reason}", hint=_hint_for(file, error))
     if len(raw) > MAX_BYTES:
-        return _refuse(file, "yaml_too_large", f"The file is larger than {MAX_BYTES} bytes")
+        return _refuse(file, "file_too_large", f"The file is larger than {MAX_BYTES} bytes")
     return _decode(file, raw)
 
 

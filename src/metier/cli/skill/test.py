@@ -31,8 +31,8 @@ from metier.definitions.problems import Problem, Severity, has_errors
 from metier.definitions.skills.scripts import Script, discover_scripts
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.errors import SkillError, SkillNotTrusted, ToolFailed
-from metier.evals.format.cases import ScriptCase
-from metier.evals.format.eval_files import read_evals
+from metier.evals.cases import ScriptCase
+from metier.evals.eval_files import read_evals
 from metier.skills.activation import get_packages
 from metier.skills.capabilities_report import build_report
 from metier.skills.options import SkillsOptions

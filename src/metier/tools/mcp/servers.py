@@ -247,7 +247,7 @@ def _read_servers(data: bytes, *, file: str) -> _FileReading:
     """Every valid server, and every problem of the others."""
     if len(data) > MAX_BYTES:
         message = f"The file is larger than {MAX_BYTES} bytes"
-        problem = Problem(severity="error", code="too_large", message=message, file=file, line=1)
+        problem = Problem(severity="error", code="file_too_large", message=message, file=file, line=1)
         return _FileReading((), (problem,))
     document = read_json(data, file=file)
     if document.root is None:

@@ -1,17 +1,85 @@
 """Cases, triggers and their checks as values: checks that code decides, and sentences that need a judge."""
 
 import hashlib
-from typing import Annotated, Literal, assert_never
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal, assert_never, get_args
 
-from pydantic import Field, JsonValue, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from metier.approval.regex import BadPattern, compile_pattern
+from metier.definitions.reader import BAD_VALUE, fault
 from metier.messages import Value
 
-NAMES = (
-    "contains", "equals", "matches", "json_schema", "json_path", "file_exists", "file_equals", "file_matches",
-    "exit_code", "tool_called", "tool_not_called", "tool_order", "skill_used", "max_turns", "max_cost", "max_tokens",
-    "no_policy_denial", "python", "sentence",
-)  # fmt: skip
+_PART = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+|\*)\]|\[['\"]([^'\"]+)['\"]\]")
+
+type Step = str | int | None
+"""One step of a JSON path: a name, a position, or None for every element."""
+
+
+def parse_path(text: str) -> tuple[Step, ...]:
+    """Parse a JSON path. Raises `ValueError`."""
+    rest = text.strip().removeprefix("$")
+    if rest and rest[0] not in ".[":
+        rest = f".{rest}"
+    steps: list[Step] = []
+    position = 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
+        if part is None:
+            raise ValueError(f"{rest[position:][:20]!r} is neither a name nor a position")
+        name, number, quoted = part.groups()
+        steps.append(name or quoted or (None if number == "*" else int(number)))
+        position = part.end()
+    return tuple(steps)
+
+
+def find_values(value: JsonValue, steps: Sequence[Step]) -> list[JsonValue]:
+    """Every value that the path leads to; none where it leads nowhere."""
+    found = [value]
+    for step in steps:
+        found = [inner for outer in found for inner in _enter(outer, step)]
+    return found
+
+
+def _enter(value: JsonValue, step: Step) -> list[JsonValue]:
+    match value, step:
+        case dict(), str():
+            return [value[step]] if step in value else []
+        case dict(), None:
+            return list(value.values())
+        case list(), None:
+            return value
+        case list(), int():
+            return [value[step]] if step < len(value) else []
+        case _:
+            return []
+
+
+def anywhere(pattern: str) -> str:
+    """The expression for the whole text that holds the pattern somewhere."""
+    return f"(?s:.*)(?:{pattern})(?s:.*)"
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        compile_pattern(anywhere(pattern))
+    except BadPattern as bad:
+        hint = "The syntax is that of RE2, without look-around"
+        raise fault(BAD_VALUE, f"cannot be used: {bad}", hint) from bad
+    return pattern
+
+
+def _check_path(path: str) -> str:
+    try:
+        parse_path(path)
+    except ValueError as error:
+        raise fault(BAD_VALUE, f"cannot be used: {error}", "Such as '$.items[0].name'") from error
+    return path
+
+
+type Pattern = Annotated[str, Field(min_length=1), AfterValidator(_check_pattern)]
+"""An RE2 expression, found anywhere in the text."""
 
 
 class Check(Value):
@@ -43,8 +111,7 @@ class Equals(Text):
 
 class Matches(Text):
     check: Literal["matches"] = "matches"
-    pattern: str = Field(min_length=1)
-    """RE2; anywhere in the text."""
+    pattern: Pattern
 
 
 class JsonSchema(Text):
@@ -56,11 +123,11 @@ class JsonPath(Text):
     """The value at a place of a JSON text: that it is there, or what it is."""
 
     check: Literal["json_path"] = "json_path"
-    path: str
+    path: Annotated[str, AfterValidator(_check_path)]
     """`$.totals.files`, `$.items[0].name`, `$.items[*].name`."""
     equals: JsonValue = None
     contains: str = ""
-    matches: str = ""
+    matches: Annotated[str, AfterValidator(_check_pattern)] = ""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -89,7 +156,7 @@ class FileEquals(Check):
 class FileMatches(Check):
     check: Literal["file_matches"] = "file_matches"
     path: str = Field(min_length=1)
-    pattern: str = Field(min_length=1)
+    pattern: Pattern
     negate: bool = False
 
 
@@ -184,7 +251,10 @@ type AnyCheck = (
     | Sentence
 )
 
-CHECKS: TypeAdapter[AnyCheck] = TypeAdapter(Annotated[AnyCheck, Field(discriminator="check")])
+CHECK_TYPES: dict[str, type[AnyCheck]] = {
+    each.model_fields["check"].default: each for each in get_args(AnyCheck.__value__)
+}
+"""By the word after `check:`."""
 
 
 def describe(check: AnyCheck) -> str:  # noqa: C901 - a table, one line per check
@@ -329,6 +399,3 @@ class ScriptCase(Value):
     args: tuple[str, ...]
     file: str
     number: int
-
-
-type Fields = dict[str, JsonValue]
