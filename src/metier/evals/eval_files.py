@@ -42,7 +42,7 @@ MAX_YAML_BYTES = 64 * 1024
 _KINDS: tuple[TargetKind, ...] = ("skill", "agent", "task")
 _LISTS = ("evals", "cases", "tests", "queries", "test_cases", "scenarios", "prompts")
 _ASKED = ("prompt", "query", "question", "input", "task", "user_prompt")
-ASSERTIONS = (
+_ASSERTIONS = (
     "assertions", "expectations", "checks", "expect", "assert", "deterministic_assertions", "expectation", "rubric",
     "criteria", "success_criteria", "must", "graders", "expected_behaviors", "expected_behavior", "evaluation_criteria",
 )  # fmt: skip
@@ -59,7 +59,7 @@ _NOTED = frozenset(
     }
 )  # fmt: skip
 """What people note beside a case and no check needs."""
-_KNOWN = frozenset({*_NOTED, *ASSERTIONS, *_EXPECTED, *_ASKED, *_OURS, *_CALL})
+_KNOWN = frozenset({*_NOTED, *_ASSERTIONS, *_EXPECTED, *_ASKED, *_OURS, *_CALL})
 _SUGGESTED = ("id", "name", "prompt", "files", "expected_output", "assertions", "checks", *_OURS, *_CALL)
 _POSITIVE, _NEGATIVE = "should_trigger", ("should_not_trigger", "should_not")
 
@@ -299,7 +299,7 @@ class _CaseReader:
         is_wanted = read_value(wanted) if wanted is not None else None
         if asked and isinstance(is_wanted, bool):
             self._add_trigger(asked, case.line, is_wanted=is_wanted)
-        is_trigger = isinstance(is_wanted, bool) and not any(case.find(key) for key in (*ASSERTIONS, *_EXPECTED))
+        is_trigger = isinstance(is_wanted, bool) and not any(case.find(key) for key in (*_ASSERTIONS, *_EXPECTED))
         if not is_trigger:
             self._build_case(number, case, asked=asked)
         self._check_keys(case, _KNOWN, _SUGGESTED)
@@ -311,7 +311,7 @@ class _CaseReader:
         expected = next((text for key in _EXPECTED if (text := _render(values.get(key)))), "")
         if not checks and expected:
             checks = [Sentence(text=expected)]
-        if not checks and not any(_list_items(case.find_value(key)) for key in ASSERTIONS):
+        if not checks and not any(_list_items(case.find_value(key)) for key in _ASSERTIONS):
             hint = "Add 'expected_output' or 'assertions'"
             message = f"Case {number} does not say what is expected"
             self._report("warning", "evals_expected", message, case.line, hint=hint)
@@ -340,7 +340,7 @@ class _CaseReader:
         self._reading.cases += [read.value] if read.value is not None else []
 
     def _read_assertions(self, case: Mapping) -> Iterator[AnyCheck]:
-        for key in ASSERTIONS:
+        for key in _ASSERTIONS:
             for each in _list_items(case.find_value(key)):
                 read = read_assertion(each, file=self._file)
                 if isinstance(read, tuple):
