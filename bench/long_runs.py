@@ -19,7 +19,7 @@ from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 
 TURNS = 3_000

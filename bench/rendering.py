@@ -21,7 +21,7 @@ from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.telemetry.redaction import build_redactor
 from metier.views.live import LiveRun

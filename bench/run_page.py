@@ -19,7 +19,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
 from metier.server.app import create_app
 from metier.server.recipe import Recipe
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 
 ENTRIES = 2_000

@@ -25,7 +25,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 
 RUNS, AT_ONCE = 200, 50

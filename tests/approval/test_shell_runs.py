@@ -15,7 +15,7 @@ from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Asker, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import ScriptedProvider, ToolCall, calls, says
 from metier.tools.shell.options import ShellOptions

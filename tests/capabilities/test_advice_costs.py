@@ -15,7 +15,7 @@ from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls, says
 

@@ -5,6 +5,9 @@ import os
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -203,3 +206,23 @@ def test_a_run_that_the_store_lost_and_one_whose_folder_is_gone_are_named(
     assert run(["runs", "rebuild", bare]) == 0
     capsys.readouterr()
     assert "bare runs" not in findings(capsys)
+
+
+def test_uv_in_the_environment_of_the_agent_is_found_without_its_python_package(tmp_path: Path) -> None:
+    """A package manager other than pip may install the program alone."""
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib"))
+    copied = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    for path in packages.iterdir():
+        if path.name.partition("-")[0] != "uv":
+            (copied / path.name).symlink_to(path)
+    uv = environment / "bin/uv"
+    uv.write_text("#!/bin/sh\necho uv 9.8.7\n")
+    uv.chmod(0o755)
+
+    command = [environment / "bin/python", "-m", "metier.cli.main", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert (found["uv"]["state"], found["uv"]["detail"]) == ("ok", "uv 9.8.7")

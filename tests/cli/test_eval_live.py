@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, override
 
 import pytest
-from model_server import ModelServer, Reply, calls, says
+from model_server import ModelServer, Reply, calls, fails, says
 from run_workspace import QUICK, Workspace, use_model
 
 type Capture = pytest.CaptureFixture[str]
@@ -188,6 +188,24 @@ def test_a_budget_ends_the_eval_with_exit_code_6_and_more_of_it_goes_on(
     assert (again, {row["status"] for row in whole["rows"]}) == (0, {"passed"})
     # Twenty runs of one request each; what was paid for before is not paid for again.
     assert len(model.received) == 20
+
+
+def test_cost_of_every_attempt_counts_toward_the_budget(
+    skill: Path, workspace: Workspace, model: ModelServer, evaluate: Evaluate
+) -> None:
+    # A request has 110 tokens, so it costs 0.11 USD.
+    workspace.write("models.yaml", "openai:\n  m: {prices: {input: 1000, output: 1000, as_of: 2026-11-01}}\n")
+    workspace.configure(model={**use_model(model), "facts_file": "models.yaml"}, runtime=QUICK)
+    model.follow(WRITE, fails(400), WRITE, fails(400), WRITE, WRITE, says("Hello"))
+    assert skill.is_dir()
+
+    first, _ = evaluate("greeter", "--record", "--max-cost-usd", "0.275")
+    second, _ = evaluate("--resume", "latest")
+    third, result = evaluate("--resume", "latest")
+
+    assert (first, second) == (1, 1)
+    assert (third, result["budget_used_up"]) == (6, True)
+    assert result["rows"][0]["status"] == "not_run"
 
 
 def test_a_cost_that_cannot_be_limited_is_refused_before_the_first_request(

@@ -10,7 +10,7 @@ from model_server import ModelServer, says
 from run_workspace import Workspace
 
 from metier.cli.main import run
-from metier.settings.load import LoadedSettings, load_settings
+from metier.settings.resolution import LoadedSettings, load_settings
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 

@@ -175,7 +175,7 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
         (["run", "  "], "The task is empty"),
         (["run", "a", "-p", "b"], "More than one task given"),
         (["run", "--task-file", "nowhere.md"], "cannot be read: No such file or directory"),
-        (["run", "a", "--provider", "nobody"], "must be one of 'anthropic', 'gemini', 'openai', 'offline'"),
+        (["run", "a", "--provider", "nobody"], "must be 'anthropic', 'gemini', 'openai', 'offline' or 'a2a'"),
         (["run", "a", "--provider", "a2a", "--config", "/dev/null"], "No model set for provider 'a2a'"),
         (["run", "a", "--profile", "reckless"], "not 'reckless'"),
         (["run", "a", "--skills-dir", "nowhere"], "Folder 'nowhere' does not exist"),

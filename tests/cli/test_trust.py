@@ -11,7 +11,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import GREET, SKILL, Workspace, use_model
 
 from metier.settings.clone_settings import FREE, LOWERED, ORDERED
-from metier.settings.fields import all_leaves
+from metier.settings.keys import all_leaves
 
 pytestmark = pytest.mark.slow
 
@@ -416,3 +416,46 @@ def test_runs_that_were_made_in_a_clone_go_on_without_trust(
 
     assert (cloned.folder / "wanted").exists()
     capsys.readouterr()
+
+
+def show_setting(workspace: Workspace, key: str, capsys: pytest.CaptureFixture[str]) -> object:
+    capsys.readouterr()
+    assert workspace.agent("config", "show", "--json") == 0
+    section, name = key.split(".")
+    return json.loads(capsys.readouterr().out)["settings"][section][name]
+
+
+def test_setting_made_in_a_clone_without_agent_files_takes_effect(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloned = fill(clone, {"readme.md": "Read me"}, monkeypatch)
+
+    assert cloned.agent("config", "set", "runtime.profile", "permissive") == 0
+    assert cloned.agent("config", "set", "logging.jsonl_dir", "./there") == 0
+
+    assert show_setting(cloned, "runtime.profile", capsys) == "permissive"
+    assert show_setting(cloned, "logging.jsonl_dir", capsys) == "./there"
+
+
+def test_setting_that_an_untrusted_clone_cannot_make_is_refused_with_a_hint(
+    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "shell:\n  mode: 'off'\n"
+    cloned = fill(clone, {"agent.yaml": text}, monkeypatch)
+    file = cloned.folder / "agent.yaml"
+
+    assert cloned.agent("config", "set", "logging.jsonl_dir", "./there") == 2
+
+    told = capsys.readouterr().err
+    assert "agent trust" in told
+    assert "--user" in told
+    assert file.read_text() == text
+    assert cloned.agent("config", "set", "runtime.max_turns", "7") == 0
+    assert show_setting(cloned, "runtime.max_turns", capsys) == 7
+    assert cloned.agent("config", "set", "runtime.profile", "strict") == 0
+    assert show_setting(cloned, "runtime.profile", capsys) == "strict"
+    assert cloned.agent("config", "set", "--user", "logging.jsonl_dir", "./mine") == 0
+    assert show_setting(cloned, "logging.jsonl_dir", capsys) == "./mine"
+    assert cloned.agent("trust") == 0
+    assert cloned.agent("config", "set", "logging.jsonl_dir", "./there") == 0
+    assert show_setting(cloned, "logging.jsonl_dir", capsys) == "./there"

@@ -15,7 +15,7 @@ from metier.errors import MetierError
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.testing.crash_child import list_log_problems
 from metier.testing.crash_kit import read_effects
 

@@ -17,7 +17,7 @@ from metier.engine.options import RuntimeOptions
 from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.options import SkillsOptions
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.crash_kit import read_effects

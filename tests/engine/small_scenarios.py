@@ -23,7 +23,7 @@ from metier.runtime.driver import DriveOptions, RunDriver
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import Answer
 from metier.runtime.runs import Runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import DATABASE
 from metier.store.base import Lease, Store, StoredEntry

@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from metier.evals.comparison import compare, get_wilson, measure_difference
+from metier.evals.live_evals import EvalBudget
 from metier.evals.results import EvalResult, RunRow
-from metier.evals.session import Purse
 
 SIMULATIONS = 2_000
 SETTINGS = {
@@ -74,12 +74,12 @@ def test_rates_at_the_ends_have_an_interval_too() -> None:
 
 
 def test_runs_side_by_side_never_reserve_more_than_the_limit() -> None:
-    purse = Purse(limit_usd=1.0, jobs=4)
+    budget = EvalBudget(limit_usd=1.0, jobs=4)
 
-    shares = [purse.reserve(remaining=10) or 0 for _ in range(4)]
+    shares = [budget.reserve(remaining=10) or 0 for _ in range(4)]
     assert sum(shares) <= 1.0
     for share in shares:
-        purse.settle(share, spent_usd=share)
-    purse.spent_usd = 1.0
-    assert purse.reserve(remaining=6) == 0.0
-    assert purse.is_used_up
+        budget.settle(share, spent_usd=share)
+    budget.spent_usd = 1.0
+    assert budget.reserve(remaining=6) == 0.0
+    assert budget.is_used_up

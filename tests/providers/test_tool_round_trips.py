@@ -20,7 +20,7 @@ from metier.errors import ToolFailed
 from metier.runtime.host import Host
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 

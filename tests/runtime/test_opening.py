@@ -7,7 +7,7 @@ import pytest
 
 from metier.runtime.host import Host
 from metier.runtime.opened_host import open_host
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 
 
 def test_a_host_whose_trust_nobody_looked_at_cannot_be_made(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from metier.runtime.mcp import keep_servers, open_acceptances, open_servers
 from metier.runtime.server_pool import ServerPool
 from metier.runtime.workspace.agents import AgentInForce
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions, open_store
 from metier.tools.base import ToolInfo

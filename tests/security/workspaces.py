@@ -21,7 +21,7 @@ from metier.runtime.host import Host
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.scripted import Line, ScriptedProvider, ToolCall, calls
 from metier.tools.base import Tool

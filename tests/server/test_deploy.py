@@ -22,8 +22,7 @@ from test_api_runs import WRITE, start, streaming, wait_until
 from test_security import configure_server
 
 from metier.cli.root import load_command
-from metier.settings.environment import variables_of
-from metier.settings.fields import all_leaves
+from metier.settings.keys import all_leaves, variables_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OWN = {

@@ -29,8 +29,7 @@ from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
 from metier.runtime.queue.pool import Job
-from metier.settings.model import Settings
-from metier.settings.sections import WorkerOptions
+from metier.settings.sections import Settings, WorkerOptions
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult

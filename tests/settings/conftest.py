@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metier.settings.environment import OLDER_NAMES
+from metier.settings.keys import OLDER_NAMES
 
 
 @pytest.fixture

@@ -30,15 +30,15 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "key like no other": (
         b"store:\n  zzz: 1\n",
-        ["agent.yaml:2: error: Unknown key 'store.zzz' [unknown_key] (Keys here are 'backend', 'database_url_env')"],
+        ["agent.yaml:2: error: Unknown key 'store.zzz' [unknown_key] (Known keys: backend, database_url_env)"],
     ),
     "section like no other": (
         b"zzz: 1\n",
         [
             (
                 "agent.yaml:1: error: Unknown key 'zzz' [unknown_key] "
-                "(Sections are 'model', 'runtime', 'skills', 'routing', 'shell', 'sandbox', 'mcp', 'web_search', "
-                "'hooks', 'chat', 'store', 'worker', 'server', 'notify', 'logging', 'plugins')"
+                "(Known keys: model, runtime, skills, routing, shell, sandbox, mcp, web_search, "
+                "hooks, chat, store, worker, server, notify, logging, plugins)"
             )
         ],
     ),
@@ -49,11 +49,11 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
             "agent.yaml:4: error: Alias '*m' is not supported [yaml_alias] (Write the value out)",
             "agent.yaml:4: error: The merge key '<<' is not supported [yaml_merge_key] (Write the fields out)",
             (
-                "agent.yaml:4: error: Unknown key 'runtime.<<' [unknown_key] (Keys here are 'agent', 'profile', "
-                "'shell_linux', 'shell_windows', 'timeout_seconds', 'max_turns', 'max_cost_usd', 'on_limit', "
-                "'max_llm_retries', 'retry_base_delay_seconds', 'retry_max_delay_seconds', 'on_step_failure', "
-                "'max_delegation_depth', 'delegation_share', 'max_children_per_call', 'max_parallel_children', "
-                "'approval_expiry_hours', 'signal_grace_seconds')"
+                "agent.yaml:4: error: Unknown key 'runtime.<<' [unknown_key] (Known keys: agent, profile, "
+                "shell_linux, shell_windows, timeout_seconds, max_turns, max_cost_usd, on_limit, "
+                "max_llm_retries, retry_base_delay_seconds, retry_max_delay_seconds, on_step_failure, "
+                "max_delegation_depth, delegation_share, max_children_per_call, max_parallel_children, "
+                "approval_expiry_hours, signal_grace_seconds)"
             ),
         ],
     ),
@@ -79,11 +79,11 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "list for text": (
         b"model:\n  name: [a]\n",
-        ["agent.yaml:2: error: model.name must be text, not a list [wrong_type]"],
+        ["agent.yaml:2: error: model.name must be text, not a list [not_text]"],
     ),
     "section for a number": (
         b"model:\n  max_tokens:\n    x: 1\n",
-        ["agent.yaml:2: error: model.max_tokens must be a whole number, not a section [wrong_type]"],
+        ["agent.yaml:2: error: model.max_tokens must be a whole number, not a mapping [bad_value]"],
     ),
     "limits of the shell that let nothing through": (
         b"shell:\n  timeout_ms: -5\n  max_output_chars: 0\n",
@@ -96,20 +96,20 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         b"shell:\n  allowed_prefixes: git status\n",
         [
             (
-                "agent.yaml:2: error: shell.allowed_prefixes must be a list of text, not 'git status' [wrong_type] "
+                "agent.yaml:2: error: shell.allowed_prefixes must be a list, not 'git status' [not_a_list] "
                 "(Write it in brackets, with commas)"
             )
         ],
     ),
     "list in a list": (
         b"shell:\n  allowed_prefixes:\n    - ls\n    - [git]\n",
-        ["agent.yaml:4: error: shell.allowed_prefixes has an entry that is not text [wrong_type]"],
+        ["agent.yaml:4: error: An item of shell.allowed_prefixes must be text [not_text]"],
     ),
     "value for a section": (
         b"logging: 5\n",
         [
             (
-                "agent.yaml:1: error: logging must be a section [wrong_type] "
+                "agent.yaml:1: error: logging must be a mapping [not_a_mapping] "
                 "(It has keys such as 'level', indented below it)"
             )
         ],
@@ -127,7 +127,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         b"runtime:\n  profile: permisive\n",
         [
             (
-                "agent.yaml:2: error: runtime.profile must be one of 'permissive', 'guarded', 'strict', "
+                "agent.yaml:2: error: runtime.profile must be 'permissive', 'guarded' or 'strict', "
                 "not 'permisive' [bad_value] (Did you mean 'permissive'?)"
             )
         ],
@@ -191,21 +191,11 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "top level is a list": (
         b"- a\n",
-        [
-            (
-                "agent.yaml:1: error: The file has no sections at its top level [not_a_mapping] "
-                "(Begin with a section such as `model:`)"
-            )
-        ],
+        [("agent.yaml:1: error: The file must be a mapping [not_a_mapping] (Begin with a section such as `model:`)")],
     ),
     "top level is text": (
         b"\nhello\n",
-        [
-            (
-                "agent.yaml:2: error: The file has no sections at its top level [not_a_mapping] "
-                "(Begin with a section such as `model:`)"
-            )
-        ],
+        [("agent.yaml:2: error: The file must be a mapping [not_a_mapping] (Begin with a section such as `model:`)")],
     ),
     "not UTF-8": (
         b"model:\n  name: caf\xe9\n",
@@ -230,7 +220,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
 }
 
-PROVIDERS = "'anthropic', 'gemini', 'openai', 'offline', 'a2a'"
+PROVIDERS = "'anthropic', 'gemini', 'openai', 'offline' or 'a2a'"
 
 
 def refused(args: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -360,15 +350,15 @@ shell:
     problems = refused(["config", "validate"], place, capsys)
 
     assert [problem.partition(" [")[0] for problem in problems] == [
-        f"agent.yaml:2: error: model.provider must be one of {PROVIDERS}, not 'antropic'",
+        f"agent.yaml:2: error: model.provider must be {PROVIDERS}, not 'antropic'",
         "agent.yaml:3: error: Unknown key 'model.nmae'",
         "agent.yaml:4: error: model.max_tokens must be at least 1, not '0'",
         "agent.yaml:7: error: Key 'max_turns' is repeated; it is first in line 6",
-        "agent.yaml:9: error: logging must be a section",
+        "agent.yaml:9: error: logging must be a mapping",
         "agent.yaml:11: error: shell.enabled must be true or false, not 'maybe'",
         "agent.yaml:12: error: shell.timeout_ms must be a whole number, not '1.5'",
         "error: Environment variable SCRIPT_TIMEOUT must be more than 0, not '-1'",
-        "error: Environment variable AGENT_STORE_BACKEND must be one of 'sqlite', 'postgres', not 'mysql'",
+        "error: Environment variable AGENT_STORE_BACKEND must be 'sqlite' or 'postgres', not 'mysql'",
         "warning: Environment variable AGENT_MODEL_NAM is not a setting",
     ]
 

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from metier.cli.main import run
-from metier.settings.environment import variables_of
-from metier.settings.fields import all_leaves
-from metier.settings.load import load_settings
-from metier.settings.model import Settings
+from metier.settings.keys import all_leaves, variables_of
+from metier.settings.resolution import load_settings
+from metier.settings.sections import Settings
 from metier.settings.template import setting_rows
 
 SPECIFIED = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metier.cli.main import run
-from metier.settings.environment import OLDER_NAMES
+from metier.settings.keys import OLDER_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

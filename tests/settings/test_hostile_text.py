@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from metier.errors import ConfigError
-from metier.settings.environment import variables_of
-from metier.settings.fields import all_leaves
-from metier.settings.load import load_settings
+from metier.settings.keys import all_leaves, variables_of
+from metier.settings.resolution import load_settings
 
 KEYS = sorted(all_leaves())
 NAMES = sorted({name for key in KEYS for name in key.split(".")})

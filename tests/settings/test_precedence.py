@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metier.settings.environment import OLDER_NAMES, variables_of
-from metier.settings.fields import Leaf, all_leaves
-from metier.settings.load import LoadedSettings, load_settings
-from metier.settings.model import Settings
-from metier.settings.values import Origin, get_value
+from metier.settings.keys import OLDER_NAMES, Leaf, all_leaves, variables_of
+from metier.settings.resolution import LoadedSettings, load_settings
+from metier.settings.sections import Settings
+from metier.settings.setting_values import Origin, get_value
 
 type Tree = dict[str, str | list[str] | Tree]
 

@@ -7,7 +7,7 @@ PROBE = """
 import sys
 from metier.cli.main import run
 code = run(["--help"])
-heavy = {"pydantic", "pydantic_core", "yaml", "rapidfuzz", "jsonschema", "rich", "metier.settings.model"}
+heavy = {"pydantic", "pydantic_core", "yaml", "rapidfuzz", "jsonschema", "rich", "metier.settings.sections"}
 print(code, sorted(heavy & sys.modules.keys()), file=sys.stderr)
 """
 

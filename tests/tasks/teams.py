@@ -12,7 +12,7 @@ from metier.messages import Message, ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.testing.recorded_effect import describe_deed
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult

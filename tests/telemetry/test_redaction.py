@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -121,17 +122,23 @@ def test_findings_say_kind_and_place_and_never_the_value() -> None:
     assert [tuple(finding) for finding in found] == [("value", 2, 13), ("name", 24, 27)]
 
 
-def test_environment_gives_the_values_of_secret_names() -> None:
+def test_environment_gives_the_values_of_secret_names(tmp_path: Path) -> None:
     environment = {
         "X_API_KEY": "k",
         "Y_TOKEN": "t",
         "Z_SECRET": "s",
         "DB_PASSWORD": "p",
         "HOME": "/h",
-        "A_TOKEN": "/run/x",
+        "A_TOKEN": str(tmp_path),
     }
 
     assert list_secret_values(environment) == ("k", "t", "s", "p")
+
+
+def test_secret_that_starts_like_a_path_is_a_secret() -> None:
+    encoded = "/9j4" + "AAQSkZJRgABAQEAYABgAAD" * 8
+
+    assert list_secret_values({"X_API_KEY": encoded, "Y_TOKEN": "~/" + encoded}) == (encoded, "~/" + encoded)
 
 
 STREAMED = (

@@ -201,7 +201,7 @@ ROWS: tuple[Row, ...] = (
         says=(
             "agent.yaml:2: error: Unknown key 'model.temprature' [unknown_key] (Did you mean 'temperature'?)",
             "agent.yaml:4: error: runtime.max_turns must be a whole number, not 'x' [bad_value]",
-            "agent.yaml:5: error: skills must be a section [wrong_type] (It has keys such as 'dir', indented below it)",
+            "agent.yaml:5: error: skills must be a mapping [not_a_mapping] (It has keys such as 'dir', indented below it)",
             ".agent/agents/a/AGENT.md:3: error: Unknown key 'tols' [unknown_key] (Did you mean 'tools'?)",
         ),
     ),
@@ -230,7 +230,7 @@ ROWS: tuple[Row, ...] = (
         name="settings that are a list",
         files={"agent.yaml": "- a\n"},
         says=(
-            "agent.yaml:1: error: The file has no sections at its top level [not_a_mapping] (Begin with a section such as `model:`)",
+            "agent.yaml:1: error: The file must be a mapping [not_a_mapping] (Begin with a section such as `model:`)",
         ),
     ),
     Row(

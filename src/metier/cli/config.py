@@ -15,9 +15,9 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.trust import trust_new_folder
 from metier.definitions.problems import Problem
 from metier.errors import ConfigError
-from metier.settings.load import LoadedSettings
+from metier.settings.resolution import LoadedSettings
+from metier.settings.setting_values import Shown, get_value, render_value, show_value
 from metier.settings.template import build_schema, render_template
-from metier.settings.values import Shown, get_value, render_value, show_value
 from metier.skills.trust.workspace_trust import list_brought
 
 app = typer.Typer(

@@ -32,7 +32,7 @@ from metier.runtime.provider_setup import (
     render_settings,
 )
 from metier.settings.discovery import FILE_NAME, user_folder
-from metier.settings.load import LoadedSettings
+from metier.settings.resolution import LoadedSettings
 
 type ReadLine = Callable[[str], str]
 """Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""

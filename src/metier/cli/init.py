@@ -34,7 +34,7 @@ from metier.runtime.workspace.templates import (
     write_template,
 )
 from metier.settings.discovery import FILE_NAME
-from metier.settings.load import load_settings
+from metier.settings.resolution import load_settings
 from metier.skills.trust.workspace_trust import list_brought
 
 AGENT = "assistant"

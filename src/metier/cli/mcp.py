@@ -22,7 +22,7 @@ from metier.extras import hint_extra
 from metier.runtime.cleaning import SHARED_FILE, load_host_config
 from metier.runtime.host import Host
 from metier.runtime.mcp import Trial, get_enclosure, open_acceptances, try_servers
-from metier.settings.values import is_secret_name, looks_secret
+from metier.settings.setting_values import is_secret_name, looks_secret
 from metier.tools.base import ToolInfo
 from metier.tools.mcp.offered_tools import Difference, compare_listings
 from metier.tools.mcp.servers import (

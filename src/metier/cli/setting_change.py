@@ -1,10 +1,12 @@
 """Write one setting into the settings file that holds here. `agent config set` and `agent skills enable` use it."""
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
+import yaml
 from msgspec import Struct
 
 from metier.cli.shared.context import current_file, current_workspace, home_folder
@@ -13,14 +15,18 @@ from metier.cli.shared.output import warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
 from metier.definitions.nearest import suggest
 from metier.errors import ConfigError, UsageError
-from metier.settings.check import check_alone
-from metier.settings.discovery import FILE_NAME, user_folder
-from metier.settings.edit import set_in_text
-from metier.settings.environment import split_text, variables_of
-from metier.settings.fields import Leaf, all_leaves, find_nearest_key
-from metier.settings.values import Given, Origin, looks_secret, render_value
+from metier.settings.clone_settings import narrow, set_profile
+from metier.settings.discovery import FILE_NAME, find_own_file, user_folder
+from metier.settings.keys import Leaf, all_leaves, find_nearest_key, variables_of
+from metier.settings.layers import check_alone, read_file, split_text
+from metier.settings.setting_values import Given, Origin, looks_secret, render_value
+from metier.skills.git.clones import find_origin
+from metier.skills.trust.workspace_trust import list_brought
 
 Mine = Annotated[bool, typer.Option("--user", help="Change your user settings instead of the workspace's.")]
+
+
+type Tree = dict[str, Tree | list[str] | str | None]
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -48,6 +54,8 @@ def change_setting(key: str, text: str, *, mine: bool) -> Change:
     if problems:
         raise ConfigError(f"{key} cannot have this value; nothing was changed", hint="", problems=problems)
     file = find_target(mine=mine)
+    if not mine:
+        _check_effect(file, key, value)
     rendered = "null" if value is None else render_value(value) if str in leaf.kinds or tuple in leaf.kinds else text
     write_setting(file, key, rendered)
     outvoted = next((name for name in variables_of(key) if os.environ.get(name, "").strip()), "")
@@ -67,15 +75,32 @@ def find_target(*, mine: bool) -> Path:
     return current_file(None) or (own if is_nobodys_project else cwd / FILE_NAME)
 
 
+def _check_effect(file: Path, key: str, value: str | tuple[str, ...] | None) -> None:
+    """Raises `UsageError` for a value that would be ignored: an untrusted clone can only make a setting stricter."""
+    workspace = current_workspace()
+    is_carried = file.absolute() == workspace.absolute() / FILE_NAME and find_origin(workspace)
+    if not is_carried or next(list_brought(workspace), None) is None or speaks_for_person(workspace):
+        return
+    own = find_own_file(environ=os.environ, cwd=workspace, home=home_folder())
+    held = set_profile(read_file(own).values if own else {})
+    if narrow({key: Given(value, Origin(kind="file"))}, held).withheld:
+        raise UsageError(
+            f"{key} would be ignored in '{file}': this folder came from elsewhere and is not trusted",
+            hint="Review its files and run `agent trust`, or change your own settings with --user",
+        )
+
+
 def write_setting(file: Path, key: str, rendered: str) -> None:
     try:
         text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"'{file}' cannot be read: {error}", hint="Run `agent check settings`") from error
     folder = file.absolute().parent
-    spoke = speaks_for_person(folder)
+    # In a clone without agent files, all that there is afterward comes from this user.
+    is_first = next(list_brought(folder), None) is None
+    is_users = is_first or speaks_for_person(folder)
     write_new_file(file, set_in_text(text, key, rendered), overwrite=True)
-    if spoke:
+    if is_users:
         renew_trust(folder)
 
 
@@ -91,3 +116,102 @@ def _get_leaf(key: str) -> Leaf:
         hint = suggest(find_nearest_key(key, (), all_leaves())) or "Run `agent config show` to list all keys"
         raise UsageError(f"No setting is called {key!r}", hint=hint)
     return leaf
+
+
+def set_in_text(text: str, key: str, rendered: str) -> str:
+    """The text with `key` (dotted) at the value `rendered`, which is one line of YAML. Comments stay.
+
+    Raises `UsageError` where the file is written in a way that cannot be changed like that.
+    """
+    path = key.split(".")
+    before = _read(text)
+    changed = _change(text, path, rendered)
+    # Whatever form the file has: the change must be there, and nothing else may have changed.
+    if _read(changed) != _set(before, path, _read_value(rendered)):
+        raise UsageError(
+            f"{key} cannot be changed in this file without changing other lines", hint="Change it in an editor"
+        )
+    return changed
+
+
+def _change(text: str, path: list[str], rendered: str) -> str:
+    # The library leaves the types of its loaders open.
+    root = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(root, yaml.MappingNode):
+        return f"{_end_line(text)}{_render_block(path, rendered, indent=0)}"
+    node, rest = root, list(path)
+    while True:
+        found = _find(node, rest[0])
+        if found is None:
+            return _insert(text, node, _render(node, rest, rendered))
+        name, value = found
+        if len(rest) == 1:
+            return f"{text[: name.end_mark.index]}: {rendered}{text[_get_end(value) :]}"
+        rest.pop(0)
+        if not isinstance(value, yaml.MappingNode):
+            # A section with nothing in it yet.
+            block = _render_block(rest, rendered, indent=name.start_mark.column + 2)
+            end = text.find("\n", value.end_mark.index)
+            return f"{text}\n{block}" if end < 0 else f"{text[: end + 1]}{block}{text[end + 1 :]}"
+        node = value
+
+
+def _find(node: yaml.MappingNode, name: str) -> tuple[yaml.Node, yaml.Node] | None:
+    return next((pair for pair in node.value if pair[0].value == name), None)
+
+
+def _get_end(node: yaml.Node) -> int:
+    """Where the value ends; a block collection would otherwise reach to the next key, over comments."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = cast("yaml.Node | tuple[yaml.Node, yaml.Node]", node.value[-1])
+        return _get_end(last[1] if isinstance(last, tuple) else last)
+    return node.end_mark.index
+
+
+def _render(node: yaml.MappingNode, path: list[str], rendered: str) -> str:
+    if not node.flow_style:
+        return _render_block(path, rendered, indent=node.start_mark.column)
+    *sections, name = path
+    opening = "".join(f'"{section}": {{' for section in sections)
+    return f'{opening}"{name}": {rendered}{"}" * len(sections)}'
+
+
+def _insert(text: str, node: yaml.MappingNode, new: str) -> str:
+    if node.flow_style:
+        # Behind the opening brace, where no comma can be missing.
+        start = node.start_mark.index + 1
+        return f"{text[:start]}{new}{', ' if node.value else ''}{text[start:]}"
+    end = text.find("\n", _get_end(node))
+    return f"{_end_line(text)}{new}" if end < 0 else f"{text[: end + 1]}{new}{text[end + 1 :]}"
+
+
+def _render_block(path: list[str], rendered: str, *, indent: int) -> str:
+    *sections, name = path
+    lines = [f"{' ' * (indent + 2 * depth)}{section}:" for depth, section in enumerate(sections)]
+    return "\n".join([*lines, f"{' ' * (indent + 2 * len(sections))}{name}: {rendered}"]) + "\n"
+
+
+def _end_line(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def _read(text: str) -> Tree:
+    try:
+        # Every scalar stays text.
+        value = cast("object", yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506 - constructs strings only
+    except yaml.YAMLError as error:
+        where = re.sub(r"\s+", " ", str(error))
+        raise UsageError(f"The settings file is not YAML: {where}", hint="Run `agent config validate`") from error
+    return cast("Tree", value) if isinstance(value, dict) else {}
+
+
+def _read_value(rendered: str) -> list[str] | str | None:
+    return cast("list[str] | str | None", _read(f"value: {rendered}")["value"])
+
+
+def _set(tree: Tree, path: list[str], value: list[str] | str | None) -> Tree:
+    name, *rest = path
+    if not rest:
+        return {**tree, name: value}
+    below = tree.get(name)
+    return {**tree, name: _set(below if isinstance(below, dict) else {}, rest, value)}

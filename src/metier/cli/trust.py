@@ -14,7 +14,7 @@ from metier.errors import MetierError, UsageError
 from metier.runtime.host import Host
 from metier.runtime.opened_host import OpenedHost, open_host
 from metier.runtime.workspace.trust import list_decided, trust_workspace
-from metier.settings.load import LoadedSettings
+from metier.settings.resolution import LoadedSettings
 from metier.skills.git.clones import find_origin
 from metier.skills.trust.workspace_trust import digest_bytes, list_brought, revoke_trust
 

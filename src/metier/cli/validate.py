@@ -14,8 +14,8 @@ from metier.definitions.workspace import Checked
 from metier.errors import ConfigError, UsageError
 from metier.runtime.checks.validation import CheckedFile, Validation, load_host_catalog, validate_workspace
 from metier.runtime.host import Host
-from metier.settings.load import load_settings
-from metier.settings.model import Settings
+from metier.settings.resolution import load_settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import get_trust
 
 

@@ -14,7 +14,7 @@ the line of the key or item that it's about:
 import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal, TypeVar, cast, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
 
 from msgspec import Struct, field
 from pydantic import (
@@ -214,32 +214,51 @@ def get_line(root: Node, path: Iterable[str | int]) -> int:
     return line
 
 
-def _describe(error: ErrorDetails, root: Node, model: type[BaseModel], *, file: str, subject: str) -> Problem:
+class Explanation(NamedTuple):
+    """A pydantic error in the words of our messages."""
+
+    code: str
+    message: str
+    """Continues the name of the field if it starts in lower case."""
+    hint: str = ""
+
+
+def explain(error: ErrorDetails, model: type[BaseModel]) -> Explanation:
     context = error.get("ctx", {})
-    path = (*error["loc"], context["key"]) if context.get("key") else error["loc"]
-    code, message, hint = BAD_VALUE, error["msg"], ""
+    key = str(error["loc"][-1]) if error["loc"] else ""
     match error["type"]:
         case "fault":
-            code, message, hint = context["code"], context["message"], context["hint"]
+            return Explanation(context["code"], context["message"], context["hint"])
         case "missing":
-            code, message = f"missing_{path[-1]}", "is missing"
+            return Explanation(f"missing_{key}", "is missing")
         case "extra_forbidden":
-            code, message = UNKNOWN_KEY, f"Unknown key {path[-1]!r}"
-            hint = _hint_key(str(path[-1]), list_keys(_find_model(model, path[:-1])))
+            hint = _hint_key(key, list_keys(_find_model(model, error["loc"][:-1])))
+            return Explanation(UNKNOWN_KEY, f"Unknown key {key!r}", hint)
         case "value_error":
-            message = str(context["error"])
+            return Explanation(BAD_VALUE, str(context["error"]))
         case "literal_error":
-            message = f"must be {context['expected']}, not {error['input']!r}"
             hint = hint_nearest(str(error["input"]), _QUOTED.findall(context["expected"]))
+            return Explanation(BAD_VALUE, f"must be {context['expected']}", hint)
         case kind if kind in PHRASES:
-            message = PHRASES[kind].format_map(context)
-        case _ if not message[:1].islower():
-            message = f"is invalid: {message}"
-        case _:  # raised by a validator of ours, in the words of our messages
-            pass
-    line = get_line(root, path)
+            return Explanation(_CODES.get(kind, BAD_VALUE), PHRASES[kind].format_map(context))
+        case _ if error["msg"][:1].islower():  # raised by a validator of ours
+            return Explanation(BAD_VALUE, error["msg"])
+        case _:
+            return Explanation(BAD_VALUE, f"is invalid: {error['msg']}")
+
+
+def _describe(error: ErrorDetails, root: Node, model: type[BaseModel], *, file: str, subject: str) -> Problem:
+    blamed = error.get("ctx", {}).get("key")
+    path = (*error["loc"], blamed) if blamed else error["loc"]
+    explained = explain(error, model)
+    message = explained.message + (f", not {error['input']!r}" if error["type"] == "literal_error" else "")
     return Problem(
-        severity="error", code=code, message=_complete(message, path, subject), file=file, line=line, hint=hint
+        severity="error",
+        code=explained.code,
+        message=_complete(message, path, subject),
+        file=file,
+        line=get_line(root, path),
+        hint=explained.hint,
     )
 
 
@@ -274,6 +293,12 @@ PHRASES = {
     "string_unicode": "must be Unicode text",
 }
 """Pydantic's types of errors in the words of our messages."""
+_CODES = {
+    "dict_type": "not_a_mapping",
+    "model_type": "not_a_mapping",
+    "string_type": "not_text",
+    "tuple_type": "not_a_list",
+}
 
 
 def _complete(message: str, path: KeyPath, subject: str = "") -> str:
@@ -362,7 +387,7 @@ def one_of(*words: str) -> BeforeValidator:
         written = value.value.strip() if isinstance(value, Scalar) else ", ".join(flat_texts(value))
         if written.lower() in words:
             return written.lower()
-        message = f"must be {_join(words)}, not {written!r}"
+        message = f"must be {join_words(words)}, not {written!r}"
         context_of(info).deviate(value, BAD_VALUE, message, hint_nearest(written.lower(), words))
         raise PydanticUseDefault
 
@@ -381,7 +406,7 @@ def some_of(*words: str) -> BeforeValidator:
             if text.lower() in words:
                 found.append(text.lower())
             elif text.lower() != "none":
-                message = f"can have {_join(words)}, not {text!r}"
+                message = f"can have {join_words(words)}, not {text!r}"
                 context_of(info).deviate(value, BAD_VALUE, message, hint_nearest(text.lower(), words))
         return tuple(dict.fromkeys(found))
 
@@ -419,7 +444,7 @@ def _read_flag(value: object, info: ValidationInfo) -> object:
     return SWITCH_WORDS[written]
 
 
-def _join(words: tuple[str, ...]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """`'a', 'b' or 'c'`, as pydantic writes it."""
     *first, last = map(repr, words)
     return f"{', '.join(first)} or {last}" if first else last

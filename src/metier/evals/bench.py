@@ -1,4 +1,4 @@
-"""The folder that a case is run in: a workspace of its own, beside it the skill, and the host that a run there has.
+"""The folder of a case's run, with its workspace, skill and host, and the variants that an eval compares.
 
 <root>/workspace     what the case sets up; definitions too, where an agent or a task is evaluated
 <root>/skills/NAME   the skill that is evaluated
@@ -8,20 +8,25 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metier.definitions.agent import FILE_NAME as AGENT_FILE
+from metier.definitions.names import fold_id
 from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import UsageError
 from metier.evals.cases import Commit, EvalCase
 from metier.evals.eval_files import find_case_file
 from metier.evals.evidence import Content, keep_bytes
 from metier.evals.targets import PASSED_OVER, SourcedCase, Target, read_within
+from metier.ids import Ids
 from metier.programs.launcher import GIT, find_program, run_program
 from metier.runtime.host import Host
-from metier.settings.model import Settings
+from metier.runtime.workspace.listed import list_definitions
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 
@@ -34,6 +39,8 @@ _SETTINGS = (
 )
 
 WORKSPACE, SKILLS, RUNS = "workspace", "skills", "runs"
+WITH, WITHOUT = "with_skill", "without_skill"
+_VARIANT_KINDS = ("commit", "model", "agent")
 SHOWN_ROOT = "/eval"
 """What recordings call the root, on every machine."""
 
@@ -282,3 +289,69 @@ def _read_policy(sourced: SourcedCase) -> str:
             f"The policy {text!r} of case {sourced.case.id!r} cannot be read", hint="Put the file beside the cases"
         )
     return read_within(sourced.folder, sourced.folder / found).decode("utf-8", "replace")
+
+
+class FixedIds(Struct, frozen=True):
+    """Gives one id to the run that is started, and fresh ones for everything else."""
+
+    fixed: str
+    ids: Ids
+
+    def run_id(self, started: datetime) -> str:
+        del started
+        return self.fixed
+
+    def trace_id(self) -> str:
+        return self.ids.trace_id()
+
+    def span_id(self) -> str:
+        return self.ids.span_id()
+
+
+def build_variants(target: Target, against: str, *, folder: Path) -> tuple[Variant, ...]:
+    """The thing itself first. `folder` gets the files of another commit. Raises `UsageError`."""
+    if not against:
+        if target.kind != "skill":
+            return (Variant(name="now"),)
+        return (Variant(name=WITH), Variant(name=WITHOUT, with_skill=False))
+    kind, name = _parse_against(target, against)
+    match kind:
+        case "model":
+            provider, _, model = name.rpartition(":")
+            return (Variant(name="now"), Variant(name=against, provider=provider, model=model))
+        case "agent":
+            return (Variant(name="now"), Variant(name=against, agent=name))
+        case _:
+            return (Variant(name="now"), _check_out(target, name, folder=folder))
+
+
+def _parse_against(target: Target, against: str) -> tuple[str, str]:
+    """`model:NAME`, `agent:ID`, `commit:REF`; without a kind an agent of the workspace, else a commit."""
+    kind, _, name = against.partition(":")
+    if kind not in _VARIANT_KINDS or not name:
+        kind, name = ("agent" if _is_agent(target, against) else "commit"), against
+    if kind == "agent" and target.kind != "agent":
+        raise UsageError(f"A {target.kind} is not compared with an agent", hint="Write commit:REF or model:NAME")
+    if kind == "agent" and not _is_agent(target, name):
+        raise UsageError(f"No agent is called {name!r}", hint="`agent agents list` names them")
+    return kind, name
+
+
+def _is_agent(target: Target, name: str) -> bool:
+    return fold_id(name) in list_definitions(target.host.workspace, "agents", AGENT_FILE)
+
+
+def _check_out(target: Target, ref: str, *, folder: Path) -> Variant:
+    source = target.package.folder if target.package is not None else target.host.workspace
+    commit = get_commit(source, ref)
+    if not commit:
+        raise UsageError(
+            f"{ref!r} is neither a commit of '{source}' nor an agent", hint="Write commit:REF, model:NAME or agent:ID"
+        )
+    into = folder / "against" / commit[:12]
+    if not into.exists():
+        write_tree(source, commit, into)
+    name = f"commit:{commit[:12]}"
+    if target.package is not None:
+        return Variant(name=name, skill_folder=into)
+    return Variant(name=name, definitions=into)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.context.json_text import NotJson
+from metier.evals.bench import FixedIds
 from metier.evals.cases import Sentence
-from metier.evals.drive import FixedIds
 from metier.evals.evidence import Evidence
 from metier.evals.grading import read_json
 from metier.evals.recordings import Judged

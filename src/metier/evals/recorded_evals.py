@@ -25,7 +25,7 @@ from metier.runtime.history.replays import build_replay_services, open_archive_s
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, find_instructions, find_tools
 from metier.runtime.runs import open_runtime
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.store.base import Store
 from metier.tools.base import ToolInfo
 from metier.tools.toolbox import Toolbox

@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 from msgspec import Struct
 from pydantic import JsonValue
 
+from metier.evals.bench import WITH, WITHOUT
 from metier.evals.comparison import Comparison, VariantSummary, compare, measure_spread
 from metier.evals.results import EvalResult, GradeRow, RunRow, Status
-from metier.evals.variants import WITH, WITHOUT
 from metier.telemetry.sanitize import sanitize
 
 WORDS: dict[Status, str] = {

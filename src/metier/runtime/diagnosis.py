@@ -31,7 +31,7 @@ from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, get_host_level, requires_sandbox, wants_sandbox
 from metier.runtime.host import Host
 from metier.runtime.records.run_folders import get_folder, iterate_folders, read_deletions
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import get_trust
 from metier.store.backend import DATABASE, examine_server
 from metier.store.local_secret import VARIABLE, read_given_secrets
@@ -48,7 +48,7 @@ from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Level
 from metier.tools.process.sandbox.levels import Rung, try_rung
 from metier.tools.process.sandbox.options import SandboxOptions
-from metier.tools.scripts.environments import list_uv
+from metier.tools.scripts.environments import find_uv
 from metier.version import __version__
 
 type State = Literal["ok", "off", "problem"]
@@ -269,9 +269,9 @@ def examine_programs(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]
 
 
 def _examine_uv() -> Finding:
-    command = list_uv()
-    if command:
-        return Finding(area="programs", name="uv", state="ok", detail=_first_line([*command, "--version"]))
+    program = find_uv()
+    if program is not None:
+        return Finding(area="programs", name="uv", state="ok", detail=_first_line([program, "--version"]))
     hint = f"It prepares the packages of scripts. {hint_extra('scripts')}"
     return Finding(area="programs", name="uv", state="off", detail="not installed", hint=hint)
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from metier.definitions.skills.catalog_cache import get_cache_folder
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.providers.seams import Seams
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 from metier.tools.buffers import Buffers, NoBuffers
 

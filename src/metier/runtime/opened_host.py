@@ -11,7 +11,7 @@ from metier.errors import ConfigError, UsageError
 from metier.programs.search import exclude_folders
 from metier.runtime.host import Host
 from metier.runtime.workspace.hooks import list_withheld_hooks
-from metier.settings.load import LoadedSettings, load_settings
+from metier.settings.resolution import LoadedSettings, load_settings
 from metier.skills.trust.workspace_trust import digest_bytes
 
 

@@ -19,7 +19,7 @@ from metier.providers.failures import BadRequest, NotFound, ReplyBroken
 from metier.providers.model_names import DEFAULT_MODELS
 from metier.providers.options import OFFLINE, ProviderName
 from metier.providers.registry import BUILT_IN, ProviderChoice, open_provider
-from metier.settings.values import render_value
+from metier.settings.setting_values import render_value
 
 type Readiness = Literal["key", "server", "offline", "no_key"]
 

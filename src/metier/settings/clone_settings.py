@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
-from metier.settings.fields import all_leaves
-from metier.settings.values import Given, Layer, Origin
+from metier.settings.keys import all_leaves
+from metier.settings.setting_values import Given, Layer, Origin
 
 PROFILE = "runtime.profile"
 ENABLED_SKILLS = "skills.enabled"

@@ -15,6 +15,7 @@ from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import MAX_BYTES
 
 FILE_NAME = "agent.yaml"
+RUNS_KEY = "logging.jsonl_dir"
 
 # Compiled at the first use: a class of that many characters takes 5 ms.
 _NOT_TEXT = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
@@ -92,6 +93,18 @@ def user_folder(environ: Mapping[str, str], home: Path) -> Path:
     # Not platformdirs; see `get_cache_folder`.
     configured = Path(environ.get("XDG_CONFIG_HOME", ""))
     return (configured if configured.is_absolute() else home / ".config") / "agent"
+
+
+def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> Path | None:
+    """The folder instead of `./runs`, or nothing in a project.
+
+    The home folder and the root of a disk are no projects. Runs that lie there from an earlier version stay in use.
+    """
+    if cwd not in (home, Path(cwd.anchor)) or (cwd / "runs" / "state.db").exists():
+        return None
+    # Not platformdirs; see `get_cache_folder`.
+    configured = Path(environ.get("XDG_DATA_HOME", ""))
+    return (configured if configured.is_absolute() else home / ".local" / "share") / "agent" / "runs"
 
 
 def read_text(file: SettingsFile) -> FileText:

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from metier.settings.environment import variables_of
-from metier.settings.fields import all_leaves, find_section
-from metier.settings.model import Settings
-from metier.settings.values import render_value
+from metier.settings.keys import all_leaves, find_section, variables_of
+from metier.settings.sections import Settings
+from metier.settings.setting_values import render_value
 
 _WIDTH = 110
 _HEAD = """\

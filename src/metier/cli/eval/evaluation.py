@@ -16,9 +16,10 @@ from metier.definitions.files.whole_file import replace_file
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.errors import UsageError
-from metier.evals.bench import get_commit
+from metier.evals.bench import build_variants, get_commit
 from metier.evals.comparison import compare
 from metier.evals.history import keep_result
+from metier.evals.live_evals import FOLDER, Plan, load_plan, open_session, write_plan
 from metier.evals.recorded_evals import ITSELF, replay_target
 from metier.evals.recordings import name_recording
 from metier.evals.report_formats import (
@@ -31,7 +32,6 @@ from metier.evals.report_formats import (
     render_row,
 )
 from metier.evals.results import EvalResult, Mode, RunRow
-from metier.evals.session import FOLDER, Plan, load_plan, open_session, write_plan
 from metier.evals.targets import SourcedCase, Target, find_target, list_targets
 from metier.evals.triggers import (
     build_trigger_cases,
@@ -40,7 +40,6 @@ from metier.evals.triggers import (
     route_triggers,
     suggest_words,
 )
-from metier.evals.variants import build_variants
 from metier.ids import format_run_id
 from metier.runtime.host import Host
 from metier.runtime.status import BUDGET, DONE, FAILED
@@ -257,7 +256,7 @@ async def _run_live(
             "rows": rows,
             "repeat": plan.repeat,
             "variants": tuple(variant.name for variant in variants),
-            "budget_used_up": session.purse.is_used_up,
+            "budget_used_up": session.budget.is_used_up,
             "provider": host.settings.model.provider,
             "model": host.settings.model.name,
         }

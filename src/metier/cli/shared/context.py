@@ -7,8 +7,8 @@ from pathlib import Path
 
 from metier.errors import UsageError
 from metier.settings.discovery import find_file, get_workspace
-from metier.settings.fields import PATH_KEYS
-from metier.settings.load import LoadedSettings, load_settings
+from metier.settings.keys import PATH_KEYS
+from metier.settings.resolution import LoadedSettings, load_settings
 
 
 def current_settings(config: Path | None, flags: Mapping[str, str]) -> LoadedSettings:

@@ -11,7 +11,7 @@ from metier.providers.model_names import DEFAULT_MODELS
 from metier.providers.options import BASE_URL_VARIABLES, OFFLINE
 from metier.runtime import opened_host
 from metier.runtime.host import Host
-from metier.settings.load import LoadedSettings
+from metier.settings.resolution import LoadedSettings
 
 
 def open_host(config: Path | None, flags: Mapping[str, str] | None = None, *, is_new_run: bool = False) -> Host:

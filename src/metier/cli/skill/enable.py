@@ -14,8 +14,8 @@ from metier.cli.skill.workspace_skills import SkillPlaces, open_places
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.errors import SkillNotFound, UsageError
-from metier.settings.environment import variables_of
-from metier.settings.load import load_settings
+from metier.settings.keys import variables_of
+from metier.settings.resolution import load_settings
 from metier.skills.activation import OPT_IN, Selection, get_packages, parse_selection
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted

@@ -14,7 +14,7 @@ from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
 from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, get_bundled_folder
 from metier.errors import UsageError
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.activation import (
     Activation,
     FoundSkills,

@@ -41,7 +41,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.agents import SUMMARIZER, AgentInForce, resolve_agent, restore_agent
 from metier.runtime.workspace.instructions import Said
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.store.base import RunRow, Store
 from metier.store.contexts import (
     MAX_EVENTS_PER_CONTEXT,

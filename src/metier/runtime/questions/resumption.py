@@ -30,7 +30,7 @@ from metier.runtime.status import (
 )
 from metier.runtime.workspace.model_choice import choose_model
 from metier.runtime.workspace.prepared_run import PreparedRun
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.store.base import Store
 
 _RETRIES = ("max_llm_retries", "retry_base_delay_seconds", "retry_max_delay_seconds")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from metier.errors import BrokerUnavailable, UsageError
 from metier.settings.sections import WorkerOptions
-from metier.settings.values import mask
+from metier.settings.setting_values import mask
 
 OWN_VARIABLE = "AGENT_WORKER_BROKER_URL"
 

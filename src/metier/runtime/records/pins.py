@@ -34,7 +34,7 @@ from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import get_skills
 from metier.runtime.workspace.tasks import TASK, pin_task
 from metier.runtime.workspace.trust import get_withheld
-from metier.settings.model import Settings
+from metier.settings.sections import Settings
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_files, is_trusted
 from metier.store.base import Store

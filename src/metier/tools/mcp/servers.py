@@ -197,7 +197,7 @@ def list_server_secrets(servers: Iterable[ServerDefinition], environ: Mapping[st
 def _read_text(value: object) -> object:
     if isinstance(value, Scalar) and not value.is_plain and "\0" not in value.value:
         return value.value
-    raise fault("wrong_type", "must be text")
+    raise fault("not_text", "must be text")
 
 
 _Text = Annotated[str, BeforeValidator(_read_text), Field(min_length=1)]

@@ -2,13 +2,12 @@
 
 import hashlib
 import importlib
-import importlib.util
 import json
 import os
 import platform
 import re
 import shutil
-import sys
+import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Mapping
@@ -197,8 +196,8 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         return text
 
     async def _uv(self, *arguments: str) -> Outcome:
-        program = list_uv()
-        if not program:
+        program = find_uv()
+        if program is None:
             raise ToolFailed(
                 "The script names packages, and uv, which prepares them, is not installed", hint=hint_extra("scripts")
             )
@@ -206,7 +205,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         # It may start a program, such as one that knows passwords: not one of the workspace.
         environment["PATH"] = build_trusted_path(self.environ, writable=self.writable)
         # It fetches packages and builds nothing: no code of a skill runs here.
-        uv = use_own_program(launcher.UV, *program, environment=environment)
+        uv = use_own_program(launcher.UV, program, environment=environment)
         options = ("--no-config", "--quiet", "--color", "never")
         # A folder of ours: nothing of the skill is found by looking around.
         command = build_own_command(uv, *options, *arguments, folder=self.folder)
@@ -220,14 +219,13 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
         return outcome
 
 
-def list_uv() -> list[str]:
-    """The `uv` that was installed with Metier, never one that happens to be on the path; empty where there is none."""
-    if importlib.util.find_spec("uv") is None:
-        return []
+def find_uv() -> str | None:
+    """The `uv` in the environment of Metier, never one that happens to be on the path."""
     try:
-        return [importlib.import_module("uv").find_uv_bin()]
-    except FileNotFoundError:
-        return [sys.executable, "-I", "-m", "uv"]
+        return importlib.import_module("uv").find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        # Package managers other than pip install the program without the Python package.
+        return shutil.which("uv", path=sysconfig.get_path("scripts"))
 
 
 def check_python(metadata: ScriptMetadata) -> None:

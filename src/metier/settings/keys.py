@@ -1,7 +1,7 @@
-"""Every setting that exists, read from the models: its key, its shape, its words and bounds. Knows no values."""
+"""The settings by dotted key, derived from the models: shape, words, bounds and variables. Knows no values."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Literal, TypeAliasType, Union, get_args, get_origin
 
@@ -11,10 +11,28 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from metier.definitions.nearest import find_nearest, list_nearest
-from metier.settings.model import STRUCTURED, Settings
+from metier.settings.sections import STRUCTURED, Settings
 
 PATH_KEYS = frozenset({"skills.dir", "logging.jsonl_dir", "model.facts_file", "routing.embeddings.folder"})
 """Relative to the current directory; a leading `~` is the home folder."""
+
+OLDER_NAMES: Mapping[str, str] = {
+    "skills.enabled": "AGENT_SKILLS",
+    "skills.script_timeout_seconds": "SCRIPT_TIMEOUT",
+    "skills.max_script_output_bytes": "MAX_SCRIPT_OUTPUT",
+    "shell.enabled": "SHELL_TOOL_ENABLED",
+    "shell.mode": "SHELL_TOOL_MODE",
+    "shell.timeout_ms": "SHELL_TOOL_TIMEOUT_MS",
+    "shell.max_output_chars": "SHELL_TOOL_MAX_OUTPUT_CHARS",
+    "shell.allowed_prefixes": "SHELL_TOOL_ALLOWED_PREFIXES",
+    "store.backend": "STATE_STORE_BACKEND",
+}
+
+NOT_SETTINGS = frozenset(
+    {"AGENT_PYTHON", "AGENT_IDEMPOTENCY_KEY", "AGENT_RESUME_SECRET", "AGENT_WORKER_BROKER_URL", "AGENT_TRUST"}
+)
+"""Variables that begin like settings and mean something else."""
+
 
 _TYPE_WORDS: dict[object, str] = {
     bool: "true or false",
@@ -78,6 +96,13 @@ class Leaf(Struct, frozen=True, kw_only=True):
 def all_leaves() -> dict[str, Leaf]:
     """Every setting by dotted key, in the order of the file."""
     return {leaf.key: leaf for leaf in _leaves_of(Settings, "")}
+
+
+def variables_of(key: str) -> tuple[str, ...]:
+    """The variables that set `key`; the first wins."""
+    older = OLDER_NAMES.get(key)
+    own = f"AGENT_{key.replace('.', '_').upper()}"
+    return (own, older) if older else (own,)
 
 
 def find_section(field: FieldInfo) -> type[BaseModel] | None:

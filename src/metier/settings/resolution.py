@@ -1,4 +1,4 @@
-"""Load the settings: flag > environment > file > default. All problems of all sources are reported at once."""
+"""Resolve the settings: flag > environment > file > default. All problems of all sources are reported at once."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,22 +6,26 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metier.definitions.nearest import suggest
 from metier.definitions.policy_file import read_policy_file
 from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
 from metier.providers.model_names import DEFAULT_MODELS, parse_model_name, qualify_model_name
 from metier.providers.options import KEY_VARIABLES, ModelOptions, find_key_variable
-from metier.settings.check import build_settings, check_alone, check_together
 from metier.settings.clone_settings import FREE, describe_withheld, digest_words, narrow, set_profile
-from metier.settings.discovery import SettingsFile, find_file, find_own_file
-from metier.settings.environment import list_unknown_variables, read_environment, split_text
-from metier.settings.fields import PATH_KEYS, all_leaves, find_nearest_key
-from metier.settings.file import FileLayer, read_file
-from metier.settings.model import Settings
-from metier.settings.state_folder import KEY as RUNS_KEY
-from metier.settings.state_folder import find_default_runs
-from metier.settings.values import Given, Layer, Origin
+from metier.settings.discovery import RUNS_KEY, SettingsFile, find_default_runs, find_file, find_own_file
+from metier.settings.keys import PATH_KEYS, all_leaves
+from metier.settings.layers import (
+    SourceLayer,
+    build_settings,
+    check_alone,
+    check_together,
+    list_unknown_variables,
+    read_environment,
+    read_file,
+    read_flags,
+)
+from metier.settings.sections import Settings
+from metier.settings.setting_values import Given, Layer, Origin
 from metier.skills.trust.workspace_trust import WorkspaceTrust, digest_bytes, get_trust
 
 HOOKS_KEY = "hooks"
@@ -57,7 +61,7 @@ def load_settings(
     own = find_own_file(environ=environ, cwd=cwd, home=home)
     from_file = _read_counting(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
     from_environment = read_environment(environ)
-    from_flags = _read_flags(flags)
+    from_flags = read_flags(flags)
     merged = _merge(from_file.values, from_environment.values, from_flags.values)
     merged = _expand_home(_add_default_model(merged, environ), home)
     elsewhere = find_default_runs(cwd=cwd, home=home, environ=environ)
@@ -73,7 +77,7 @@ def load_settings(
     problems += [
         *_describe_folder(trust),
         *from_file.withheld,
-        *from_environment.warnings,
+        *from_environment.problems,
         *list_unknown_variables(environ, used=_named_variables(merged)),
     ]
     if has_errors(problems):
@@ -115,7 +119,7 @@ def _read_counting(
     file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None, is_policy_changed: bool
 ) -> _Counting:
     """The whole file, unless it came with an untrusted folder: then beside the person's own file."""
-    read = read_file(file) if file else FileLayer({}, ())
+    read = read_file(file) if file else SourceLayer()
     problems = (*read.problems, *check_alone(read.values))
     is_carried = file is not None and file.is_carried
     words = digest_words(read.values if is_carried else {})
@@ -129,7 +133,7 @@ def _read_counting(
     if trust.counts("settings", words):
         values = set_profile(read.values) if is_careful else read.values
         return _Counting(values=values, problems=problems, words=words, carried=carried, hooks=hooks)
-    mine = read_file(own) if own else FileLayer({}, ())
+    mine = read_file(own) if own else SourceLayer()
     base = set_profile(mine.values) if is_careful else mine.values
     narrowed = narrow(read.values, base)
     return _Counting(
@@ -235,19 +239,6 @@ def _named_variables(layer: Layer) -> set[str]:
     """The variables that settings name, such as the one that holds a key."""
     keys = [key for key in all_leaves() if key.endswith("_env")]
     return {str(layer[key].value if key in layer else all_leaves()[key].default) for key in keys}
-
-
-def _read_flags(flags: Mapping[str, str]) -> FileLayer:
-    values: Layer = {}
-    problems: list[Problem] = []
-    for key, text in flags.items():
-        leaf = all_leaves().get(key)
-        if leaf is None:
-            hint = suggest(find_nearest_key(key, (), all_leaves()))
-            problems.append(Problem(severity="error", code="unknown_key", message=f"Unknown key {key!r}", hint=hint))
-            continue
-        values[key] = Given(split_text(leaf, text), Origin(kind="flag"))
-    return FileLayer(values, tuple(problems))
 
 
 def _expand_home(layer: Layer, home: Path) -> Layer:

@@ -1,4 +1,7 @@
-"""An eval that runs cases live: a set of runs in its own folder, with a plan that another process can continue.
+"""Live evals: a set of runs in its own folder, with a plan that another process can continue.
+
+Each run has a folder and an id that follows from the case, so it is started once. Killed at any moment, the next call
+with the same id continues the recorded run: a reply that was paid for is not requested again.
 
 <runs>/evals/<id>/plan.json    what is run: written before the first run begins
 <runs>/evals/<id>/runs/        journals and store of the runs
@@ -6,39 +9,190 @@
 <runs>/evals/<id>/result.json  what came of it
 """
 
+import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field, ValidationError
 
 from metier.definitions.files.whole_file import replace_file
+from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
-from metier.evals.bench import Variant, list_moved
-from metier.evals.cases import Sentence
-from metier.evals.drive import Bench, Driven, Slot, drive_slot
+from metier.evals.bench import FixedIds, Variant, build_bench, list_moved, open_bench
+from metier.evals.cases import EvalCase, Sentence
 from metier.evals.evaluation import begin_row, evaluate, open_evidence
 from metier.evals.judge import JudgeRun
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
 from metier.evals.results import RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.messages import Value
-from metier.runtime.history.transfer import relocate_run
+from metier.runtime.child_runs import request_task
+from metier.runtime.driver import DriveOptions
+from metier.runtime.history.archive import Archive
+from metier.runtime.history.transfer import export_run, relocate_run
 from metier.runtime.host import Host
+from metier.runtime.questions.answers import Answer
+from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
+from metier.runtime.questions.resumption import RaisedLimits
+from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import BUDGET, PROVIDER, exit_code
+from metier.store.base import Store
 
 _LEAST = 1e-6
 
 FOLDER = "evals"
 PLAN, RESULT = "plan.json", "result.json"
+BY = "eval"
+_MAX_ATTEMPTS = 100
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One run of an eval."""
+
+    variant: Variant
+    sourced: SourcedCase
+    repetition: int = 1
+
+    @property
+    def key(self) -> str:
+        """The same for the same run of the same eval, in any process."""
+        words = f"{self.variant.name}\0{self.sourced.file}\0{self.sourced.case.id}\0{self.repetition}"
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+class Bench(Struct, frozen=True, kw_only=True):
+    """Where the runs of an eval live."""
+
+    folder: Path
+    store: Store
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def locate(self, slot: Slot, attempt: int) -> Path:
+        return self.folder / "bench" / f"{slot.key}-{attempt}"
+
+
+class Driven(Struct, frozen=True, kw_only=True):
+    """A run that ended or waits."""
+
+    slot: Slot
+    archive: Archive
+    root: Path
+    runtime: Runtime
+    state: RunState
+    is_new: bool
+    """It was driven now, not found as it was."""
+
+
+async def drive_slot(target: Target, slot: Slot, bench: Bench, *, reserved_usd: float | None = None) -> Driven:
+    """Start the run, continue it, or return it as it ended. A run whose provider failed is started again."""
+    for attempt in range(1, _MAX_ATTEMPTS):
+        run_id = _name_run(slot, attempt)
+        root = bench.locate(slot, attempt)
+        begun = await bench.store.find_run(run_id) is not None
+        cost = 0.0
+        if begun:
+            state = await Runtime(target.host, bench.store).read(run_id)
+            if state.status == "failed" and exit_code(state) == PROVIDER:
+                continue
+            cost = state.cost_usd
+        # The limit of a run holds for all of it, also for its cost before it was cut short.
+        limit = None if reserved_usd is None else reserved_usd + cost
+        runtime = _open_runtime(target, slot, bench, root=root, run_id=run_id, max_cost_usd=limit)
+        state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, begun=begun)
+        archive = await export_run(runtime, run_id)
+        return Driven(slot=slot, archive=archive, root=root, runtime=runtime, state=state, is_new=is_new)
+    raise AssertionError(f"the provider failed {_MAX_ATTEMPTS} times")
+
+
+def _name_run(slot: Slot, attempt: int) -> str:
+    return f"eval-{slot.key}-{attempt}"
+
+
+async def compute_cost(target: Target, slot: Slot, bench: Bench) -> float:
+    """The cost of all attempts so far."""
+    cost = 0.0
+    for attempt in range(1, _MAX_ATTEMPTS):
+        run_id = _name_run(slot, attempt)
+        if await bench.store.find_run(run_id) is None:
+            break
+        cost += (await Runtime(target.host, bench.store).read(run_id)).cost_usd
+    return cost
+
+
+def _open_runtime(
+    target: Target, slot: Slot, bench: Bench, *, root: Path, run_id: str, max_cost_usd: float | None
+) -> Runtime:
+    case = slot.sourced.case
+    host = open_bench(target, root, variant=_answer(slot.variant, case), case=case, runs=bench.runs)
+    if max_cost_usd is not None:
+        limits = host.settings.runtime
+        least = min(max_cost_usd, limits.max_cost_usd or max_cost_usd)
+        runtime = limits.model_copy(update={"max_cost_usd": least})
+        host = replace(host, settings=host.settings.model_copy(update={"runtime": runtime}))
+    return Runtime(replace(host, ids=FixedIds(run_id, host.ids)), bench.store)
+
+
+def _answer(variant: Variant, case: EvalCase) -> Variant:
+    return replace(variant, provider=case.provider) if case.provider and not variant.provider else variant
+
+
+async def _drive(
+    target: Target, slot: Slot, runtime: Runtime, *, root: Path, run_id: str, begun: bool
+) -> tuple[RunState, bool]:
+    case = slot.sourced.case
+    watch = DriveOptions(
+        ask=None if case.approvals == "wait" else _Answering(case), timeout_seconds=case.budget.timeout_seconds
+    )
+    if begun:
+        state = await runtime.read(run_id)
+        answer = _raise_budget(state, runtime)
+        if answer is None and state.status not in ("in_progress", "paused", "delegating"):
+            return state, False
+        return await runtime.resume(run_id, answer, watch), True
+    # What a kill left of a folder whose run never began is not what the case sets up.
+    shutil.rmtree(root, ignore_errors=True)
+    build_bench(target, slot.sourced, root, variant=slot.variant)
+    return await runtime.start(_request(target, slot, runtime), watch), True
+
+
+def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
+    """A run that its part of the budget ended continues where there is more of it now."""
+    allowed = runtime.host.settings.runtime.max_cost_usd
+    is_over = exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
+    if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
+        return None
+    return Answer(by=BY, raised=RaisedLimits(max_cost_usd=allowed), reopens=True)
+
+
+def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
+    case = slot.sourced.case
+    if target.kind == "task":
+        return request_task(runtime.host, target.id, dict(case.inputs))
+    return RunRequest(task=case.prompt)
+
+
+class _Answering(Struct, frozen=True):
+    """Says to every question what the case says."""
+
+    case: EvalCase
+
+    async def __call__(self, question: ApprovalQuestion) -> Reply | None:
+        del question
+        return Reply(decision="approved" if self.case.approvals == "approve" else "denied", by=BY)
 
 
 @dataclass(slots=True)
-class Purse:
+class EvalBudget:
     """Runs of one process share one. Without a limit it gives everything and counts."""
 
     limit_usd: float | None
@@ -109,7 +263,7 @@ class Session:
     target: Target
     plan: Plan
     folder: Path
-    purse: Purse
+    budget: EvalBudget
     report: Callable[[RunRow], None] = lambda _: None
     rows: dict[str, RunRow] = field(default_factory=dict[str, RunRow])
     _runtime: Runtime | None = None
@@ -157,28 +311,23 @@ class Session:
     async def _count_spent(self, slots: Sequence[Slot], bench: Bench) -> None:
         """What an earlier process spent counts."""
         for slot in slots:
-            state = await Runtime(self.target.host, bench.store).read(f"eval-{slot.key}-1")
-            self.purse.spent_usd += state.cost_usd
+            self.budget.spent_usd += await compute_cost(self.target, slot, bench)
 
     async def _run_slot(self, slot: Slot, bench: Bench, judge: JudgeRun | None, *, remaining: list[int]) -> RunRow:
         row = begin_row(slot.sourced, variant=slot.variant.name, repetition=slot.repetition)
-        before = (await Runtime(self.target.host, bench.store).read(f"eval-{slot.key}-1")).cost_usd
-        reserved = self.purse.reserve(remaining=max(1, remaining[0]))
+        before = await compute_cost(self.target, slot, bench)
+        reserved = self.budget.reserve(remaining=max(1, remaining[0]))
         remaining[0] -= 1
-        if self.purse.is_used_up:
+        if self.budget.is_used_up:
             return row.model_copy(update={"reasons": ("the budget was used up before",)})
-        spent = 0.0
+        judging = 0.0
         try:
-            # The limit of a run holds for all of it, also for what it cost before it was cut short.
-            limit = None if reserved is None else reserved + before
-            driven = await drive_slot(self.target, slot, bench, max_cost_usd=limit)
-            spent = driven.state.cost_usd - before
-            row, judged_cost = await self._grade(driven, row, judge)
-            spent += judged_cost
+            driven = await drive_slot(self.target, slot, bench, reserved_usd=reserved)
+            row, judging = await self._grade(driven, row, judge)
         except MetierError as error:
             row = row.model_copy(update={"status": "error", "reasons": (error.sentence,)})
-        finally:
-            self.purse.settle(reserved, spent_usd=spent)
+        cost = await compute_cost(self.target, slot, bench) - before
+        self.budget.settle(reserved, spent_usd=cost + judging)
         return row
 
     async def _grade(self, driven: Driven, row: RunRow, judge: JudgeRun | None) -> tuple[RunRow, float]:
@@ -196,8 +345,8 @@ class Session:
         code = exit_code(driven.state)
         if code == PROVIDER:
             row = row.model_copy(update={"status": "error", "reasons": (evidence.result,)})
-        elif code == BUDGET and self.purse.limit_usd is not None:
-            self.purse.is_used_up = True
+        elif code == BUDGET and self.budget.limit_usd is not None:
+            self.budget.is_used_up = True
             row = row.model_copy(update={"status": "not_run", "reasons": ("the budget was used up during the run",)})
         elif self.plan.record:
             await self._record(driven, judged)
@@ -214,5 +363,5 @@ class Session:
 
 def open_session(target: Target, plan: Plan, host: Host, *, report: Callable[[RunRow], None]) -> Session:
     folder = host.runs / FOLDER / plan.id
-    purse = Purse(limit_usd=plan.max_cost_usd, jobs=plan.jobs)
-    return Session(target=target, plan=plan, folder=folder, purse=purse, report=report)
+    budget = EvalBudget(limit_usd=plan.max_cost_usd, jobs=plan.jobs)
+    return Session(target=target, plan=plan, folder=folder, budget=budget, report=report)

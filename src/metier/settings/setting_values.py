@@ -3,11 +3,13 @@
 import functools
 import json
 import re
+from collections.abc import Iterable
 from typing import Literal, cast
 
 from msgspec import Struct
 
-from metier.settings.model import Settings
+from metier.definitions.text.yaml_text import Node, Plain
+from metier.settings.sections import Settings
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.redaction import Redactor, build_redactor
 from metier.telemetry.values import MARK
@@ -80,8 +82,8 @@ def show_value(value: object) -> Shown:
     match value:
         case str():
             return mask(value)
-        case tuple():
-            return [mask(str(item)) for item in cast("tuple[object, ...]", value)]
+        case tuple() | list():
+            return [mask(str(item)) for item in cast("Iterable[object]", value)]
         case bool() | int() | float() | None:
             return value
         case _:
@@ -137,8 +139,10 @@ class Origin(Struct, frozen=True, kw_only=True):
 class Given(Struct, frozen=True):
     """A value as the user wrote it, before it gets its type."""
 
-    value: str | tuple[str, ...] | None
+    value: Plain
     origin: Origin
+    node: Node | None = None
+    """The node of a value from a file."""
 
 
 type Layer = dict[str, Given]
