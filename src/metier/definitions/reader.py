@@ -14,6 +14,7 @@ the line of the key or item that it's about:
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
 
 from msgspec import Struct, field
@@ -119,6 +120,7 @@ class FileModel(BaseModel):
         return {entry.key: entry.value for entry in data.entries if entry.key in known and not is_nothing(entry.value)}
 
 
+@cache
 def list_keys(model: type[BaseModel]) -> tuple[str, ...]:
     """The keys that a model reads, in their order."""
     return tuple(each.alias or name for name, each in model.model_fields.items())

@@ -18,10 +18,9 @@ from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.naming import find_called, hint_skill, is_called, list_shared_names
-from metier.definitions.skills.skill import SkillReading, load_skill
+from metier.definitions.skills.skill import SkillReading, find_version_problem, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind, is_own_folder
-from metier.definitions.skills.versions import find_version_problem
 from metier.errors import UsageError
 from metier.skills.install.placement import find_registry
 from metier.skills.install.registry import Registry, RegistryEntry, SkillHome

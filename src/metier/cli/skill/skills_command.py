@@ -22,13 +22,13 @@ from metier.definitions.skills.scripts import report_missing_scripts
 from metier.definitions.skills.skill import (
     SkillDefinition,
     SkillReading,
+    find_version_problem,
     load_skill,
     parse_once,
     render_available_skills,
 )
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, get_skill_file, misnamed, read_skill_file
 from metier.definitions.skills.sources import is_own_folder
-from metier.definitions.skills.versions import find_version_problem
 from metier.errors import SkillError, UsageError
 
 _LOAD_FAILURES = ("missing_script", "needs_version")

@@ -1,9 +1,6 @@
 """A skill: the folder with `SKILL.md`. Reads the one file; runs nothing, follows no reference."""
 
-import dataclasses
 import html
-import math
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,39 +8,20 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.version import InvalidVersion, Version
 
 from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
+from metier.definitions.reader import Context, list_problems, read_model
 from metier.definitions.references import Reference, read_references
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, find_stored_link, get_skill_file, read_skill_file
-from metier.definitions.skills.skill_rules import (
-    CONTRACT_FIELDS,
-    OWN_FIELDS,
-    read_allowed_tools,
-    read_compatibility,
-    read_description,
-    read_metadata,
-    read_name,
-    report_additions,
-    report_broad_patterns,
-    report_outside_scripts,
-    report_unspecified,
-    report_version,
-)
-from metier.definitions.text.fields import Fields
+from metier.definitions.skills.skill_rules import CONTRACT_FIELDS, Entrypoint, FieldChecks, SkillFields, lift_metadata
 from metier.definitions.text.front_matter import FrontMatter, read_front_matter
 from metier.definitions.text.headings import first_paragraph
-from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence
+from metier.definitions.text.yaml_text import Mapping, Node, is_nothing
+from metier.version import __version__
 
 _NO_ENTRIES = Mapping((), 1)
-
-
-class Entrypoint(Struct, frozen=True):
-    """What the offline backbone runs for this skill."""
-
-    script: str
-    args: tuple[str, ...] = ()
-    """With `{placeholders}` that the caller fills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,16 +132,21 @@ def parse_once(
     if (link := find_stored_link(data, file)) is not None:
         return SkillReading(None, (link,))
     front = read_front_matter(data, file=str(file), strict=strict or own)
-    fields = Fields(front.mapping or _NO_ENTRIES, file=str(file), strict=strict, problems=list(front.problems))
-    if fields.is_unreadable:
-        return SkillReading(None, tuple(fields.problems))
-    skill = _build(fields, front, file=file, id=id, data=data, own=own)
-    found = None if has_errors(fields.problems) else skill
+    root = Mapping(front.mapping.entries if front.mapping else (), 1)
+    if not root.entries and has_errors(front.problems):
+        return SkillReading(None, front.problems)
+    context = Context(strict=strict, unknown_keys="ignore")
+    reading = read_model(SkillFields, lift_metadata(root), file=str(file), context=context)
+    fields = reading.draft or SkillFields.model_construct()
+    context.findings.clear()
+    skill = _build(fields, root, front, context=context, file=file, id=id, data=data, own=own)
+    found = [*reading.problems, *list_problems(context, root, file=str(file))]
+    problems = (*front.problems, *sorted(found, key=lambda problem: problem.line or 0))
     return SkillReading(
-        found,
-        tuple(fields.problems),
-        read_references(fields.mapping, file=str(file)),
-        read_permits(fields.mapping, file=str(file)),
+        None if has_errors(problems) else skill,
+        problems,
+        read_references(root, file=str(file)),
+        read_permits(root, file=str(file)),
     )
 
 
@@ -176,24 +159,26 @@ def get_field_line(skill: SkillDefinition, key: str) -> int:
     return entry.line if entry is not None else 1
 
 
-def _build(
-    fields: Fields,
+def _build(  # noqa: PLR0913 - what a skill is made of
+    fields: SkillFields,
+    root: Mapping,
     front: FrontMatter,
     *,
+    context: Context,
     file: Path,
     id: str,  # noqa: A002
     data: bytes,
     own: bool,
 ) -> SkillDefinition:
     folder = file.parent
-    name = read_name(fields, folder_name=folder.name)
-    fallback = None if fields.strict or own else lambda: first_paragraph(front.body)
-    description = read_description(fields, fallback=fallback)
-    metadata = read_metadata(fields)
-    report_outside_scripts(fields, front.body, first_line=front.body_line, folder=folder)
-    if fields.strict:
-        report_unspecified(fields)
-    skill = SkillDefinition(
+    checks = FieldChecks(fields, root, context)
+    name = checks.read_name(folder.name)
+    description = checks.read_description(None if context.strict or own else lambda: first_paragraph(front.body))
+    checks.check_fields()
+    checks.check_body(front.body, first_line=front.body_line, folder=folder)
+    bytes_limit = fields.max_output_bytes
+    contract = tuple(entry for key in CONTRACT_FIELDS if (entry := root.find(key)) and not is_nothing(entry.value))
+    return SkillDefinition(
         id=id or folder.name,
         name=name,
         description=description,
@@ -203,129 +188,54 @@ def _build(
         body=front.body,
         body_line=front.body_line,
         header=front.header,
-        license=fields.text("license"),
-        compatibility=read_compatibility(fields),
-        metadata=metadata,
-        allowed_tools=read_allowed_tools(fields),
-    )
-    # Most skills have none of the further fields; looking for each of them is half the time of reading a catalog.
-    if fields.has_any(OWN_FIELDS) or metadata:
-        return _with_own_fields(skill, fields)
-    return skill
-
-
-def _with_own_fields(skill: SkillDefinition, fields: Fields) -> SkillDefinition:
-    extra = _Extra(fields, skill.metadata)
-    report_version(fields, extra.text("version"))
-    report_additions(fields)
-    return dataclasses.replace(
-        skill,
-        version=extra.text("version"),
-        author=extra.text("author"),
-        repository=extra.text("repository"),
-        min_agent_base_version=extra.text("min_agent_base_version"),
-        max_agent_base_version=extra.text("max_agent_base_version"),
-        toolsets=extra.texts("toolsets") or (),
-        scripts=extra.texts("scripts"),
-        scripts_ignore=extra.texts("scripts_ignore") or (),
-        permissions_env=_permissions_env(fields, extra),
-        timeout_seconds=_positive(fields, extra, "timeout_seconds"),
-        max_output_bytes=_whole(_positive(fields, extra, "max_output_bytes")),
-        tags=extra.texts("tags") or (),
-        entrypoint=_entrypoint(fields, skill.metadata),
-        tools=fields.texts("tools"),
-        skills=fields.texts("skills"),
-        tasks=fields.texts("tasks"),
-        tool_approvals=fields.node("tool_approvals"),
-        task_approvals=fields.node("task_approvals"),
-        contract=_contract(fields),
+        license=fields.license,
+        compatibility=fields.compatibility or None,
+        metadata=fields.metadata,
+        allowed_tools=fields.allowed_tools,
+        version=fields.version or None,
+        author=fields.author or None,
+        repository=fields.repository or None,
+        min_agent_base_version=fields.min_agent_base_version or None,
+        max_agent_base_version=fields.max_agent_base_version or None,
+        toolsets=fields.toolsets,
+        scripts=fields.scripts,
+        scripts_ignore=fields.scripts_ignore,
+        permissions_env=fields.permissions.env if root.find_value("permissions") else fields.permissions_env,
+        timeout_seconds=fields.timeout_seconds,
+        max_output_bytes=None if bytes_limit is None else int(bytes_limit),
+        tags=fields.tags,
+        entrypoint=fields.entrypoint,
+        tools=fields.tools,
+        skills=fields.skills,
+        tasks=fields.tasks,
+        tool_approvals=fields.tool_approvals,
+        task_approvals=fields.task_approvals,
+        contract=Mapping(contract, contract[0].line) if contract else _NO_ENTRIES,
     )
 
 
-class _Extra(Struct, frozen=True):
-    """Our optional fields: at the top, or as text under `metadata`, where the specification has room for them."""
-
-    fields: Fields
-    metadata: dict[str, str]
-
-    def text(self, key: str) -> str | None:
-        return self.fields.text(key) or self.metadata.get(key) or None
-
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        own = self.fields.texts(key)
-        if own is not None or key not in self.metadata:
-            return own
-        return tuple(part.strip() for part in self.metadata[key].split(",") if part.strip())
-
-
-def _permissions_env(fields: Fields, extra: _Extra) -> tuple[str, ...]:
-    entry = fields.find("permissions")
-    if entry is None:
-        return extra.texts("permissions_env") or ()
-    if not isinstance(entry.value, Mapping):
-        hint = "Write the names under 'permissions: env:'"
-        fields.deviate("permissions", "Field 'permissions' must have the key 'env'", line=entry.line, hint=hint)
-        return ()
-    inner = Fields(entry.value, file=fields.file, strict=fields.strict, problems=fields.problems)
-    names = inner.texts("env") or ()
-    report_broad_patterns(inner, names)
-    return names
-
-
-def _positive(fields: Fields, extra: _Extra, key: str) -> float | None:
-    """A number above zero; the contract of a skill has a problem of its own for a wrong `timeout_seconds`."""
-    text = extra.text(key)
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        value = 0
-    if value is None or (0 < value < math.inf):
-        return value
-    if key not in CONTRACT_FIELDS:
-        message = f"Field {key!r} must be a number above 0, not {text!r}"
-        fields.deviate("bad_limit", message, line=fields.line_of(key), hint="Leave it out to have the host's limit")
+def find_version_problem(skill: SkillDefinition) -> Problem | None:
+    """Why the skill cannot be used with this version of Metier; None if it can."""
+    bounds = (
+        ("min_agent_base_version", skill.min_agent_base_version),
+        ("max_agent_base_version", skill.max_agent_base_version),
+    )
+    for key, bound in bounds:
+        if bound and (fault := _get_fault(skill.name, bound, is_minimum=key.startswith("min"))):
+            line = get_field_line(skill, key)
+            return Problem(severity="error", code="needs_version", message=fault, file=str(skill.file), line=line)
     return None
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _entrypoint(fields: Fields, metadata: dict[str, str]) -> Entrypoint | None:
-    entry = fields.find("entrypoint")
-    if entry is None:
-        return _entrypoint_of_text(metadata.get("entrypoint", ""))
-    match entry.value:
-        case Scalar(value=value):
-            return _entrypoint_of_text(value)
-        case Mapping():
-            inner = Fields(entry.value, file=fields.file, strict=fields.strict, problems=fields.problems)
-            script = inner.text("script")
-            args = inner.node("args")
-            words = _split_words(args.value) if isinstance(args, Scalar) else inner.texts("args") or ()
-            return Entrypoint(script, tuple(words)) if script else None
-        case Sequence():
-            hint = "Write 'entrypoint: script argument …', or 'script:' and 'args:' below it"
-            fields.deviate("entrypoint", "Field 'entrypoint' must name a script", line=entry.line, hint=hint)
-            return None
-
-
-def _entrypoint_of_text(text: str) -> Entrypoint | None:
-    words = _split_words(text) if text else []
-    return Entrypoint(words[0], tuple(words[1:])) if words else None
-
-
-def _split_words(text: str) -> list[str]:
-    """As a shell would; by spaces where a quote is never closed."""
+def _get_fault(name: str, bound: str, *, is_minimum: bool) -> str:
     try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _contract(fields: Fields) -> Mapping:
-    entries: list[Entry] = [entry for key in CONTRACT_FIELDS if (entry := fields.find(key)) is not None]
-    return Mapping(tuple(entries), entries[0].line) if entries else _NO_ENTRIES
+        wanted, own = Version(bound), Version(__version__)
+    except InvalidVersion:
+        return f"Skill {name!r} asks for version {bound!r}, which is none"
+    if (own < wanted) if is_minimum else (own > wanted):
+        word = "at least" if is_minimum else "at most"
+        return f"Skill {name!r} needs {word} version {bound}, this is {__version__}"
+    return ""
 
 
 def render_available_skills(skills: Iterable[SkillDefinition]) -> str:

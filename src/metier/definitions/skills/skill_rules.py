@@ -1,17 +1,27 @@
-"""The rules of the Agent Skills specification for the fields of a skill, and what a lenient reader makes of others."""
+"""The fields of a skill by the Agent Skills specification and by Metier, and the rules for them.
 
+`SkillFields` reads the front matter; `check_fields` applies the rules that need the folder and the body. A lenient
+reader reports a deviation as a warning and uses the rest.
+"""
+
+import math
 import posixpath
 import re
+import shlex
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Struct
+from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticUseDefault
 
 from metier.definitions.names import MAX_NAME, is_usable_name
 from metier.definitions.nearest import hint_nearest
+from metier.definitions.reader import Context, FileModel, Raw, Text, Texts, context_of, get_line
 from metier.definitions.references import INHERIT
-from metier.definitions.text.fields import Fields
-from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence, flat_texts
+from metier.definitions.text.yaml_text import Mapping, Scalar, Sequence, flat_texts, is_nothing
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.sanitize import sanitize
 
@@ -68,11 +78,178 @@ OWN_FIELDS = frozenset(
         *CONTRACT_FIELDS,
     )
 )
+_LIFTED = frozenset(
+    (
+        "version",
+        "author",
+        "repository",
+        "min_agent_base_version",
+        "max_agent_base_version",
+        "toolsets",
+        "scripts",
+        "scripts_ignore",
+        "permissions_env",
+        "timeout_seconds",
+        "max_output_bytes",
+        "tags",
+        "entrypoint",
+    )
+)
 NAME_NOT_USED = "name_not_used"
 MIN_ENV_PREFIX = 3
 """Letters in front of a wildcard in `permissions.env`."""
 _SEMANTIC = re.compile(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
 _TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
+
+
+class Entrypoint(Struct, frozen=True):
+    """What the offline backbone runs for this skill."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    """With `{placeholders}` that the caller fills."""
+
+
+def _read_metadata(value: object, info: ValidationInfo) -> dict[str, str]:
+    """Text to text, as the specification has it; nested values are joined, and other readers may not take them."""
+    context = context_of(info)
+    if not isinstance(value, Mapping):
+        _deviate(value, context, "metadata_not_mapping", "must be a mapping", "Write 'key: value' lines below it")
+        return {}
+    values: dict[str, str] = {}
+    for item in value.entries:
+        if isinstance(item.value, Scalar):
+            values[item.key] = item.value.value
+        else:
+            message = f"Metadata {item.key!r} is nested; other readers of skills take text only"
+            hint = "Nothing to do here; write it as one text if the skill is shared"
+            context.report("warning", item.value, "metadata_not_text", message, hint)
+            values[item.key] = ", ".join(flat_texts(item.value))
+    return values
+
+
+def _read_allowed_tools(value: object, info: ValidationInfo) -> tuple[str, ...]:
+    """`Bash(git:*) Read`: separated by spaces; by commas or as a list where a lenient reader allows it."""
+    if isinstance(value, Scalar):
+        return tuple(_TOOL.findall(value.value))
+    hint = "Write the tools in one line, separated by spaces"
+    _deviate(value, context_of(info), "allowed_tools_list", "must be text", hint)
+    return tuple(flat_texts(value)) if isinstance(value, Sequence | Mapping) else ()
+
+
+def _read_permissions(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Mapping):
+        return value
+    hint = "Write the names under 'permissions: env:'"
+    _deviate(value, context_of(info), "permissions", "must have the key 'env'", hint)
+    raise PydanticUseDefault
+
+
+def _read_entrypoint(value: object, info: ValidationInfo) -> Entrypoint | None:
+    words: tuple[str, ...] = ()
+    match value:
+        case Scalar(value=text):
+            words = _split_words(text)
+        case Mapping():
+            inner = _EntrypointFields.model_validate(value, context=info.context)
+            words = (inner.script, *inner.args) if inner.script else ()
+        case _:
+            hint = "Write 'entrypoint: script argument …', or 'script:' and 'args:' below it"
+            _deviate(value, context_of(info), "entrypoint", "must name a script", hint)
+    return Entrypoint(words[0], words[1:]) if words else None
+
+
+def _read_arguments(value: object) -> object:
+    return _split_words(value.value) if isinstance(value, Scalar) else value
+
+
+def _split_words(text: str) -> tuple[str, ...]:
+    """As a shell would; by spaces where a quote is never closed."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        return tuple(text.split())
+
+
+def _read_limit(value: object, info: ValidationInfo) -> float:
+    """A number above zero."""
+    text = value.value.strip() if isinstance(value, Scalar) else ""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if 0 < number < math.inf:
+        return number
+    # The contract of a skill has a problem of its own for a wrong `timeout_seconds`.
+    if info.field_name not in CONTRACT_FIELDS:
+        hint = "Leave it out to have the host's limit"
+        _deviate(value, context_of(info), "bad_limit", f"must be a number above 0, not {text!r}", hint)
+    raise PydanticUseDefault
+
+
+def _deviate(value: object, context: Context, *finding: str) -> None:
+    """Report code, message and hint."""
+    assert isinstance(value, Scalar | Sequence | Mapping)  # `FileModel` passes nodes
+    context.deviate(value, *finding)
+
+
+class _EntrypointFields(FileModel):
+    script: Text = ""
+    args: Annotated[Texts, BeforeValidator(_read_arguments)] = ()
+
+
+class _Permissions(FileModel):
+    env: Texts = ()
+
+
+_Limit = Annotated[float, BeforeValidator(_read_limit)]
+
+
+class SkillFields(FileModel):
+    """The front matter of a `SKILL.md`."""
+
+    name: Text = ""
+    description: Text = ""
+    license: Text | None = None
+    compatibility: Text | None = None
+    metadata: Annotated[dict[str, str], BeforeValidator(_read_metadata)] = Field(default_factory=dict[str, str])
+    allowed_tools: Annotated[tuple[str, ...], BeforeValidator(_read_allowed_tools)] = Field(
+        default=(), alias="allowed-tools"
+    )
+    version: Text | None = None
+    author: Text | None = None
+    repository: Text | None = None
+    min_agent_base_version: Text | None = None
+    max_agent_base_version: Text | None = None
+    toolsets: Texts = ()
+    scripts: Texts | None = None
+    scripts_ignore: Texts = ()
+    permissions: Annotated[_Permissions, BeforeValidator(_read_permissions)] = _Permissions.model_construct()
+    permissions_env: Texts = ()
+    """Only below `metadata`, which has text only."""
+    timeout_seconds: _Limit | None = None
+    max_output_bytes: _Limit | None = None
+    tags: Texts = ()
+    entrypoint: Annotated[Entrypoint | None, BeforeValidator(_read_entrypoint)] = None
+    tools: Texts | None = None
+    skills: Texts | None = None
+    tasks: Texts | None = None
+    tool_approvals: Raw | None = None
+    task_approvals: Raw | None = None
+
+
+def lift_metadata(root: Mapping) -> Mapping:
+    """The front matter with our fields from below `metadata`, where the specification has room for them."""
+    metadata = root.find_value("metadata")
+    if not isinstance(metadata, Mapping):
+        return root
+    lifted = (
+        entry
+        for entry in metadata.entries
+        if entry.key in _LIFTED and root.find_value(entry.key) is None and not is_nothing(entry.value)
+    )
+    own = (entry for entry in root.entries if entry.key != "permissions_env")
+    return Mapping((*own, *lifted), root.line)
 
 
 class OutsideScript(NamedTuple):
@@ -110,149 +287,116 @@ def _leaves(path: str) -> bool:
     return False
 
 
-def read_name(fields: Fields, *, folder_name: str) -> str:
-    """The name as written; the folder's if there is none, or if the name cannot be used."""
-    entry = fields.find("name")
-    written = (fields.text("name") or "").strip()
-    if entry is None or not written:
-        line = fields.line_of("name")
-        hint = f"Add 'name: {folder_name}'"
-        fields.deviate("missing_name", "Field 'name' is missing", line=line, hint=hint)
+class FieldChecks:
+    """The rules for the fields of one skill. Problems go to the context, with the line of the field."""
+
+    def __init__(self, fields: SkillFields, root: Mapping, context: Context) -> None:
+        self._fields = fields
+        self._root = root
+        self._context = context
+
+    def _warn(self, key: str, *finding: str) -> None:
+        """Report code, message and hint."""
+        self._context.report("warning", self._root, *finding, line=get_line(self._root, (key,)))
+
+    def _deviate(self, key: str, *finding: str) -> None:
+        self._context.deviate(self._root, *finding, line=get_line(self._root, (key,)))
+
+    def read_name(self, folder_name: str) -> str:
+        """The name as written; the folder's if there is none, or if the name cannot be used."""
+        if not self._fields.name:
+            self._deviate("name", "missing_name", "Field 'name' is missing", f"Add 'name: {folder_name}'")
+            return folder_name
+        name = unicodedata.normalize("NFKC", self._fields.name)
+        for code, message in _name_faults(name, folder_name):
+            self._deviate("name", code, message)
+        if is_usable_name(name):
+            return name
+        if not self._context.strict:
+            shown = cut_end(name, MAX_NAME)
+            message = f"Name {shown!r} is not allowed; the skill is called {folder_name!r}, like its folder"
+            hint = f"Use 1 to {MAX_NAME} letters, digits, hyphens or underscores"
+            self._warn("name", NAME_NOT_USED, message, hint)
         return folder_name
-    name = unicodedata.normalize("NFKC", written)
-    for code, message in _name_faults(name, folder_name):
-        fields.deviate(code, message, line=entry.line)
-    if is_usable_name(name):
-        return name
-    if not fields.strict:
-        message = (
-            f"Name {cut_end(name, MAX_NAME)!r} is not allowed; the skill is called {folder_name!r}, like its folder"
-        )
-        hint = f"Use 1 to {MAX_NAME} letters, digits, hyphens or underscores"
-        fields.report("warning", NAME_NOT_USED, message, line=entry.line, hint=hint)
-    return folder_name
 
-
-def read_description(fields: Fields, *, fallback: Callable[[], str] | None) -> str:
-    """The description; without one, the `fallback` if there is any."""
-    entry = fields.find("description")
-    text = (fields.text("description") or "").strip()
-    if entry is None or not text:
-        line = fields.line_of("description")
+    def read_description(self, fallback: Callable[[], str] | None) -> str:
+        """The description; without one, the `fallback` if there is any."""
+        text = self._fields.description
+        if text:
+            if len(text) > MAX_DESCRIPTION:
+                message = f"Field 'description' has {len(text)} characters, {MAX_DESCRIPTION} are allowed"
+                self._deviate("description", "description_too_long", message)
+            return text
         found = sanitize(fallback()) if fallback is not None else ""
         if found:
             message = "Field 'description' is missing; the first paragraph is used"
-            fields.report("warning", "missing_description", message, line=line, hint="Say what the skill does and when")
+            self._warn("description", "missing_description", message, "Say what the skill does and when")
         else:
-            fields.report("error", "missing_description", "Field 'description' is missing", line=line)
+            line = get_line(self._root, ("description",))
+            message = "Field 'description' is missing"
+            self._context.report("error", self._root, "missing_description", message, line=line)
         return found[:MAX_DESCRIPTION]
-    if len(text) > MAX_DESCRIPTION:
-        message = f"Field 'description' has {len(text)} characters, {MAX_DESCRIPTION} are allowed"
-        fields.deviate("description_too_long", message, line=entry.line)
-    return text
 
+    def check_fields(self) -> None:
+        if self._root.find("compatibility") is not None:
+            length = len(self._fields.compatibility or "")
+            if not 1 <= length <= MAX_COMPATIBILITY:
+                message = f"Field 'compatibility' has {length} characters, 1 to {MAX_COMPATIBILITY} are allowed"
+                self._deviate("compatibility", "compatibility_length", message)
+        version = self._fields.version
+        if version and not _SEMANTIC.fullmatch(version):
+            message = f"Version {version!r} is not of the form 1.2.3"
+            self._warn("version", "version_format", message, "Updates compare versions; see semver.org")
+        self._check_additions()
+        self._check_patterns()
+        if self._context.strict:
+            self._check_specified()
 
-def read_metadata(fields: Fields) -> dict[str, str]:
-    """Text to text, as the specification has it; nested values are joined, and other readers may not take them."""
-    entry = fields.find("metadata")
-    if entry is None:
-        return {}
-    if not isinstance(entry.value, Mapping):
-        hint = "Write 'key: value' lines below it"
-        fields.deviate("metadata_not_mapping", "Field 'metadata' must be a mapping", line=entry.line, hint=hint)
-        return {}
-    values: dict[str, str] = {}
-    for item in entry.value.entries:
-        match item.value:
-            case Scalar(value=value):
-                values[item.key] = value
-            case Sequence() | Mapping():
-                message = f"Metadata {item.key!r} is nested; other readers of skills take text only"
-                hint = "Nothing to do here; write it as one text if the skill is shared"
-                fields.report("warning", "metadata_not_text", message, line=item.line, hint=hint)
-                values[item.key] = ", ".join(flat_texts(item.value))
-    return values
+    def _check_additions(self) -> None:
+        """`[inherit, Bash]` is `inherit`: a skill narrows a run, and names that it adds have no effect."""
+        fields = self._fields
+        for key, names in (("tools", fields.tools), ("skills", fields.skills), ("tasks", fields.tasks)):
+            added = [name for name in names or () if name != INHERIT]
+            if names and added and len(added) < len(names):
+                message = f"Field {key!r} adds {', '.join(map(repr, added))} to 'inherit', which has no effect"
+                hint = f"A skill cannot give a run more {key}; write 'inherit' alone, or list all {key} that it leaves"
+                self._warn(key, "idle_addition", message, hint)
 
+    def _check_patterns(self) -> None:
+        """`*` and `AB*` match nothing: they would pass on variables that the author did not think of."""
+        for name in self._fields.permissions.env:
+            prefix = re.split(r"[*?\[]", name, maxsplit=1)[0]
+            if prefix != name and len(prefix) < MIN_ENV_PREFIX:
+                message = f"Pattern {name!r} of 'permissions.env' matches no variable"
+                hint = f"Write the name of each variable, or {MIN_ENV_PREFIX} letters in front of the wildcard"
+                line = get_line(self._root, ("permissions", "env"))
+                self._context.report("warning", self._root, "broad_pattern", message, hint, line=line)
 
-def report_version(fields: Fields, version: str | None) -> None:
-    if version and not _SEMANTIC.fullmatch(version):
-        message = f"Version {version!r} is not of the form 1.2.3"
-        hint = "Updates compare versions; see semver.org"
-        fields.report("warning", "version_format", message, line=fields.line_of("version"), hint=hint)
+    def check_body(self, body: str, *, first_line: int, folder: Path) -> None:
+        """Report scripts outside of the skill's own folder that its text names: they are not run for it."""
+        found = {
+            (script.written, first_line + body.count("\n", 0, script.at))
+            for script in find_outside_scripts(body, folder)
+        }
+        for written, line in sorted(found, key=lambda each: each[1]):
+            message = f"The text names the script {written!r}, which lies outside of the skill's folder"
+            hint = "Put the script into 'scripts/' of this skill; one outside is not run"
+            self._context.report("warning", self._root, "script_outside", message, hint, line=line)
 
-
-def report_additions(fields: Fields) -> None:
-    """`[inherit, Bash]` is `inherit`: a skill narrows a run, and names that it adds have no effect."""
-    for key in ("tools", "skills", "tasks"):
-        names = fields.texts(key) or ()
-        added = [name for name in names if name != INHERIT]
-        if added and len(added) < len(names):
-            message = f"Field {key!r} adds {', '.join(map(repr, added))} to 'inherit', which has no effect"
-            hint = f"A skill cannot give a run more {key}; write 'inherit' alone, or list all {key} that it leaves"
-            fields.report("warning", "idle_addition", message, line=fields.line_of(key), hint=hint)
-
-
-def report_broad_patterns(fields: Fields, names: Iterable[str]) -> None:
-    """`*` and `AB*` match nothing: they would pass on variables that the author did not think of."""
-    for name in names:
-        prefix = re.split(r"[*?\[]", name, maxsplit=1)[0]
-        if prefix != name and len(prefix) < MIN_ENV_PREFIX:
-            message = f"Pattern {name!r} of 'permissions.env' matches no variable"
-            hint = f"Write the name of each variable, or {MIN_ENV_PREFIX} letters in front of the wildcard"
-            fields.report("warning", "broad_pattern", message, line=fields.line_of("env"), hint=hint)
-
-
-def report_outside_scripts(fields: Fields, body: str, *, first_line: int, folder: Path) -> None:
-    """Name the scripts outside of the skill's own folder that its text names: they are not run for it."""
-    found = {
-        (script.written, first_line + body.count("\n", 0, script.at)) for script in find_outside_scripts(body, folder)
-    }
-    for written, line in sorted(found, key=lambda each: each[1]):
-        message = f"The text names the script {written!r}, which lies outside of the skill's folder"
-        hint = "Put the script into 'scripts/' of this skill; one outside is not run"
-        fields.report("warning", "script_outside", message, line=line, hint=hint)
-
-
-def read_allowed_tools(fields: Fields) -> tuple[str, ...]:
-    """`Bash(git:*) Read`: separated by spaces; by commas or as a list where a lenient reader allows it."""
-    entry = fields.find("allowed-tools")
-    if entry is None:
-        return ()
-    match entry.value:
-        case Scalar(value=value):
-            return tuple(_TOOL.findall(value))
-        case Sequence() | Mapping():
-            hint = "Write the tools in one line, separated by spaces"
-            fields.deviate("allowed_tools_list", "Field 'allowed-tools' must be text", line=entry.line, hint=hint)
-            return tuple(flat_texts(entry.value))
-
-
-def read_compatibility(fields: Fields) -> str | None:
-    entry = fields.mapping.find("compatibility")
-    if entry is None:
-        return None
-    text = (fields.text("compatibility") or "").strip()
-    if not 1 <= len(text) <= MAX_COMPATIBILITY:
-        message = f"Field 'compatibility' has {len(text)} characters, 1 to {MAX_COMPATIBILITY} are allowed"
-        fields.deviate("compatibility_length", message, line=entry.line)
-    return text or None
-
-
-def report_unspecified(fields: Fields) -> None:
-    """Name the fields that only Metier knows, and the unknown ones."""
-    # The specification names six fields and gives 'metadata' to clients, but forbids no other: warnings, not errors.
-    for entry in fields.mapping.entries:
-        if entry.key in SPECIFIED_FIELDS:
-            continue
-        known = entry.key in OWN_FIELDS
-        nearest = "" if known else hint_nearest(entry.key, SPECIFIED_FIELDS)
-        fields.report(
-            "warning",
-            "extension_field" if known else "unknown_field",
-            f"Field {entry.key!r} is not part of the Agent Skills specification",
-            line=entry.line,
-            hint=nearest or "Other tools look for it below 'metadata'",
-        )
+    def _check_specified(self) -> None:
+        """Report the fields that only Metier knows, and the unknown ones."""
+        # The specification names six fields and gives 'metadata' to clients, but forbids no other: only warnings.
+        for entry in self._root.entries:
+            if entry.key in SPECIFIED_FIELDS:
+                continue
+            known = entry.key in OWN_FIELDS
+            nearest = "" if known else hint_nearest(entry.key, SPECIFIED_FIELDS)
+            self._warn(
+                entry.key,
+                "extension_field" if known else "unknown_field",
+                f"Field {entry.key!r} is not part of the Agent Skills specification",
+                nearest or "Other tools look for it below 'metadata'",
+            )
 
 
 def _name_faults(name: str, folder_name: str) -> list[tuple[str, str]]:

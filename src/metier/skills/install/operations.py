@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from metier.definitions.names import canonical_name, check_name
 from metier.definitions.problems import Problem
 from metier.definitions.skills.scripts import report_missing_scripts
-from metier.definitions.skills.skill import SkillDefinition, load_skill
+from metier.definitions.skills.skill import SkillDefinition, find_version_problem, load_skill
 from metier.definitions.skills.skill_rules import NAME_NOT_USED
-from metier.definitions.skills.versions import find_version_problem
 from metier.errors import ConfigError, InvalidName, SkillError, SkillNotFound, SkillRejected, UsageError
 from metier.ids import Clock, SystemClock
 from metier.skills.capabilities_report import (
