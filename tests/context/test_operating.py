@@ -14,8 +14,7 @@ from metier.context.control import build_control_specs
 from metier.context.operating import FILE_TOOLS, Family, Subjects, build_operating, get_family
 from metier.context.tokens import estimate_tokens, tool_tokens
 from metier.messages import ToolSpec
-from metier.prompts.texts import load_text
-from metier.prompts.tool_texts import load_tool_text
+from metier.prompts.texts import load_text, load_tool_text
 from metier.tools.files.edit import Edit
 from metier.tools.files.glob import Glob
 from metier.tools.files.grep import Grep

@@ -7,9 +7,8 @@ import pytest
 from skill_files import codes, write_skill
 
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_cache import get_cache_folder
 from metier.definitions.skills.catalog_reading import load_catalog
-from metier.definitions.skills.sources import SkillSource, build_search_path
+from metier.definitions.skills.sources import SkillSource, build_search_path, get_cache_folder
 from metier.errors import SkillNotFound
 
 OLD = 1_700_000_000

@@ -9,8 +9,8 @@ import pytest
 from skill_files import write_skill
 
 from metier.definitions.skills.catalog import Catalog, LateSkills
+from metier.definitions.skills.catalog_cache import WORTH_KEEPING
 from metier.definitions.skills.catalog_reading import load_catalog
-from metier.definitions.skills.kept_catalog import WORTH_KEEPING
 from metier.definitions.skills.sources import SkillSource
 
 TOLD = (

@@ -8,9 +8,9 @@ import pytest
 from metier.definitions.text.json_text import read_json
 from metier.evals.cases import CHECK_TYPES, AnyCheck, Sentence
 from metier.evals.eval_files import read_assertion
+from metier.evals.eval_results import judge_grades
 from metier.evals.evidence import Call, Evidence, keep_bytes
 from metier.evals.grading import Grade, grade
-from metier.evals.results import judge_grades
 
 EVIDENCE = Evidence(
     run_id="r",

@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
-from metier.evals.comparison import compare, get_wilson, measure_difference
+from metier.evals.eval_results import EvalResult, RunRow
 from metier.evals.live_evals import EvalBudget
-from metier.evals.results import EvalResult, RunRow
+from metier.evals.statistics import compare, get_wilson, measure_difference
 
 SIMULATIONS = 2_000
 SETTINGS = {

@@ -13,7 +13,7 @@ from typing import Any, override
 import pytest
 
 from metier.cli.main import run
-from metier.skills.install.registry import Registry, SkillHome, load_registry
+from metier.skills.install.installed import Registry, SkillHome, load_registry
 
 SKILL = """\
 ---

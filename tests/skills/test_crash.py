@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from metier.errors import SkillError
-from metier.skills.install.registry import load_registry, lock_registry
+from metier.skills.install.installed import load_registry, lock_registry
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ from metier.errors import SkillError
 from metier.skills.trust.judgement import digest_tree
 from metier.skills.install.operations import Installer
 from metier.skills.install.placement import open_registry, read_registry
-from metier.skills.install.registry import SkillHome, load_registry
+from metier.skills.install.installed import SkillHome, load_registry
 from metier.skills.source import FolderSource
 
 operation, base, old, new = sys.argv[1], *map(Path, sys.argv[2:])
@@ -180,7 +180,7 @@ def test_two_processes_that_add_twenty_skills_each_lose_none(
 
 def test_staging_of_a_living_process_is_not_swept(machine: Machine, make_folder: Callable[..., Path]) -> None:
     hold = (
-        "import sys\nfrom pathlib import Path\nfrom metier.skills.install.registry import SkillHome\n"
+        "import sys\nfrom pathlib import Path\nfrom metier.skills.install.installed import SkillHome\n"
         "from metier.skills.install.placement import open_staging\n"
         "with open_staging(SkillHome(Path(sys.argv[1]))) as folder:\n"
         "    print(folder, flush=True)\n    sys.stdin.read()\n"

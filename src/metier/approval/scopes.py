@@ -13,7 +13,7 @@ from metier.definitions.reader import FileModel, Raw, read_model
 from metier.definitions.references import find_limit
 from metier.definitions.skills.skill import SkillDefinition
 from metier.definitions.task import TaskDefinition, TaskStep
-from metier.definitions.text.document import load_document
+from metier.definitions.text.front_matter import load_document
 from metier.definitions.text.yaml_text import Mapping, Node, read_yaml
 from metier.errors import ConfigError
 

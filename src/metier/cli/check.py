@@ -13,7 +13,7 @@ from metier.cli.shared.context import current_file, current_workspace
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, CommandGroup, SkillsDir
 from metier.cli.shared.output import count, warn_line, write_json, write_line
-from metier.cli.skill.status import SkillStatus, StatusReport, examine_skills
+from metier.cli.skill.skill_status import SkillStatus, StatusReport, examine_skills
 from metier.cli.skill.workspace_skills import SkillPlaces, open_places
 from metier.cli.task.command import validate as validate_tasks
 from metier.cli.validate import located_as_json, render_counts, validate, validate_folder

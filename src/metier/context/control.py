@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from metier.decisions import ActionStep, ActionType
 from metier.messages import ToolSpec
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 
 WORKTREE = "worktree"
 NUMBER, OF = "number", "of"

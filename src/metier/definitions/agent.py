@@ -8,7 +8,6 @@ from msgspec import Struct
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from metier.definitions.names import Profile
-from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.reader import (
     FileModel,
@@ -22,8 +21,8 @@ from metier.definitions.reader import (
     read_model,
     within,
 )
-from metier.definitions.references import Reference, read_references
-from metier.definitions.text.document import Document, load_document, parse_document
+from metier.definitions.references import Permits, Reference, read_permits, read_references
+from metier.definitions.text.front_matter import Document, load_document, parse_document
 from metier.definitions.text.yaml_text import Mapping, Plain, Scalar, Sequence
 
 _MAX_CHARACTERS = 253

@@ -1,11 +1,11 @@
-"""The agents, skills and tasks that a definition names, with the line of each name."""
+"""The names that a definition refers to and the tools, models and commands that it permits, with their lines."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from metier.definitions.text.yaml_text import Mapping, Scalar, list_texts
+from metier.definitions.text.yaml_text import Mapping, Node, Scalar, list_texts
 from metier.definitions.text.yaml_text import Sequence as ListNode
 
 INHERIT = "inherit"
@@ -68,3 +68,55 @@ def read_names(root: Mapping, key: str) -> dict[str, int]:
     else:
         names = dict.fromkeys(list_texts(entry.value) if isinstance(entry.value, Scalar) else (), entry.line)
     return {name: line for name, line in names.items() if name and name != INHERIT}
+
+
+_PERMIT_KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_approvals", "acceptance")
+
+
+class Permits(Struct, frozen=True, kw_only=True):
+    """Also of a definition that cannot be loaded for another reason."""
+
+    file: str
+    tools: dict[str, int] = field(default_factory=dict[str, int])
+    """Names and their lines, without `inherit`."""
+    is_limit: bool = False
+    """`tools` is a list without `inherit`: what it does not name is not there."""
+    model: dict[str, int] = field(default_factory=dict[str, int])
+    allowed_models: dict[str, int] = field(default_factory=dict[str, int])
+    commands: dict[str, int] = field(default_factory=dict[str, int])
+    """Those that say whether a step is done."""
+    tool_approvals: Node | None = None
+    task_approvals: Node | None = None
+
+
+def read_permits(root: Mapping, *, file: str) -> tuple[Permits, ...]:
+    """One, or none if the file has none of these keys."""
+    if not any(entry.key in _PERMIT_KEYS for entry in root.entries):
+        return ()
+    return (
+        Permits(
+            file=file,
+            tools=read_names(root, "tools"),
+            is_limit=_is_limit(root),
+            model=read_names(root, "model"),
+            allowed_models=read_names(root, "allowed_models"),
+            commands=_list_commands(root),
+            tool_approvals=root.find_value("tool_approvals"),
+            task_approvals=root.find_value("task_approvals"),
+        ),
+    )
+
+
+def _is_limit(root: Mapping) -> bool:
+    tools = root.find_value("tools")
+    if not isinstance(tools, ListNode):
+        return False
+    return not any(isinstance(item, Scalar) and item.value.strip() == INHERIT for item in tools.items)
+
+
+def _list_commands(root: Mapping) -> dict[str, int]:
+    """The commands below `acceptance` and their lines, also of a list with mistakes in it."""
+    acceptance = root.find_value("acceptance")
+    items = acceptance.items if isinstance(acceptance, ListNode) else ()
+    found = [item.find("command") for item in items if isinstance(item, Mapping)]
+    return {each.value.value.strip(): each.value.line for each in found if each and isinstance(each.value, Scalar)}

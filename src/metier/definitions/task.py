@@ -1,21 +1,85 @@
-"""A task: what to do. `TASK.md` is the first step; `next` names the file of the one after it, in the same folder."""
+"""A task: what to do. `TASK.md` is the first step; `next` names the file of the one after it, in the same folder.
+
+A step is done when its acceptance criteria are met: texts for the model to read, files and commands to check.
+"""
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from msgspec import Struct, field
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from metier.definitions.acceptance import Acceptance, Criterion
-from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.reader import Exact, FileModel, FreeForm, Raw, Text, Texts, fault, read_model
-from metier.definitions.references import Reference, read_references
-from metier.definitions.text.document import Document, load_document
-from metier.definitions.text.yaml_text import Mapping, Node, Plain, Scalar, Sequence, is_nothing
+from metier.definitions.reader import Exact, FileModel, FreeForm, Items, Raw, Text, Texts, fault, read_model
+from metier.definitions.references import Permits, Reference, read_permits, read_references
+from metier.definitions.text.front_matter import Document, load_document
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Plain, Scalar, Sequence, is_nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    """One thing that must hold. Without `file` and `command` only the model can judge it."""
+
+    text: str = ""
+    """In words."""
+    file: str = ""
+    """Below the workspace; it must be there and not be empty."""
+    contains: str = ""
+    """A text that is in the file."""
+    command: str = ""
+    """A program and its arguments, run in the workspace; it must end with exit code 0."""
+
+    @property
+    def is_checkable(self) -> bool:
+        return bool(self.file or self.command)
+
+
+def _read_item(value: object) -> object:
+    """A criterion of one text is its `text`."""
+    if not isinstance(value, Scalar):
+        return value
+    if not value.value.strip():
+        raise fault("criterion", "must be text or a mapping", "Write a sentence, or 'file: …' or 'command: …'")
+    return Mapping((Entry("text", value.line, value),), value.line)
+
+
+class CriterionFields(FileModel):
+    file: Text = ""
+    contains: Text = ""
+    command: Text = ""
+    text: Text = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.file or self.command or self.text):
+            raise fault("criterion", "must have 'file', 'command' or 'text'")
+        if self.contains and not self.file:
+            raise fault("criterion", "'contains' needs a file", "Add 'file: …'")
+        return self
+
+    def build(self) -> Criterion:
+        return Criterion(text=self.text, file=self.file, contains=self.contains, command=self.command)
+
+
+Acceptance = Items[Annotated[CriterionFields, BeforeValidator(_read_item)]]
+"""The list below `acceptance`."""
+
+
+def render_criterion(criterion: Criterion) -> str:
+    """One line for the agent that has to meet it."""
+    said = [criterion.text] if criterion.text else []
+    if criterion.file and criterion.contains:
+        said.append(f"the file {criterion.file} contains {criterion.contains!r}")
+    elif criterion.file:
+        said.append(f"the file {criterion.file} is there and not empty")
+    if criterion.command:
+        said.append(f"`{criterion.command}` ends with exit code 0")
+    return "; ".join(said)
+
 
 FILE_NAME = "TASK.md"
 MAX_STEPS = 100

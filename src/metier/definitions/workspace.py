@@ -13,10 +13,9 @@ from metier.definitions.agent import AgentDefinition, load_agent
 from metier.definitions.files.walk import FoundDefinition, Walk, report_duplicate
 from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.permits import Permits
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem
-from metier.definitions.references import Reference
+from metier.definitions.references import Permits, Reference
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.skill import SkillDefinition, load_skill

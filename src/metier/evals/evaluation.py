@@ -13,10 +13,10 @@ from metier.errors import MetierError, ToolFailed
 from metier.evals.bench import list_content
 from metier.evals.cases import PythonCheck, Sentence
 from metier.evals.eval_files import find_case_file
+from metier.evals.eval_results import RunRow, build_row, judge_grades
 from metier.evals.evidence import Evidence, build_evidence
 from metier.evals.grading import Found, Outside, grade_all
 from metier.evals.recordings import Judged
-from metier.evals.results import RunRow, build_row, judge_grades
 from metier.evals.targets import SourcedCase, Target, read_within
 from metier.runtime.confinement import open_confinement
 from metier.runtime.history.archive import Archive

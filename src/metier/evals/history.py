@@ -7,8 +7,8 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from metier.definitions.files.whole_file import replace_file
+from metier.evals.eval_results import EvalResult, RunRow, Status
 from metier.evals.live_evals import FOLDER, RESULT
-from metier.evals.results import EvalResult, RunRow, Status
 from metier.runtime.records.run_folders import prepare_runs_folder
 
 MAX_SHOWN = 20

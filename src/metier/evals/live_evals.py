@@ -26,10 +26,10 @@ from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
 from metier.evals.bench import FixedIds, Variant, build_bench, list_moved, open_bench
 from metier.evals.cases import EvalCase, Sentence
+from metier.evals.eval_results import RunRow
 from metier.evals.evaluation import begin_row, evaluate, open_evidence
-from metier.evals.judge import JudgeRun
+from metier.evals.model_judge import JudgeRun
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
-from metier.evals.results import RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.messages import Value
 from metier.runtime.child_runs import request_task

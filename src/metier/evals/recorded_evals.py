@@ -14,9 +14,9 @@ from metier.engine.replay.recorded_store import RecordedStore
 from metier.engine.services import Instructions, Services
 from metier.errors import MetierError
 from metier.evals.bench import Variant, build_bench, open_bench
+from metier.evals.eval_results import RunRow
 from metier.evals.evaluation import begin_row, evaluate, open_evidence
 from metier.evals.recordings import CaseRecording, find_recording
-from metier.evals.results import RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.providers.options import OFFLINE
 from metier.runtime.build import list_tools

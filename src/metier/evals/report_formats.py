@@ -8,8 +8,8 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.evals.bench import WITH, WITHOUT
-from metier.evals.comparison import Comparison, VariantSummary, compare, measure_spread
-from metier.evals.results import EvalResult, GradeRow, RunRow, Status
+from metier.evals.eval_results import EvalResult, GradeRow, RunRow, Status
+from metier.evals.statistics import Comparison, VariantSummary, compare, measure_spread
 from metier.telemetry.sanitize import sanitize
 
 WORDS: dict[Status, str] = {

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from metier.definitions.names import canonical_name
 from metier.evals.cases import Budget, EvalCase, SkillUsed, Trigger
-from metier.evals.results import GradeRow, RunRow
+from metier.evals.eval_results import GradeRow, RunRow
 from metier.evals.targets import SourcedCase, Target
 from metier.routing.catalog import build_routable
 from metier.routing.prefilter import rank_request

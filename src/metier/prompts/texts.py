@@ -1,10 +1,12 @@
-"""The texts that ship for models: Markdown files beside this one, one per subject. Constants of the package, read once.
+"""Instructions and tool descriptions for models, read from Markdown files."""
 
-A text is quoted as it stands, without the blank lines around it. What a file says about a tool is read by `tool_texts`.
-"""
-
+import json
+import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple, cast
+
+from pydantic import JsonValue
 
 _FOLDER = Path(__file__).parent
 
@@ -18,3 +20,35 @@ def load_text(name: str) -> str:
 @cache
 def has_text(name: str) -> bool:
     return (_FOLDER / f"{name}.md").is_file()
+
+
+type Schema = dict[str, JsonValue]
+
+_PARAMETERS = "\n## Parameters\n"
+_BULLET = re.compile(r"^- ([a-z_.]+): (.+)$", re.MULTILINE)
+
+
+class ToolText(NamedTuple):
+    description: str
+    parameters: dict[str, str]
+
+
+@cache
+def load_tool_text(name: str) -> ToolText:
+    """Raises `FileNotFoundError` for a tool without a text."""
+    description, _, bullets = load_text(f"tools/{name}").partition(_PARAMETERS)
+    return ToolText(description.strip(), dict(_BULLET.findall(bullets)))
+
+
+def describe_parameters(name: str, schema: Schema) -> Schema:
+    """The schema of the tool with a description at every parameter that has one."""
+    described = cast("Schema", json.loads(json.dumps(schema)))  # a copy in which no two parameters are one object
+    for path, text in load_tool_text(name).parameters.items():
+        parameter = _get_parameter(described, path.split("."))
+        parameter["description"] = text
+    return described
+
+
+def _get_parameter(schema: Schema, path: list[str]) -> Schema:
+    found = cast("Schema", cast("Schema", schema["properties"])[path[0]])
+    return found if len(path) == 1 else _get_parameter(cast("Schema", found["items"]), path[1:])

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
-from metier.definitions.skills.catalog_cache import get_cache_folder
+from metier.definitions.skills.sources import get_cache_folder
 from metier.errors import ConfigError, UsageError
 from metier.extras import hint_extra
 from metier.programs.launcher import PROBE, run_program, use_own_program

@@ -5,8 +5,7 @@ import json
 
 from pydantic import JsonValue
 
-from metier.definitions.acceptance import render_criterion
-from metier.definitions.task import TaskDefinition
+from metier.definitions.task import TaskDefinition, render_criterion
 from metier.engine.delegation.partners import read_inputs
 from metier.runtime.questions.approval_questions import ApprovalQuestion
 from metier.store.base import ApprovalAttempt

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from metier.definitions.skills.catalog_cache import get_cache_folder
+from metier.definitions.skills.sources import get_cache_folder
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.providers.seams import Seams
 from metier.settings.sections import Settings

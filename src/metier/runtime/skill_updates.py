@@ -13,9 +13,9 @@ from metier.runtime.host import Host
 from metier.runtime.served_skills import fetch_served
 from metier.runtime.workspace.skill_catalog import get_all_skills
 from metier.skills.activation import USER_FOLDERS
+from metier.skills.install.installed import RegistryEntry, SkillHome
 from metier.skills.install.operations import Answer, Installer, Outcome, Proposal
 from metier.skills.install.placement import read_registry
-from metier.skills.install.registry import RegistryEntry, SkillHome
 from metier.views.diff import build_diff
 
 _MAX_FILES = 60

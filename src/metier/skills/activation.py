@@ -22,8 +22,8 @@ from metier.definitions.skills.skill import SkillReading, find_version_problem, 
 from metier.definitions.skills.skill_file import FILE_NAME
 from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind, is_own_folder
 from metier.errors import UsageError
+from metier.skills.install.installed import Registry, RegistryEntry, SkillHome
 from metier.skills.install.placement import find_registry
-from metier.skills.install.registry import Registry, RegistryEntry, SkillHome
 from metier.skills.package import PackageSource, SkillPackage
 from metier.skills.trust.judgement import is_trusted
 from metier.skills.trust.workspace_trust import MADE_HERE, WorkspaceTrust

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.output import write_json, write_text
-from metier.definitions.skills.catalog_cache import get_cache_folder
+from metier.definitions.skills.sources import get_cache_folder
 from metier.providers.abilities import clear_unsupported
 from metier.runtime.diagnosis import Finding, examine
 

@@ -24,10 +24,10 @@ from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 from metier.runtime.opened_host import open_host
 from metier.skills.activation import SkillRoots, build_roots, get_packages
+from metier.skills.install.installed import RegistryEntry
 from metier.skills.install.lock import FILE_NAME, LockedSkill, load_lock, parse_locked_source
 from metier.skills.install.offers import CollectionFound, Offer, find_collection, pick_offers
 from metier.skills.install.operations import Installer, Outcome, ServedSkill
-from metier.skills.install.registry import RegistryEntry
 from metier.skills.layout import MEGABYTE, InstallLimits
 from metier.skills.needs import ABSENT, Lack, SkillNeeds, list_needs
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source

@@ -24,7 +24,7 @@ from metier.cli.skill.add import (
 from metier.cli.skill.add import attach as attach_adding
 from metier.cli.skill.add import attach_search as attach_indexes
 from metier.cli.skill.decision import Decision, decide_interactively, say
-from metier.cli.skill.status import get_package
+from metier.cli.skill.skill_status import get_package
 from metier.cli.skill.test import attach as attach_test
 from metier.cli.skill.view import render_report, render_verification
 from metier.cli.skill.workspace_skills import open_places

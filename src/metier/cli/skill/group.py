@@ -9,7 +9,7 @@ from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.skill import command as packages
 from metier.cli.skill import skills_command as files
 from metier.cli.skill.enable import attach as attach_enabling
-from metier.cli.skill.status import Row, list_usable
+from metier.cli.skill.skill_status import Row, list_usable
 from metier.cli.skill.workspace_skills import open_places, scan_skills
 from metier.errors import UsageError
 from metier.telemetry.excerpt import one_line

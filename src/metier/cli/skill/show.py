@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import problem_as_json, warn_line, write_json, write_line
-from metier.cli.skill.status import describe_package, get_package, list_tool_names
+from metier.cli.skill.skill_status import describe_package, get_package, list_tool_names
 from metier.cli.skill.view import reference_as_json, render_reference, safe
 from metier.cli.skill.workspace_skills import SkillPlaces, find_named_folder, open_catalog, open_places
 from metier.definitions.skills.scripts import discover_scripts, list_references

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson, SkillsDir
 from metier.cli.shared.output import count, warn_line, write_json, write_line
-from metier.cli.skill.status import get_winner, open_skill_confinement
+from metier.cli.skill.skill_status import get_winner, open_skill_confinement
 from metier.cli.skill.workspace_skills import SkillPlaces, find_named_folder, open_places
 from metier.context.disclosure import DisclosureLimits, SkillText, disclose_overview, render_catalog
 from metier.context.tokens import estimate_tokens

@@ -3,8 +3,8 @@
 from metier.cli.shared.output import printable
 from metier.definitions.skills.scripts import ReferenceFile
 from metier.skills.capabilities_report import CapabilityReport, list_capabilities
+from metier.skills.install.installed import RegistryEntry
 from metier.skills.install.operations import Proposal
-from metier.skills.install.registry import RegistryEntry
 from metier.skills.install.review import Verification
 from metier.skills.source import FolderSource
 

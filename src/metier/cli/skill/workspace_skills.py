@@ -9,10 +9,15 @@ from msgspec.structs import replace
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_cache import get_cache_folder
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
-from metier.definitions.skills.sources import SkillSource, SourceKind, build_search_path, get_bundled_folder
+from metier.definitions.skills.sources import (
+    SkillSource,
+    SourceKind,
+    build_search_path,
+    get_bundled_folder,
+    get_cache_folder,
+)
 from metier.errors import UsageError
 from metier.settings.sections import Settings
 from metier.skills.activation import (
@@ -25,8 +30,8 @@ from metier.skills.activation import (
     get_packages,
     parse_selection,
 )
+from metier.skills.install.installed import Registry
 from metier.skills.install.placement import find_registry
-from metier.skills.install.registry import Registry
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 
 PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")

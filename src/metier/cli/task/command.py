@@ -29,10 +29,9 @@ from metier.cli.shared.options import (
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.task.list_tasks import app as listing
 from metier.cli.task.list_tasks import find_tasks
-from metier.definitions.acceptance import render_criterion
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.task import TaskDefinition
+from metier.definitions.task import TaskDefinition, render_criterion
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.checks.validation import get_all_problems

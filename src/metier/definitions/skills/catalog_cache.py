@@ -1,18 +1,31 @@
-"""Remember what was read from each `SKILL.md`, by path, size, times and inode. Losing the cache costs time only."""
+"""The caches of the catalog: each `SKILL.md` as it was read, and a large catalog with all that it was read from.
+
+A file is known by path, size, times and inode; a folder whose times and inode are the same has the same names in it.
+Links are another matter: their targets change elsewhere, so a catalog that depends on one is not cached. Losing a cache
+costs time only.
+"""
 
 import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, batched
 from pathlib import Path
-from typing import cast
+from typing import Any, cast, overload, override
 
-from metier.definitions.files.whole_file import replace_file
+from metier.definitions.files.walk import Walk
+from metier.definitions.files.whole_file import KeptFiles, replace_file
+from metier.definitions.problems import Problem, Severity
+from metier.definitions.skills.catalog import Catalog, CatalogSkill, LateSequence, LateSkills, SkillContent
+from metier.definitions.skills.sources import SkillSource
 from metier.version import __version__
 
-FORMAT = 5
+_FILES_FORMAT = 5
 FRESH_NS = 100_000_000
 """A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
 
@@ -29,13 +42,6 @@ def stamp_of(stat: os.stat_result) -> Stamp:
 def digest_content(data: bytes) -> str:
     """Names the content of a `SKILL.md` in caches. Trust has a digest of its own, of the whole folder."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def get_cache_folder(environment: Mapping[str, str], *, home: Path) -> Path:
-    base = environment.get("XDG_CACHE_HOME", "")
-    # Not platformdirs: it reads only the environment of this process, and on macOS it names `~/Library`.
-    # The XDG rules say: a relative path there is to be ignored.
-    return (Path(base) if os.path.isabs(base) else home / ".cache") / "agent"  # noqa: PTH117
 
 
 class CatalogCache:
@@ -82,4 +88,257 @@ class CatalogCache:
 
 def _header(body: bytes) -> bytes:
     """Format, version and checksum: a torn, foreign or outdated file does not match."""
-    return f"{FORMAT} {__version__} {hashlib.blake2b(body, digest_size=16).hexdigest()}\n".encode()
+    return f"{_FILES_FORMAT} {__version__} {hashlib.blake2b(body, digest_size=16).hexdigest()}\n".encode()
+
+
+_CATALOG_FORMAT = 3
+FILES_KEPT = 4
+WORTH_KEEPING = 64
+"""Skills from which on a catalog is kept; a smaller one is read in less time than its file takes."""
+
+_STAMP = 4
+_PLACES, _STAMPS, _COUNTS, _SOURCES, _IDS, _NAMES, _DIGESTS, _ENDS, _RECORDS, _PROBLEMS = range(10)
+"""The sections: paths, their stamps, the number of skills; then a column for each thing that is asked of all skills,
+and a record of the rest of each skill, with where it ends; then the problems of the catalog."""
+
+
+@dataclass
+class Seen:
+    """What a catalog was read from."""
+
+    files: list[tuple[str, Stamp]] = field(default_factory=list[tuple[str, Stamp]])
+    folders: list[tuple[str, Stamp]] = field(default_factory=list[tuple[str, Stamp]])
+    is_complete: bool = True
+    """These say all: no link was followed, and every folder could be read."""
+    started: int = field(default_factory=time.time_ns)
+
+    def add_walk(self, walk: Walk) -> None:
+        self.folders += [(path, stamp_of(status)) for path, status in walk.folders or ()]
+        self.is_complete = self.is_complete and not walk.has_links and not walk.problems
+
+    @property
+    def can_be_compared(self) -> bool:
+        """A file or folder that has just changed may change again without a new time."""
+        newest = max((max(stamp[1:3]) for _, stamp in (*self.files, *self.folders)), default=0)
+        return self.is_complete and newest < self.started - FRESH_NS
+
+
+class KeptCatalog:
+    """The place of the catalog of some sources in a cache folder."""
+
+    def __init__(self, folder: Path, sources: Sequence[SkillSource]) -> None:
+        self._files = KeptFiles(folder, "catalog", _CATALOG_FORMAT, FILES_KEPT)
+        self._sources = sources
+        self._key = _get_key(sources)
+
+    def load(self) -> Catalog | None:
+        """The catalog, where nothing that it was read from has changed."""
+        sections = self._files.read(self._key)
+        if sections is None or not _are_unchanged(_read_json(sections[_PLACES]), sections[_STAMPS]):
+            return None
+        rows = _Rows(sections, self._sources)
+        taken, all_rows = _read_json(sections[_COUNTS])
+        return Catalog(
+            skills=_KeptSkills(rows, range(taken)),
+            shadowed=_KeptSkills(rows, range(taken, all_rows)),
+            problems=_KeptProblems(sections[_PROBLEMS]),
+        )
+
+    def save(self, catalog: Catalog, seen: Seen) -> None:
+        """Nothing where it is small, or where its files and folders do not tell of every change."""
+        skills = [*catalog.skills, *catalog.shadowed]
+        if len(skills) < WORTH_KEEPING or not seen.can_be_compared:
+            return
+        numbers = {source: number for number, source in enumerate(self._sources)}
+        places = [*seen.folders, *seen.files]
+        try:
+            stamps = array("q", [number for _, stamp in places for number in stamp])
+        except OverflowError:  # a file system with larger numbers for its files than Linux has
+            return
+        records = [_write_json(_pack(skill)) for skill in skills]
+        self._files.write(
+            self._key,
+            [
+                _write_json([path for path, _ in places]),
+                stamps.tobytes(),
+                _write_json([len(catalog.skills), len(skills)]),
+                array("I", [numbers[skill.source] for skill in skills]).tobytes(),
+                _write_json([skill.id for skill in skills]),
+                _write_json([skill.name for skill in skills]),
+                _write_json([skill.digest for skill in skills]),
+                array("Q", accumulate(map(len, records))).tobytes(),
+                b"".join(records),
+                _write_json(_pack_problems(catalog.problems)),
+            ],
+        )
+
+
+def _get_key(sources: Sequence[SkillSource]) -> str:
+    """The places that are looked at, where they really are now, and which of them are not there."""
+    places = [
+        (
+            source.kind,
+            os.path.abspath(source.folder),  # noqa: PTH100 - text, as a walk names it
+            os.path.realpath(source.folder) if os.path.lexists(source.folder) else None,
+            os.path.realpath(source.within) if source.within else None,
+        )
+        for source in sources
+    ]
+    return hashlib.blake2b(_write_json(places), digest_size=16).hexdigest()
+
+
+def _are_unchanged(paths: Iterable[str], stamps: memoryview) -> bool:
+    kept = _read_array("q", stamps)
+    look = os.stat
+    try:
+        for path, known in zip(paths, batched(kept, _STAMP), strict=True):
+            status = look(path)
+            if (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) != known:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+class _Rows:
+    """The skills of a kept catalog: columns that are read when they are needed, and records, each read alone."""
+
+    def __init__(self, sections: list[memoryview], sources: Sequence[SkillSource]) -> None:
+        self._sections = sections
+        self.sources = sources
+
+    @cached_property
+    def source_numbers(self) -> array[int]:
+        return _read_array("I", self._sections[_SOURCES])
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return _read_json(self._sections[_IDS])
+
+    @cached_property
+    def names(self) -> list[str]:
+        return _read_json(self._sections[_NAMES])
+
+    @cached_property
+    def digests(self) -> list[str]:
+        return _read_json(self._sections[_DIGESTS])
+
+    @cached_property
+    def _ends(self) -> array[int]:
+        return _read_array("Q", self._sections[_ENDS])
+
+    def build(self, number: int) -> CatalogSkill:
+        record = self._sections[_RECORDS][self._ends[number - 1] if number else 0 : self._ends[number]]
+        # The shape is that of `_pack`; the checksum says that nothing else is here.
+        path, description, version, license_, tags, tools, problems = _read_json(record)
+        return CatalogSkill(
+            id=self.ids[number],
+            name=self.names[number],
+            description=description,
+            path=path,
+            source=self.sources[self.source_numbers[number]],
+            version=version,
+            license=license_,
+            tags=tuple(tags),
+            allowed_tools=tuple(tools),
+            digest=self.digests[number],
+            problems=tuple(_unpack_problems(problems)),
+        )
+
+
+class _KeptSkills(LateSkills):
+    def __init__(self, rows: _Rows, numbers: Sequence[int]) -> None:
+        self._rows = rows
+        self._numbers = numbers
+
+    @override
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> CatalogSkill: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_KeptSkills": ...
+    @override
+    def __getitem__(self, index: int | slice) -> "CatalogSkill | _KeptSkills":
+        if isinstance(index, slice):
+            return _KeptSkills(self._rows, self._numbers[index])
+        return self._rows.build(self._numbers[index])
+
+    @property
+    @override
+    def contents(self) -> Sequence[SkillContent]:
+        ids, names, digests = self._rows.ids, self._rows.names, self._rows.digests
+        return [SkillContent(ids[number], names[number], digests[number]) for number in self._numbers]
+
+    @property
+    @override
+    def sources(self) -> frozenset[SkillSource]:
+        used = set(map(self._rows.source_numbers.__getitem__, self._numbers))
+        return frozenset(map(self._rows.sources.__getitem__, used))
+
+    @override
+    def keep(self, whole: frozenset[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "_KeptSkills":
+        sources, build = self._rows.source_numbers, self._rows.build
+        taken = {number for number, source in enumerate(self._rows.sources) if source in whole}
+        kept = [number for number in self._numbers if sources[number] in taken or wanted(build(number))]
+        return _KeptSkills(self._rows, kept)
+
+
+class _KeptProblems(LateSequence[Problem]):
+    def __init__(self, section: memoryview) -> None:
+        self._section = section
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
+        return list(_unpack_problems(_read_json(self._section)))
+
+    @override
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        return self._problems[index]
+
+
+def _pack(skill: CatalogSkill) -> list[object]:
+    return [
+        skill.path,
+        skill.description,
+        skill.version,
+        skill.license,
+        skill.tags,
+        skill.allowed_tools,
+        _pack_problems(skill.problems),
+    ]
+
+
+def _pack_problems(problems: Iterable[Problem]) -> list[object]:
+    return [[each.severity, each.code, each.message, each.file, each.line, each.hint] for each in problems]
+
+
+def _unpack_problems(packed: object) -> Iterable[Problem]:
+    # The shape is that of `_pack_problems`.
+    for severity, code, message, file, line, hint in cast(
+        "list[tuple[Severity, str, str, str, int | None, str]]", packed
+    ):
+        yield Problem(severity=severity, code=code, message=message, file=file, line=line, hint=hint)
+
+
+def _read_array(typecode: str, section: memoryview) -> array[int]:
+    values: array[int] = array(typecode)
+    values.frombytes(section)
+    return values
+
+
+def _write_json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _read_json(section: memoryview) -> Any:  # noqa: ANN401 - what `_write_json` was given
+    return json.loads(bytes(section).decode("utf-8", "surrogatepass"))

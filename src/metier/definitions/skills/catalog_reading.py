@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
-from metier.definitions.skills.catalog_cache import CatalogCache, Payload, digest_content, stamp_of
-from metier.definitions.skills.kept_catalog import KeptCatalog, Seen
+from metier.definitions.skills.catalog_cache import CatalogCache, KeptCatalog, Payload, Seen, digest_content, stamp_of
 from metier.definitions.skills.naming import list_shared_names
 from metier.definitions.skills.skill import SkillDefinition, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file

@@ -10,10 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
-from metier.definitions.permits import Permits, read_permits
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.reader import Context, list_problems, read_model
-from metier.definitions.references import Reference, read_references
+from metier.definitions.references import Permits, Reference, read_permits, read_references
 from metier.definitions.skills.skill_file import MAX_FILE_BYTES, find_stored_link, get_skill_file, read_skill_file
 from metier.definitions.skills.skill_rules import CONTRACT_FIELDS, Entrypoint, FieldChecks, SkillFields, lift_metadata
 from metier.definitions.text.front_matter import FrontMatter, read_front_matter

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from metier.decisions import ActionStep, SkillCall, TaskState
-from metier.definitions.acceptance import Criterion
+from metier.definitions.task import Criterion
 from metier.engine.entries.limits import Limits
 from metier.messages import Spent, Value
 

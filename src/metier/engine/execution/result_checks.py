@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from metier.approval.rules import SHELL
 from metier.decisions import ActionStep
-from metier.definitions.acceptance import Criterion, render_criterion
 from metier.definitions.files.contained_path import read_contained
+from metier.definitions.task import Criterion, render_criterion
 from metier.engine import actions as a
 from metier.engine.decide import describe_disabled
 from metier.engine.entries.task import ResultChecked

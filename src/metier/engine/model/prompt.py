@@ -18,8 +18,8 @@ from metier.context.json_mode import build_decision_schema, render_protocol
 from metier.context.layers import Disclosed, Exchange, Prompt, tell_in_words
 from metier.context.operating import Subjects
 from metier.context.tokens import estimate_tokens
-from metier.definitions.acceptance import render_criterion
 from metier.definitions.references import find_limit
+from metier.definitions.task import render_criterion
 from metier.engine.entries.model import DecodeFailed
 from metier.engine.entries.task import ChildRequest
 from metier.engine.services import Services

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.definitions.files.contained_path import read_contained
-from metier.definitions.text.document import parse_document
+from metier.definitions.text.front_matter import parse_document
 from metier.definitions.text.yaml_text import flat_texts
 from metier.errors import UsageError
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolResultPart, Usage

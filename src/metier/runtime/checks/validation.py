@@ -25,10 +25,9 @@ from metier.definitions.agent import AgentDefinition
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
-from metier.definitions.permits import Permits
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.references import INHERIT, Reference, resolve_list
+from metier.definitions.references import INHERIT, Permits, Reference, resolve_list
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog

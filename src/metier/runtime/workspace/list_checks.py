@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from metier.approval.rules import Rule
 from metier.context.control import CONTROL_NAMES
-from metier.definitions.permits import Permits
 from metier.definitions.problems import Problem
-from metier.definitions.references import Reference, find_limit
+from metier.definitions.references import Permits, Reference, find_limit
 from metier.definitions.skills.skill import SkillDefinition
 from metier.events.skill import SkillWithoutTools
 from metier.skills.package import SkillPackage

@@ -15,7 +15,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import INHERIT, Reference, resolve_list
 from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
-from metier.definitions.text.document import Document, parse_document
+from metier.definitions.text.front_matter import Document, parse_document
 from metier.engine.delegation.orders import read_output_schema
 from metier.engine.delegation.partners import InputSpec, fill_inputs, read_inputs
 from metier.errors import ConfigError, UsageError

@@ -26,8 +26,8 @@ from metier.skills.capabilities_report import (
     diff_files,
     diff_reports,
 )
-from metier.skills.git.fetch import RemoteRef, fetch_source, write_files
-from metier.skills.git.process import Sleep
+from metier.skills.git.fetch import RemoteRef, Sleep, fetch_source, write_files
+from metier.skills.install.installed import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.lock import LockedSkill, check_locked
 from metier.skills.install.offers import FILE_NAME as INDEX_FILE
 from metier.skills.install.offers import CollectionFound, IndexReading, Offer, list_offers, read_index
@@ -41,7 +41,6 @@ from metier.skills.install.placement import (
     read_registry,
     sync_tree,
 )
-from metier.skills.install.registry import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.layout import InstallLimits, check_paths
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
 from metier.skills.trust.judgement import TreeDigest, digest_tree

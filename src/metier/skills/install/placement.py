@@ -20,7 +20,7 @@ from msgspec import Struct
 from metier.definitions.files.whole_file import sync_folder
 from metier.definitions.problems import Problem
 from metier.errors import SkillError, SkillRejected
-from metier.skills.install.registry import (
+from metier.skills.install.installed import (
     PendingChange,
     Registry,
     RegistryEntry,

@@ -6,7 +6,7 @@ from itertools import islice
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
 
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.path_patterns import PathPattern, describe_stop, list_files
 from metier.tools.files.scope import Scope

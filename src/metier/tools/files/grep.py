@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed
 from metier.programs.launcher import RIPGREP, find_program, run_program_async, use_own_program
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import MAX_FILE_BYTES, check_size, read_all
 from metier.tools.files.file_text import decode, is_binary

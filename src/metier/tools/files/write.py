@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from metier.definitions.files.quarantine import adopt
 from metier.errors import ToolFailed
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_replacement import describe_written, judge_note, read_target, replace_file
 from metier.tools.files.file_text import check_saved, find_held

@@ -24,7 +24,7 @@ from metier.definitions.text.yaml_text import Node
 from metier.definitions.text.yaml_text import Sequence as YamlSequence
 from metier.errors import ToolFailed
 from metier.events.step import SkillStepExecuted
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_files
 from metier.tools.base import Preview, Tool, ToolContext, ToolInfo, ToolResult

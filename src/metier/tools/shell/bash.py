@@ -21,7 +21,7 @@ from pydantic import JsonValue
 from metier.errors import ToolFailed
 from metier.events.step import SkillStepExecuted
 from metier.programs.code import SEPARATORS, is_code, list_scripts, locate_word
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.telemetry.excerpt import cut_middle
 from metier.tools.base import NoGuard, PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.scope import Scope

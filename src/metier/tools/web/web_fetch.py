@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.errors import ToolFailed
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import PathGuard, Preview, ToolContext, ToolInfo, ToolResult
 from metier.tools.files.file_text import is_binary
 from metier.tools.web.html_text import extract_text

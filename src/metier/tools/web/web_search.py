@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.errors import ConfigError, ToolFailed
-from metier.prompts.tool_texts import describe_parameters, load_tool_text
+from metier.prompts.texts import describe_parameters, load_tool_text
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.web.options import WebSearchOptions
 from metier.tools.web.url import WebAccess, check_address, check_domain, check_name, parse_url

@@ -32,8 +32,8 @@ from metier.skills.activation import (
     get_packages,
 )
 from metier.skills.capabilities_report import build_report
+from metier.skills.install.installed import RegistryEntry
 from metier.skills.install.placement import find_registry
-from metier.skills.install.registry import RegistryEntry
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import digest_tree, is_trusted
 from metier.tools.process.sandbox.confinement import Confinement

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metier.evals.results import EvalResult, RunRow
+from metier.evals.eval_results import EvalResult, RunRow
 
 LEVEL = 0.95
 _Z = statistics.NormalDist().inv_cdf(0.5 + LEVEL / 2)
