@@ -2,14 +2,11 @@
 
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from bench.table import Row
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
-from metier.definitions.text.front_matter import read_flat
-from metier.definitions.text.yaml_text import read_yaml
 
 COUNT = 10_000
 ROUNDS = 3
@@ -22,8 +19,6 @@ HEADERS = (
     "name: {name}\ndescription: Query a database.\nmetadata:\n  author: somebody\n  version: '1.0'\n",
     "name: {name}\ndescription: Use this when: the user asks about reports.\nmetadata:\n  a:\n    b: [c, d]\n",
 )
-FLAT = 4
-"""The last two of six need the YAML reader, the last one the repair: worse than what people write on average."""
 
 
 def rows() -> list[Row]:
@@ -43,26 +38,7 @@ def rows() -> list[Row]:
             COUNT / cold >= 4000,
         ),
         Row("catalog of 10,000 skills, warm", f"{warm:.2f} s", "<= 0.5 s", warm <= 0.5),
-        _compare_readers(),
     ]
-
-
-def _compare_readers() -> Row:
-    """Whether the reader of simple fields is worth its lines: the headers of a cold catalog, with it and without."""
-    headers = [HEADERS[number % FLAT].format(name=f"skill-{number:05}", number=number) for number in range(COUNT)]
-    flat, whole = [
-        min(_spend(read, headers) for _ in range(ROUNDS)) for read in (read_flat, read_yaml)
-    ]  # CPU time: other processes do not count
-    ratio = whole / flat
-    said = f"{ratio:.1f} x, {whole - flat:.2f} s saved"
-    return Row("headers of 10,000 skills, simple fields against YAML", said, ">= 2 x", ratio >= 2)
-
-
-def _spend(read: Callable[[str], object], headers: list[str]) -> float:
-    started = time.process_time()
-    for header in headers:
-        assert read(header) is not None
-    return time.process_time() - started
 
 
 def _write_skills(root: Path) -> None:

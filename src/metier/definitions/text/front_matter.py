@@ -11,17 +11,7 @@ from msgspec import Struct
 
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.problems import Problem, Severity, has_errors
-from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence, read_yaml
-
-_MAX = 8 * 1024
-_MAX_KEY = 64
-_PLAIN = r"[A-Za-z0-9_./(\u00c0-\u024f\u3040-\u30ff\u4e00-\u9fff](?:[^:#]++|:(?=[^\s:])|(?<=\S)#)*+"
-_VALUE = rf"""(?:"([^"\\]*)"|'([^']*)'|({_PLAIN}))"""
-_FLAT_FIELD = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*):(?: +(?:{_VALUE}|\[([^\[\]]*)\]|([|>]-?)) *)?")
-_ITEM = re.compile(rf"- +{_VALUE} *")
-_FLOW_ITEM = re.compile(r""" *(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_][A-Za-z0-9_./() +-]*)) *""")
-_FOLD = re.compile(r"\n+")
-_INNER = re.compile(rf"([A-Za-z_][A-Za-z0-9_-]*): +{_VALUE} *")
+from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, read_yaml
 
 _FIELD = re.compile(r"""(["']?)([A-Za-z_][A-Za-z0-9_. -]{0,63})\1[ \t]*:(?:[ \t]+(.*)|[ \t]*)""")
 _GLUED_VALUE = re.compile(r"^(name|description|license|version|author|compatibility):(?=[^\s:/])", re.MULTILINE)
@@ -44,116 +34,6 @@ _LIMITS = frozenset({"yaml_too_large", "yaml_too_deep", "yaml_too_many_nodes"})
 """What is too much for the reader is not taken apart a second time."""
 _BEGIN = "Begin the file with a line '---', the fields, and a line '---'"
 _NO_END = "End the front matter with a line '---'"
-
-
-# The fast path for the usual front matter. It reads exactly as `yaml_text.read_yaml` would, which a property test
-# checks; everything doubtful is None, and the real reader decides.
-def read_flat(text: str, *, first_line: int = 1) -> Mapping | None:
-    """The mapping, or `None` where the text is anything but distinct simple fields."""
-    # Without a last end of line a block of text would end differently.
-    if len(text) > _MAX or text[-1:] != "\n" or not text.replace("\n", "").isprintable():
-        return None
-    lines = text.split("\n")
-    entries: list[Entry] = []
-    seen: set[str] = set()
-    at = 0
-    while at < len(lines):
-        if not lines[at]:
-            at += 1
-            continue
-        end = _block_end(lines, at)
-        entry = _read_field(lines[at:end], at + first_line)
-        if entry is None or entry.key in seen:
-            return None
-        seen.add(entry.key)
-        entries.append(entry)
-        at = end
-    return Mapping(tuple(entries), entries[0].line) if entries else None
-
-
-def _block_end(lines: list[str], start: int) -> int:
-    """Where the lines that belong to the field in line `start` end: indented, empty, or list items at the margin."""
-    at = start + 1
-    while at < len(lines) and lines[at][:1] in ("", " ", "-"):
-        at += 1
-    while not lines[at - 1]:
-        at -= 1
-    return at
-
-
-def _read_field(lines: list[str], line: int) -> Entry | None:
-    found = _FLAT_FIELD.fullmatch(lines[0])
-    if found is None or found.end(1) > _MAX_KEY:
-        return None
-    key, double, single, plain, flow, style = found.groups()
-    value: Node | None = None
-    if len(lines) > 1:
-        if style:
-            value = _read_text(lines[1:], style, line)
-        elif double is single is plain is flow:
-            value = _read_nested(lines[1:], line + 1)
-    elif flow is not None:
-        value = _read_flow(flow, line)
-    elif style is None:
-        value = _scalar(double, single, plain, line=line)
-    return None if value is None else Entry(key, line, value)
-
-
-def _scalar(double: str | None, single: str | None, plain: str | None, *, line: int) -> Scalar:
-    if double is not None or single is not None:
-        return Scalar(double if double is not None else single or "", line, is_plain=False)
-    return Scalar(plain.rstrip(" ") if plain else "", line)
-
-
-def _read_text(lines: list[str], style: str, line: int) -> Scalar | None:
-    """A block of text. Folding is done only where every line has the same margin."""
-    margin = " " * (len(lines[0]) - len(lines[0].lstrip(" ")))
-    if not margin or any(not text.startswith(margin) or text.isspace() for text in lines if text) or not lines[0]:
-        return None
-    cut = [text[len(margin) :] for text in lines]
-    if style[0] == "|":
-        joined = "\n".join(cut)
-    elif any(text[:1] == " " for text in cut):
-        return None
-    else:
-        # One end of line becomes a space, each empty line after it an end of line.
-        joined = _FOLD.sub(lambda ends: "\n" * (len(ends.group()) - 1) or " ", "\n".join(cut))
-    return Scalar(joined if style.endswith("-") else joined + "\n", line, is_plain=False)
-
-
-def _read_nested(lines: list[str], line: int) -> Node | None:
-    """A list or a mapping of one-line values, all at one margin."""
-    margin = " " * (len(lines[0]) - len(lines[0].lstrip(" ")))
-    if any(not text.startswith(margin) for text in lines):
-        return None
-    cut = [text[len(margin) :] for text in lines]
-    if cut[0].startswith("-"):
-        items = [_ITEM.fullmatch(text) for text in cut]
-        if any(item is None for item in items):
-            return None
-        found = (_scalar(*item.groups(), line=at) for at, item in enumerate(items, line) if item)
-        return Sequence(tuple(found), line)
-    return _read_inner(cut, line) if margin else None
-
-
-def _read_inner(lines: list[str], line: int) -> Mapping | None:
-    entries: dict[str, Entry] = {}
-    for at, text in enumerate(lines, line):
-        found = _INNER.fullmatch(text)
-        if found is None or found.group(1) in entries or found.end(1) > _MAX_KEY:
-            return None
-        key, double, single, plain = found.groups()
-        entries[key] = Entry(key, at, _scalar(double, single, plain, line=at))
-    return Mapping(tuple(entries.values()), line)
-
-
-def _read_flow(text: str, line: int) -> Sequence | None:
-    if not text.strip(" "):
-        return Sequence((), line)
-    items = [_FLOW_ITEM.fullmatch(part) for part in text.split(",")]
-    if any(item is None for item in items):
-        return None
-    return Sequence(tuple(_scalar(*item.groups(), line=line) for item in items if item), line)
 
 
 class Repaired(Struct, frozen=True):
@@ -199,9 +79,6 @@ def _split(text: str, *, first_line: int) -> list[_Block]:
 
 def _read_block(block: _Block, *, file: str, problems: list[Problem]) -> tuple[Entry, ...]:
     text = "\n".join(block.lines) + "\n"
-    flat = read_flat(text, first_line=block.line)
-    if flat is not None:
-        return flat.entries
     for attempt in (text, _INDENT_TAB.sub(_spaces, text)):
         document = read_yaml(attempt, file=file, first_line=block.line)
         if isinstance(document.root, Mapping):
@@ -347,9 +224,6 @@ class _Splitter:
 
     def _parse(self, header: str, *, first_line: int) -> tuple[Mapping | None, int]:
         """The fields, and how much of the header they are."""
-        flat = read_flat(header, first_line=first_line)
-        if flat is not None:
-            return flat, len(header)
         clean = self._without_control(header, first_line=first_line)
         document = read_yaml(clean, file=self._file, first_line=first_line)
         if isinstance(document.root, Mapping):
