@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from skill_files import codes, write_skill
 
+from metier.definitions.files.user_folders import get_cache_folder
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
-from metier.definitions.skills.sources import SkillSource, build_search_path, get_cache_folder
+from metier.definitions.skills.sources import SkillSource, build_search_path
 from metier.errors import SkillNotFound
 
 OLD = 1_700_000_000
@@ -262,6 +263,6 @@ def test_a_cache_that_cannot_be_written_is_no_problem(tmp_path: Path) -> None:
 
 
 def test_the_cache_lies_where_the_desktop_rules_say(tmp_path: Path) -> None:
-    assert get_cache_folder({}, home=tmp_path) == tmp_path / ".cache" / "agent"
-    assert get_cache_folder({"XDG_CACHE_HOME": "relative"}, home=tmp_path) == tmp_path / ".cache" / "agent"
-    assert get_cache_folder({"XDG_CACHE_HOME": str(tmp_path / "c")}, home=tmp_path) == tmp_path / "c" / "agent"
+    assert get_cache_folder({}, tmp_path) == tmp_path / ".cache" / "agent"
+    assert get_cache_folder({"XDG_CACHE_HOME": "relative"}, tmp_path) == tmp_path / ".cache" / "agent"
+    assert get_cache_folder({"XDG_CACHE_HOME": str(tmp_path / "c")}, tmp_path) == tmp_path / "c" / "agent"

@@ -9,7 +9,7 @@ import pytest
 from skill_files import write_skill
 
 from metier.definitions.skills.catalog import Catalog, LateSkills
-from metier.definitions.skills.catalog_cache import WORTH_KEEPING
+from metier.definitions.skills.catalog_cache import MIN_SKILLS
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
 
@@ -21,7 +21,7 @@ TOLD = (
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """Two sources with enough skills, one of them in both, one with warnings, one that cannot be read."""
-    for number in range(WORTH_KEEPING):
+    for number in range(MIN_SKILLS):
         write_skill(tmp_path / "near", f"group/skill-{number}")
     write_skill(tmp_path / "near", "told", TOLD)
     write_skill(tmp_path / "near", "empty", "")

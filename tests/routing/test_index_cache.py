@@ -8,7 +8,7 @@ import pytest
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
 from metier.definitions.skills.sources import SkillSource
-from metier.routing.catalog import FILES_KEPT, WORTH_KEEPING, load_index, open_index, save_index
+from metier.routing.catalog import MAX_FILES, MIN_SKILLS, load_index, open_index, save_index
 from metier.routing.ranking import build_index
 from metier.routing.skill import RoutableSkill
 
@@ -78,7 +78,7 @@ def test_an_index_kept_for_another_catalog_is_not_taken(twelve: tuple[RoutableSk
 
 def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
-    write_trades(root, WORTH_KEEPING)
+    write_trades(root, MIN_SKILLS)
     file = write_skill(root, "two", "Second things", body="Knit a scarf.")
     assert open_index(read_catalog(root), cache_folder=cache).rank("knit", 1)[0].skill_name == "two"
 
@@ -95,7 +95,7 @@ def test_a_changed_body_is_seen_and_a_broken_cache_is_rebuilt(tmp_path: Path) ->
 
 def test_a_file_that_changes_while_it_is_indexed_is_not_kept_as_what_it_was(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
-    write_trades(root, WORTH_KEEPING)
+    write_trades(root, MIN_SKILLS)
     file = write_skill(root, "two", "Second things", body="Knit a shawl.")
     catalog = read_catalog(root)
     file.write_text(file.read_text(encoding="utf-8").replace("Knit", "Paint"), encoding="utf-8")
@@ -121,7 +121,7 @@ def test_a_reader_beside_writers_gets_a_whole_index_or_none(twelve: tuple[Routab
 
 
 def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> None:
-    write_trades(tmp_path / "skills", WORTH_KEEPING)
+    write_trades(tmp_path / "skills", MIN_SKILLS)
     write_skill(tmp_path / "skills", "one", "First things")
     (tmp_path / "file").write_text("in the way")
 
@@ -131,11 +131,11 @@ def test_a_cache_folder_that_cannot_be_made_costs_time_only(tmp_path: Path) -> N
 
 
 def test_only_the_newest_indexes_are_kept(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
-    for number in range(FILES_KEPT + 3):
+    for number in range(MAX_FILES + 3):
         save_index(tmp_path, f"f{number}", build_index(twelve[:2]))
 
-    assert len(list(tmp_path.iterdir())) == FILES_KEPT
-    assert load_index(tmp_path, f"f{FILES_KEPT + 2}") is not None
+    assert len(list(tmp_path.iterdir())) == MAX_FILES
+    assert load_index(tmp_path, f"f{MAX_FILES + 2}") is not None
 
 
 def test_code_blocks_of_a_body_are_not_indexed(tmp_path: Path) -> None:

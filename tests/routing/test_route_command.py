@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metier.cli.main import run
-from metier.routing.catalog import WORTH_KEEPING
+from metier.routing.catalog import MIN_SKILLS
 from metier.runtime.opened_host import open_host
 from metier.runtime.workspace.skill_catalog import get_skills
 
@@ -96,7 +96,7 @@ def test_a_large_catalog_is_indexed_once_for_the_command_and_for_runs(
     skills_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_MODEL_PROVIDER", "offline")
-    write_many(skills_dir, WORTH_KEEPING)
+    write_many(skills_dir, MIN_SKILLS)
     command = ["skills", "route", "review my pull request", "--json"]
     assert run(command) == 0
     first = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_a_large_catalog_is_indexed_once_for_the_command_and_for_runs(
 
 
 def test_another_process_reads_the_kept_index_and_a_damaged_one_is_made_again(skills_dir: Path) -> None:
-    write_many(skills_dir, WORTH_KEEPING)
+    write_many(skills_dir, MIN_SKILLS)
     cache = skills_dir.parent / "cache"
     command = [str(Path(sys.executable).parent / "agent"), "skills", "route", "review my pull request", "--json"]
     first = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout

@@ -19,6 +19,7 @@ from metier.cli.shared.context import current_settings, current_workspace, home_
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import printable, warn_line
 from metier.cli.trust import speaks_for_person, trust_new_folder
+from metier.definitions.files.user_folders import get_config_folder
 from metier.errors import MetierError, UsageError
 from metier.providers.options import OFFLINE
 from metier.providers.registry import BUILT_IN, check_base_url
@@ -31,7 +32,7 @@ from metier.runtime.provider_setup import (
     propose_model,
     render_settings,
 )
-from metier.settings.discovery import FILE_NAME, user_folder
+from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import LoadedSettings
 
 type ReadLine = Callable[[str], str]
@@ -197,7 +198,7 @@ def set_up() -> str:
 
 def write_settings(decided: SetUp, *, cwd: Path, home: Path) -> Path:
     """Raises `UsageError` where the file is there by now; it is never replaced."""
-    file = cwd / FILE_NAME if decided.scope == "here" else user_folder(os.environ, home) / FILE_NAME
+    file = cwd / FILE_NAME if decided.scope == "here" else get_config_folder(os.environ, home) / FILE_NAME
     write_new_file(file, render_settings(decided.choice), overwrite=False)
     if decided.scope == "here":
         trust_new_folder(cwd)

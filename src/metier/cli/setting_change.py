@@ -13,10 +13,11 @@ from metier.cli.shared.context import current_file, current_workspace, home_fold
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
+from metier.definitions.files.user_folders import get_config_folder
 from metier.definitions.nearest import suggest
 from metier.errors import ConfigError, UsageError
 from metier.settings.clone_settings import narrow, set_profile
-from metier.settings.discovery import FILE_NAME, find_own_file, user_folder
+from metier.settings.discovery import FILE_NAME, find_own_file
 from metier.settings.keys import Leaf, all_leaves, find_nearest_key, variables_of
 from metier.settings.layers import check_alone, read_file, split_text
 from metier.settings.setting_values import Given, Origin, looks_secret, render_value
@@ -67,7 +68,7 @@ def find_target(*, mine: bool) -> Path:
 
     A file of this folder would hide the person's own as a whole, so a change does not make one beside it.
     """
-    own = user_folder(os.environ, home_folder()) / FILE_NAME
+    own = get_config_folder(os.environ, home_folder()) / FILE_NAME
     if mine:
         return own
     cwd = current_workspace()

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from metier.definitions.files.whole_file import KeptFiles
+from metier.definitions.files.whole_file import CacheFiles
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import digest_content
@@ -24,7 +24,7 @@ from metier.routing.ranking import RoutingIndex
 from metier.routing.skill import RoutableSkill
 
 FORMAT = 7
-FILES_KEPT = 4
+MAX_FILES = 4
 """Indexes of further catalogs that stay; the oldest goes first."""
 
 
@@ -39,8 +39,8 @@ def save_index(folder: Path, fingerprint: str, index: RoutingIndex) -> None:
     _files(folder).write(fingerprint, _pack(index.tables))
 
 
-def _files(folder: Path) -> KeptFiles:
-    return KeptFiles(folder, "routing", FORMAT, FILES_KEPT)
+def _files(folder: Path) -> CacheFiles:
+    return CacheFiles(folder, "routing", FORMAT, MAX_FILES)
 
 
 def _pack(tables: IndexTables) -> list[bytes]:
@@ -114,7 +114,7 @@ def _floats(section: memoryview) -> array[float]:
 
 MAX_BODY_CHARACTERS = 100_000
 """What is indexed of one body; instructions are never that long, and a data dump says nothing new."""
-WORTH_KEEPING = 64
+MIN_SKILLS = 64
 """Skills from which on an index is kept on disk; a smaller one is built in less time than its file takes."""
 KEPT_IN_MEMORY = 8
 
@@ -203,7 +203,7 @@ def _read(skill: CatalogSkill) -> bytes | None:
 def _open(ordered: Sequence[_Source], load: Callable[[int], RoutableSkill], cache_folder: Path | None) -> RoutingIndex:
     fingerprint = _get_fingerprint(ordered)
     memory = _get_memory(fingerprint)
-    folder = cache_folder if len(ordered) >= WORTH_KEEPING else None
+    folder = cache_folder if len(ordered) >= MIN_SKILLS else None
     if memory.index is None and folder is not None:
         memory.index = load_index(folder, fingerprint)
     if memory.index is None:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
-from metier.definitions.skills.sources import get_cache_folder
+from metier.definitions.files.user_folders import get_cache_folder
 from metier.errors import ConfigError, UsageError
 from metier.extras import hint_extra
 from metier.programs.launcher import PROBE, run_program, use_own_program
@@ -202,7 +202,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
     python = f"{platform.python_version()} ({sys.executable})"
     yield Finding(area="runtime", name="python", state="ok", detail=python)
     yield from examine_providers(settings, environ)
-    yield from examine_features(get_cache_folder(environ, home=home))
+    yield from examine_features(get_cache_folder(environ, home))
     yield from examine_programs(environ, cwd)
     yield examine_shell(settings)
     yield from examine_sandbox(settings, environ, cwd)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from metier.definitions.skills.sources import get_cache_folder
+from metier.definitions.files.user_folders import get_cache_folder
 from metier.ids import Clock, Ids, SystemClock, SystemIds
 from metier.providers.seams import Seams
 from metier.settings.sections import Settings
@@ -121,7 +121,7 @@ class Host(Struct, frozen=True, kw_only=True):
     @property
     def cache(self) -> Path:
         """The person's folder for what can be made again."""
-        return get_cache_folder(self.environ, home=self.home)
+        return get_cache_folder(self.environ, self.home)
 
     @property
     def owner(self) -> str:

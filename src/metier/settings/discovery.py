@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from metier.definitions.files.contained_path import read_contained
 from metier.definitions.files.quarantine import is_unsettled
+from metier.definitions.files.user_folders import get_config_folder, get_data_folder
 from metier.definitions.problems import Problem
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS
 from metier.definitions.text.yaml_text import MAX_BYTES
@@ -82,17 +83,10 @@ def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, hom
 
 def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
     """The person's own, wherever they are."""
-    path = user_folder(environ, home) / FILE_NAME
+    path = get_config_folder(environ, home) / FILE_NAME
     if not _stands_there(path):
         return None
     return SettingsFile(path=path, name=_short_name(path, cwd=cwd, home=home), was_named=False)
-
-
-def user_folder(environ: Mapping[str, str], home: Path) -> Path:
-    """`$XDG_CONFIG_HOME/agent`, or `~/.config/agent` where that is unset or relative."""
-    # Not platformdirs; see `get_cache_folder`.
-    configured = Path(environ.get("XDG_CONFIG_HOME", ""))
-    return (configured if configured.is_absolute() else home / ".config") / "agent"
 
 
 def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> Path | None:
@@ -102,9 +96,7 @@ def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> P
     """
     if cwd not in (home, Path(cwd.anchor)) or (cwd / "runs" / "state.db").exists():
         return None
-    # Not platformdirs; see `get_cache_folder`.
-    configured = Path(environ.get("XDG_DATA_HOME", ""))
-    return (configured if configured.is_absolute() else home / ".local" / "share") / "agent" / "runs"
+    return get_data_folder(environ, home) / "runs"
 
 
 def read_text(file: SettingsFile) -> FileText:

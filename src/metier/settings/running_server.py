@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from metier.definitions.files.whole_file import replace_file
 from metier.errors import UsageError
 
 SERVERS = Path(".agent/servers")
@@ -25,16 +26,12 @@ def get_private_folder(home: Path, *, host: str, port: int) -> Path:
 
 
 def write_token(folder: Path, token: str) -> Path:
-    """Written whole, never readable by others, not even for a moment. Raises `UsageError`."""
+    """Write the token, never readable by others, not even for a moment. Raises `UsageError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        file, fresh = folder / "token", folder / f".token-{os.getpid()}"
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            stream.write(f"{token}\n")
-        fresh.replace(file)
+        file = folder / "token"
+        replace_file(file, f"{token}\n".encode("ascii"))
     except OSError as error:
         raise UsageError(
             f"The token cannot be written to {str(folder)!r}: {error.strerror}", hint="Check who may write there"
@@ -76,11 +73,9 @@ class Served(Struct, frozen=True, kw_only=True):
 
 
 def write_served(folder: Path, *, url: str, workspace: Path) -> None:
-    """Written when the server begins to listen; the folder is that of its token."""
+    """Record the address when the server starts to listen; the folder is that of its token."""
     said = {"url": url, "workspace": str(workspace), "pid": os.getpid()}
-    fresh = folder / f".{_FILE}-{os.getpid()}"
-    fresh.write_text(json.dumps(said), encoding="utf-8")
-    fresh.replace(folder / _FILE)
+    replace_file(folder / _FILE, json.dumps(said).encode())
 
 
 def remove_served(folder: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.output import write_json, write_text
-from metier.definitions.skills.sources import get_cache_folder
+from metier.definitions.files.user_folders import get_cache_folder
 from metier.providers.abilities import clear_unsupported
 from metier.runtime.diagnosis import Finding, examine
 
@@ -29,7 +29,7 @@ def doctor(
 ) -> None:
     """Diagnose the installation."""
     if clear:
-        clear_unsupported(get_cache_folder(os.environ, home=home_folder()))
+        clear_unsupported(get_cache_folder(os.environ, home_folder()))
     loaded = current_settings(config, {})
     findings = list(examine(loaded.settings, os.environ, cwd=current_workspace(), home=home_folder()))
     if as_json:

@@ -130,7 +130,7 @@ def find_named_folder(name: str) -> Path | None:
 
 
 def cache_folder() -> Path:
-    return get_cache_folder(os.environ, home=home_folder())
+    return get_cache_folder(os.environ, home_folder())
 
 
 def _get_directory(skills_dir: Path | None, settings: Settings) -> Path:

@@ -83,7 +83,7 @@ def _read_birth(path: Path) -> str:
 
 # A cache file: one header line (name, format, version, byte order, subject, checksum) and length-prefixed sections.
 # If anything does not match, nothing is cached; losing it costs time only.
-class KeptFiles(NamedTuple):
+class CacheFiles(NamedTuple):
     """Files of one kind in a folder, each with a key that says what it was made of."""
 
     folder: Path

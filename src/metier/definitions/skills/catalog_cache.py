@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast, overload, override
 
 from metier.definitions.files.walk import Walk
-from metier.definitions.files.whole_file import KeptFiles, replace_file
+from metier.definitions.files.whole_file import CacheFiles, replace_file
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog import Catalog, CatalogSkill, LateSequence, LateSkills, SkillContent
 from metier.definitions.skills.sources import SkillSource
@@ -92,8 +92,8 @@ def _header(body: bytes) -> bytes:
 
 
 _CATALOG_FORMAT = 3
-FILES_KEPT = 4
-WORTH_KEEPING = 64
+MAX_FILES = 4
+MIN_SKILLS = 64
 """Skills from which on a catalog is kept; a smaller one is read in less time than its file takes."""
 
 _STAMP = 4
@@ -123,11 +123,11 @@ class Seen:
         return self.is_complete and newest < self.started - FRESH_NS
 
 
-class KeptCatalog:
+class CachedCatalog:
     """The place of the catalog of some sources in a cache folder."""
 
     def __init__(self, folder: Path, sources: Sequence[SkillSource]) -> None:
-        self._files = KeptFiles(folder, "catalog", _CATALOG_FORMAT, FILES_KEPT)
+        self._files = CacheFiles(folder, "catalog", _CATALOG_FORMAT, MAX_FILES)
         self._sources = sources
         self._key = _get_key(sources)
 
@@ -139,15 +139,15 @@ class KeptCatalog:
         rows = _Rows(sections, self._sources)
         taken, all_rows = _read_json(sections[_COUNTS])
         return Catalog(
-            skills=_KeptSkills(rows, range(taken)),
-            shadowed=_KeptSkills(rows, range(taken, all_rows)),
-            problems=_KeptProblems(sections[_PROBLEMS]),
+            skills=_CachedSkills(rows, range(taken)),
+            shadowed=_CachedSkills(rows, range(taken, all_rows)),
+            problems=_CachedProblems(sections[_PROBLEMS]),
         )
 
     def save(self, catalog: Catalog, seen: Seen) -> None:
         """Nothing where it is small, or where its files and folders do not tell of every change."""
         skills = [*catalog.skills, *catalog.shadowed]
-        if len(skills) < WORTH_KEEPING or not seen.can_be_compared:
+        if len(skills) < MIN_SKILLS or not seen.can_be_compared:
             return
         numbers = {source: number for number, source in enumerate(self._sources)}
         places = [*seen.folders, *seen.files]
@@ -246,7 +246,7 @@ class _Rows:
         )
 
 
-class _KeptSkills(LateSkills):
+class _CachedSkills(LateSkills):
     def __init__(self, rows: _Rows, numbers: Sequence[int]) -> None:
         self._rows = rows
         self._numbers = numbers
@@ -258,11 +258,11 @@ class _KeptSkills(LateSkills):
     @overload
     def __getitem__(self, index: int) -> CatalogSkill: ...
     @overload
-    def __getitem__(self, index: slice) -> "_KeptSkills": ...
+    def __getitem__(self, index: slice) -> "_CachedSkills": ...
     @override
-    def __getitem__(self, index: int | slice) -> "CatalogSkill | _KeptSkills":
+    def __getitem__(self, index: int | slice) -> "CatalogSkill | _CachedSkills":
         if isinstance(index, slice):
-            return _KeptSkills(self._rows, self._numbers[index])
+            return _CachedSkills(self._rows, self._numbers[index])
         return self._rows.build(self._numbers[index])
 
     @property
@@ -278,14 +278,14 @@ class _KeptSkills(LateSkills):
         return frozenset(map(self._rows.sources.__getitem__, used))
 
     @override
-    def keep(self, whole: frozenset[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "_KeptSkills":
+    def keep(self, whole: frozenset[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "_CachedSkills":
         sources, build = self._rows.source_numbers, self._rows.build
         taken = {number for number, source in enumerate(self._rows.sources) if source in whole}
         kept = [number for number in self._numbers if sources[number] in taken or wanted(build(number))]
-        return _KeptSkills(self._rows, kept)
+        return _CachedSkills(self._rows, kept)
 
 
-class _KeptProblems(LateSequence[Problem]):
+class _CachedProblems(LateSequence[Problem]):
     def __init__(self, section: memoryview) -> None:
         self._section = section
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
-from metier.definitions.skills.catalog_cache import CatalogCache, KeptCatalog, Payload, Seen, digest_content, stamp_of
+from metier.definitions.skills.catalog_cache import CachedCatalog, CatalogCache, Payload, Seen, digest_content, stamp_of
 from metier.definitions.skills.naming import list_shared_names
 from metier.definitions.skills.skill import SkillDefinition, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
@@ -20,7 +20,7 @@ def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = 
     """Read the front matter of every skill in the sources, the source that wins first. Never stops at a bad file."""
     if cache_folder is None:
         return _read_catalog(sources, None, Seen())
-    kept = KeptCatalog(cache_folder, sources)
+    kept = CachedCatalog(cache_folder, sources)
     catalog = kept.load()
     if catalog is None:
         seen = Seen()

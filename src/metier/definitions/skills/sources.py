@@ -1,7 +1,5 @@
 """Where skills come from, and who wins when two have one name. Looks at nothing on disk."""
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -67,10 +65,3 @@ def build_search_path(
         *(SkillSource("user", folder) for folder in users),
     )
     return tuple(sorted(sources, key=lambda source: PRECEDENCE.index(source.kind)))
-
-
-def get_cache_folder(environment: Mapping[str, str], *, home: Path) -> Path:
-    base = environment.get("XDG_CACHE_HOME", "")
-    # Not platformdirs: it reads only the environment of this process, and on macOS it names `~/Library`.
-    # The XDG rules say: a relative path there is to be ignored.
-    return (Path(base) if os.path.isabs(base) else home / ".cache") / "agent"  # noqa: PTH117

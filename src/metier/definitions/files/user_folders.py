@@ -1,0 +1,26 @@
+"""The folders of a user by the XDG rules: settings, data and caches of the agent.
+
+Not `platformdirs`: it reads only the environment of this process, and on macOS it names `~/Library`. These paths are the
+documented ones on every system.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def get_config_folder(environ: Mapping[str, str], home: Path) -> Path:
+    return _get_folder(environ.get("XDG_CONFIG_HOME", ""), home / ".config")
+
+
+def get_data_folder(environ: Mapping[str, str], home: Path) -> Path:
+    return _get_folder(environ.get("XDG_DATA_HOME", ""), home / ".local/share")
+
+
+def get_cache_folder(environ: Mapping[str, str], home: Path) -> Path:
+    return _get_folder(environ.get("XDG_CACHE_HOME", ""), home / ".cache")
+
+
+def _get_folder(configured: str, default: Path) -> Path:
+    # By the XDG rules a relative path is ignored.
+    base = Path(configured)
+    return (base if base.is_absolute() else default) / "agent"
