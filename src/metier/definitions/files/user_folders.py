@@ -1,7 +1,7 @@
 """The folders of a user by the XDG rules: settings, data and caches of the agent.
 
-Not `platformdirs`: it reads only the environment of this process, and on macOS it names `~/Library`. These paths are the
-documented ones on every system.
+Not `platformdirs`: it reads only the environment of this process, and on macOS it names `~/Library`. These are the
+documented paths on every system.
 """
 
 from collections.abc import Mapping
