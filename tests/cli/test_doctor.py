@@ -221,7 +221,7 @@ def test_uv_in_the_environment_of_the_agent_is_found_without_its_python_package(
     uv.write_text("#!/bin/sh\necho uv 9.8.7\n")
     uv.chmod(0o755)
 
-    command = [environment / "bin/python", "-m", "metier.cli.main", "doctor", "--json"]
+    command = [environment / "bin/python", "-c", "from metier.cli.main import main; main()", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, check=True, timeout=120)
 
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}

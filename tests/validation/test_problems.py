@@ -29,8 +29,7 @@ READERS = (
     SOURCE / "tools" / "mcp" / "servers.py",
     SOURCE / "runtime" / "workspace" / "tasks.py",
     SOURCE / "runtime" / "checks" / "validation.py",
-    SOURCE / "settings" / "check.py",
-    SOURCE / "settings" / "file.py",
+    SOURCE / "settings" / "layers.py",
 )
 REPORTERS = (
     "report",
@@ -43,6 +42,7 @@ REPORTERS = (
     "_error",
     "_refuse",
     "_problem",
+    "_warn",
     "fault",
 )
 CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9*]+)*")
@@ -53,6 +53,8 @@ NOT_VALIDATION = {
     "permission_denied": "for a model: a path that a tool does not open",
     "duplicate_name": "said by `agent skills list`",
     "shadowed_skill": "said by `agent skills list`",
+    "unknown_variable": "a variable of the environment, not a file",
+    "variable_outvoted": "a variable of the environment, not a file",
 }
 """Codes of the same files that other commands report, and why."""
 

@@ -15,6 +15,7 @@ from metier.cli.shared.output import warn_line
 from metier.cli.trust import renew_trust, speaks_for_person
 from metier.definitions.files.user_folders import get_config_folder
 from metier.definitions.nearest import suggest
+from metier.definitions.text.yaml_text import Plain
 from metier.errors import ConfigError, UsageError
 from metier.settings.clone_settings import narrow, set_profile
 from metier.settings.discovery import FILE_NAME, find_own_file
@@ -76,7 +77,7 @@ def find_target(*, mine: bool) -> Path:
     return current_file(None) or (own if is_nobodys_project else cwd / FILE_NAME)
 
 
-def _check_effect(file: Path, key: str, value: str | tuple[str, ...] | None) -> None:
+def _check_effect(file: Path, key: str, value: Plain) -> None:
     """Raises `UsageError` for a value that would be ignored: an untrusted clone can only make a setting stricter."""
     workspace = current_workspace()
     is_carried = file.absolute() == workspace.absolute() / FILE_NAME and find_origin(workspace)

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from metier.definitions.nearest import find_nearest, suggest
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.reader import BAD_VALUE, SWITCH_WORDS, UNKNOWN_KEY, explain, get_line, join_words
-from metier.definitions.text.yaml_text import Entry, Mapping, Node, Plain, Scalar, flat_texts, plain_value, read_yaml
+from metier.definitions.text.yaml_text import Entry, Mapping, Node, Plain, Scalar, Sequence, plain_value, read_yaml
 from metier.settings.discovery import SettingsFile, read_text
 from metier.settings.keys import NOT_SETTINGS, Leaf, all_leaves, find_nearest_key, find_section, variables_of
 from metier.settings.sections import Settings
@@ -117,14 +117,22 @@ class _Walk(Struct):
             return
         if leaf.is_structured and not isinstance(value, str | None):
             value = json.dumps(value)
-        elif any(looks_secret(text) for text in flat_texts(entry.value)):
-            self.report_secret(leaf.key, entry.line)
+        elif (line := _find_secret(entry)) is not None:
+            self.report_secret(leaf.key, line)
             return
         elif isinstance(value, str) and has_password(value):
             message, hint = f"{leaf.key} has a password in it", f"Set {variables_of(leaf.key)[0]} instead"
             self.report("password_in_file", message, entry.line, hint, severity="warning")
         origin = Origin(kind="file", file=self.file, line=entry.line)
         self.values[leaf.key] = Given(value, origin, entry.value)
+
+
+def _find_secret(entry: Entry) -> int | None:
+    """The line of a value, or of an item of a list, that looks like a secret."""
+    if isinstance(entry.value, Sequence):
+        secrets = (item.line for item in entry.value.items if isinstance(item, Scalar) and looks_secret(item.value))
+        return next(secrets, None)
+    return entry.line if isinstance(entry.value, Scalar) and looks_secret(entry.value.value) else None
 
 
 def read_environment(environ: MappingABC[str, str]) -> SourceLayer:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
+from metier.definitions.files.user_folders import get_cache_folder
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog
 from metier.definitions.skills.catalog_reading import load_catalog
@@ -16,7 +17,6 @@ from metier.definitions.skills.sources import (
     SourceKind,
     build_search_path,
     get_bundled_folder,
-    get_cache_folder,
 )
 from metier.errors import UsageError
 from metier.settings.sections import Settings

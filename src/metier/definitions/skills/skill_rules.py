@@ -114,7 +114,7 @@ def _read_metadata(value: object, info: ValidationInfo) -> dict[str, str]:
     """Text to text, as the specification has it; nested values are joined, and other readers may not take them."""
     context = context_of(info)
     if not isinstance(value, Mapping):
-        _deviate(value, context, "metadata_not_mapping", "must be a mapping", "Write 'key: value' lines below it")
+        _deviate(info, "metadata_not_mapping", "must be a mapping", "Write 'key: value' lines below it", value=value)
         return {}
     values: dict[str, str] = {}
     for item in value.entries:
@@ -133,7 +133,7 @@ def _read_allowed_tools(value: object, info: ValidationInfo) -> tuple[str, ...]:
     if isinstance(value, Scalar):
         return tuple(_TOOL.findall(value.value))
     hint = "Write the tools in one line, separated by spaces"
-    _deviate(value, context_of(info), "allowed_tools_list", "must be text", hint)
+    _deviate(info, "allowed_tools_list", "must be text", hint, value=value)
     return tuple(flat_texts(value)) if isinstance(value, Sequence | Mapping) else ()
 
 
@@ -141,7 +141,7 @@ def _read_permissions(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         return value
     hint = "Write the names under 'permissions: env:'"
-    _deviate(value, context_of(info), "permissions", "must have the key 'env'", hint)
+    _deviate(info, "permissions", "must have the key 'env'", hint, value=value)
     raise PydanticUseDefault
 
 
@@ -155,7 +155,7 @@ def _read_entrypoint(value: object, info: ValidationInfo) -> Entrypoint | None:
             words = (inner.script, *inner.args) if inner.script else ()
         case _:
             hint = "Write 'entrypoint: script argument …', or 'script:' and 'args:' below it"
-            _deviate(value, context_of(info), "entrypoint", "must name a script", hint)
+            _deviate(info, "entrypoint", "must name a script", hint, value=value)
     return Entrypoint(words[0], words[1:]) if words else None
 
 
@@ -183,14 +183,14 @@ def _read_limit(value: object, info: ValidationInfo) -> float:
     # The contract of a skill has a problem of its own for a wrong `timeout_seconds`.
     if info.field_name not in CONTRACT_FIELDS:
         hint = "Leave it out to have the host's limit"
-        _deviate(value, context_of(info), "bad_limit", f"must be a number above 0, not {text!r}", hint)
+        _deviate(info, "bad_limit", f"must be a number above 0, not {text!r}", hint, value=value)
     raise PydanticUseDefault
 
 
-def _deviate(value: object, context: Context, *finding: str) -> None:
+def _deviate(info: ValidationInfo, *finding: str, value: object) -> None:
     """Report code, message and hint."""
     assert isinstance(value, Scalar | Sequence | Mapping)  # `FileModel` passes nodes
-    context.deviate(value, *finding)
+    context_of(info).deviate(value, *finding)
 
 
 class _EntrypointFields(FileModel):
@@ -295,28 +295,28 @@ class FieldChecks:
         self._root = root
         self._context = context
 
-    def _warn(self, key: str, *finding: str) -> None:
+    def _warn(self, *finding: str, key: str) -> None:
         """Report code, message and hint."""
         self._context.report("warning", self._root, *finding, line=get_line(self._root, (key,)))
 
-    def _deviate(self, key: str, *finding: str) -> None:
+    def _deviate(self, *finding: str, key: str) -> None:
         self._context.deviate(self._root, *finding, line=get_line(self._root, (key,)))
 
     def read_name(self, folder_name: str) -> str:
         """The name as written; the folder's if there is none, or if the name cannot be used."""
         if not self._fields.name:
-            self._deviate("name", "missing_name", "Field 'name' is missing", f"Add 'name: {folder_name}'")
+            self._deviate("missing_name", "Field 'name' is missing", f"Add 'name: {folder_name}'", key="name")
             return folder_name
         name = unicodedata.normalize("NFKC", self._fields.name)
         for code, message in _name_faults(name, folder_name):
-            self._deviate("name", code, message)
+            self._deviate(code, message, key="name")
         if is_usable_name(name):
             return name
         if not self._context.strict:
             shown = cut_end(name, MAX_NAME)
             message = f"Name {shown!r} is not allowed; the skill is called {folder_name!r}, like its folder"
             hint = f"Use 1 to {MAX_NAME} letters, digits, hyphens or underscores"
-            self._warn("name", NAME_NOT_USED, message, hint)
+            self._warn(NAME_NOT_USED, message, hint, key="name")
         return folder_name
 
     def read_description(self, fallback: Callable[[], str] | None) -> str:
@@ -325,12 +325,12 @@ class FieldChecks:
         if text:
             if len(text) > MAX_DESCRIPTION:
                 message = f"Field 'description' has {len(text)} characters, {MAX_DESCRIPTION} are allowed"
-                self._deviate("description", "description_too_long", message)
+                self._deviate("description_too_long", message, key="description")
             return text
         found = sanitize(fallback()) if fallback is not None else ""
         if found:
             message = "Field 'description' is missing; the first paragraph is used"
-            self._warn("description", "missing_description", message, "Say what the skill does and when")
+            self._warn("missing_description", message, "Say what the skill does and when", key="description")
         else:
             line = get_line(self._root, ("description",))
             message = "Field 'description' is missing"
@@ -342,11 +342,11 @@ class FieldChecks:
             length = len(self._fields.compatibility or "")
             if not 1 <= length <= MAX_COMPATIBILITY:
                 message = f"Field 'compatibility' has {length} characters, 1 to {MAX_COMPATIBILITY} are allowed"
-                self._deviate("compatibility", "compatibility_length", message)
+                self._deviate("compatibility_length", message, key="compatibility")
         version = self._fields.version
         if version and not _SEMANTIC.fullmatch(version):
             message = f"Version {version!r} is not of the form 1.2.3"
-            self._warn("version", "version_format", message, "Updates compare versions; see semver.org")
+            self._warn("version_format", message, "Updates compare versions; see semver.org", key="version")
         self._check_additions()
         self._check_patterns()
         if self._context.strict:
@@ -360,7 +360,7 @@ class FieldChecks:
             if names and added and len(added) < len(names):
                 message = f"Field {key!r} adds {', '.join(map(repr, added))} to 'inherit', which has no effect"
                 hint = f"A skill cannot give a run more {key}; write 'inherit' alone, or list all {key} that it leaves"
-                self._warn(key, "idle_addition", message, hint)
+                self._warn("idle_addition", message, hint, key=key)
 
     def _check_patterns(self) -> None:
         """`*` and `AB*` match nothing: they would pass on variables that the author did not think of."""
@@ -392,10 +392,10 @@ class FieldChecks:
             known = entry.key in OWN_FIELDS
             nearest = "" if known else hint_nearest(entry.key, SPECIFIED_FIELDS)
             self._warn(
-                entry.key,
                 "extension_field" if known else "unknown_field",
                 f"Field {entry.key!r} is not part of the Agent Skills specification",
                 nearest or "Other tools look for it below 'metadata'",
+                key=entry.key,
             )
 
 

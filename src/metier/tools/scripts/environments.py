@@ -225,7 +225,8 @@ def find_uv() -> str | None:
         return importlib.import_module("uv").find_uv_bin()
     except (ImportError, FileNotFoundError):
         # Package managers other than pip install the program without the Python package.
-        return shutil.which("uv", path=sysconfig.get_path("scripts"))
+        program = Path(sysconfig.get_path("scripts")) / "uv"
+        return str(program) if os.access(program, os.X_OK) else None
 
 
 def check_python(metadata: ScriptMetadata) -> None:
