@@ -128,3 +128,25 @@ def test_a_uv_that_can_bring_no_python_is_the_reason_in_one_sentence(machine: Ma
     assert done.returncode == 1
     assert "error: uv could not bring a Python 3.12\n" in done.stderr
     assert "UV_PYTHON_INSTALL_MIRROR" in done.stderr
+
+
+def test_a_pyenv_is_found_by_its_shims_with_another_home(machine: Machine) -> None:
+    shims = machine.home.parent / "pyenv" / "shims"
+    version = machine.home.parent / "pyenv" / "versions" / "3.12.1" / "bin"
+    for folder in (shims, version):
+        folder.mkdir(parents=True)
+    shim = shims / "python3"
+    shim.write_text("#!/bin/sh\nexit 127\n", encoding="utf-8")
+    shim.chmod(0o755)
+    (version / "python3").symlink_to(sys.executable)
+    functions = (ROOT / "dev").read_text(encoding="utf-8").partition("\ncommand=")[0]
+    (machine.clone / "dev").write_text(f"{functions}\nfind_python\n", encoding="utf-8")
+
+    found = subprocess.run(
+        ["/bin/sh", machine.clone / "dev"],
+        env={"PATH": f"{shims}:{machine.programs}", "HOME": str(machine.home)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert found.returncode == 0, found.stderr
+    assert Path(found.stdout.strip()).resolve() == Path(sys.executable).resolve()
