@@ -177,7 +177,10 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
         (["run", "--task-file", "nowhere.md"], "cannot be read: No such file or directory"),
         (["run", "a", "--provider", "nobody"], "must be 'anthropic', 'gemini', 'openai', 'offline' or 'a2a'"),
         (["run", "a", "--provider", "a2a", "--config", "/dev/null"], "No model set for provider 'a2a'"),
-        (["run", "a", "--profile", "reckless"], "not 'reckless'"),
+        (
+            ["run", "a", "--profile", "reckless"],
+            "--profile must be 'permissive', 'guarded' or 'strict', not 'reckless'",
+        ),
         (["run", "a", "--skills-dir", "nowhere"], "Folder 'nowhere' does not exist"),
         (["run", "a", "--max-turns", "0"], "at least 1"),
         (["run", "a", "--timeout", "0"], "--timeout must be greater than 0"),

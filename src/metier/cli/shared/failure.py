@@ -95,12 +95,17 @@ def _describe_usage(error: _BadCall) -> list[str]:
     if word:
         # Typer adds suggestions too, in a different format for each kind of error.
         message = re.split(r"\. Did you mean | \(Possible options", message)[0]
-    message = re.sub(
-        r"Invalid value for '([^']*)': '([^']*)' is not one of (.*)", r"\1 must be one of \3, not '\2'", message
-    )
+    message = re.sub(r"Invalid value for '([^']*)': '([^']*)' is not one of (.*)", _name_choices, message)
     message = re.sub(r"Invalid value for '([^']*)': Input should be ([^,]*).*", r"\1 must be \2", message)
     nearest = hint_nearest(word, known) if word else ""
     return [f"error: {message}", f"hint: {nearest or f'Run `{path} --help` for usage'}"]
+
+
+def _name_choices(match: re.Match[str]) -> str:
+    """Word a rejected choice like a rejected setting."""
+    option, given, choices = match.groups()
+    first, _, last = choices.rpartition(", ")
+    return f"{option} must be {f'{first} or {last}' if first else last}, not '{given}'"
 
 
 def _get_wrong_word(error: _BadCall) -> tuple[str, list[str]]:
