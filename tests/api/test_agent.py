@@ -162,7 +162,7 @@ async def test_a_run_whose_replies_never_fit_fails_and_has_no_value(folder: Path
         _ = result.value
 
 
-async def test_a_result_that_the_python_type_refuses_has_no_value_and_says_why(folder: Path) -> None:
+async def test_a_result_that_the_python_type_refuses_has_no_value_and_gives_the_reason(folder: Path) -> None:
     provider = ScriptedProvider(says('{"city": "Oslo", "degrees": 99}'))
 
     async with metier.open(folder, provider=provider) as agent:
@@ -176,7 +176,7 @@ async def test_a_result_that_the_python_type_refuses_has_no_value_and_says_why(f
         result.raise_for_status()
 
 
-async def test_a_type_without_a_schema_is_refused_before_anything_begins(folder: Path) -> None:
+async def test_a_type_without_a_schema_is_refused_before_anything_starts(folder: Path) -> None:
     async with metier.open(folder, provider=ScriptedProvider()) as agent:
         with pytest.raises(metier.UsageError, match="output_schema"):
             await agent.run("?", output_schema=type(iter("")))
@@ -195,7 +195,7 @@ async def test_a_failed_run_is_a_result_and_an_exception_only_on_request(folder:
         assert failure.value.run_id == result.run_id
 
 
-async def test_a_run_that_reached_its_limit_goes_on_with_a_higher_one(folder: Path) -> None:
+async def test_a_run_that_reached_its_limit_continues_with_a_higher_one(folder: Path) -> None:
     provider = ScriptedProvider(
         calls(ToolCall("look_up", {"city": "a"})), calls(ToolCall("look_up", {"city": "b"})), says("Done.")
     )
@@ -244,7 +244,7 @@ async def test_an_approval_with_other_arguments_runs_those(folder: Path) -> None
 
 
 @pytest.mark.parametrize("approves", [True, False])
-async def test_a_parked_run_is_decided_and_resumed_by_a_second_program(folder: Path, approves: bool) -> None:
+async def test_a_paused_run_is_decided_and_resumed_by_a_second_program(folder: Path, approves: bool) -> None:
     call = calls(ToolCall("Write", {"path": "list.txt", "content": "tea"}))
     async with metier.open(folder, provider=ScriptedProvider(call), settings=GUARDED) as agent:
         parked = await agent.run("Write tea")
@@ -268,7 +268,7 @@ async def test_a_parked_run_is_decided_and_resumed_by_a_second_program(folder: P
 
 
 @pytest.mark.parametrize("values", ["blue", {"answer": "blue"}])
-async def test_a_question_is_answered_and_the_run_goes_on(folder: Path, values: str | dict[str, str]) -> None:
+async def test_a_question_is_answered_and_the_run_continues(folder: Path, values: str | dict[str, str]) -> None:
     provider = ScriptedProvider(calls(ToolCall("ask_user", {"question": "Which colour?"})), says("Painted it blue."))
 
     async with metier.open(folder, provider=provider) as agent:
@@ -296,7 +296,7 @@ async def test_a_canceled_run_is_not_resumed(folder: Path) -> None:
     assert provider.left == 0
 
 
-async def test_several_runs_of_one_agent_go_on_at_the_same_time(folder: Path) -> None:
+async def test_several_runs_of_one_agent_continue_at_the_same_time(folder: Path) -> None:
     inside, both = 0, anyio.Event()
 
     @metier.tool
@@ -358,7 +358,7 @@ async def test_a_folder_that_does_not_exist_is_refused_and_not_made(folder: Path
     assert not (folder / "nowhere").exists()
 
 
-async def test_a_clone_that_was_not_trusted_is_told_of_in_the_log_and_stays_narrowed(
+async def test_a_clone_that_was_not_trusted_is_reported_in_the_log_and_stays_narrowed(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / ".git" / "logs").mkdir(parents=True)

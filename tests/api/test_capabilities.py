@@ -43,7 +43,7 @@ def add_skill(folder: Path) -> None:
     (skill / "impl.py").write_text(IMPL, encoding="utf-8")
 
 
-def test_a_state_store_lies_in_the_folder_that_the_settings_name(folder: Path) -> None:
+def test_a_state_store_is_in_the_folder_that_the_settings_name(folder: Path) -> None:
     configure(folder, logging={"jsonl_dir": "journal"})
 
     with metier.create_state_store("ctx") as store:
@@ -68,7 +68,7 @@ def test_a_state_store_is_the_database_server_that_the_settings_name(
     assert not (folder / "runs" / "state.db").exists()
 
 
-def test_a_conversation_with_a_skill_is_kept_where_the_settings_say(folder: Path) -> None:
+def test_a_conversation_with_a_skill_is_stored_where_the_settings_say(folder: Path) -> None:
     configure(folder, logging={"jsonl_dir": "journal"}, skills={"dir": "abilities"})
     add_skill(folder / "abilities")
     adapter = metier.create_agent_adapter(metier.create_executor("."))
@@ -190,7 +190,7 @@ def test_names_of_the_capabilities_document_are_public(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("inputs", [[1], "text", None, {1: 2}])
-def test_inputs_that_are_no_object_are_refused_before_the_skill_is_called(folder: Path, inputs: Any) -> None:
+def test_inputs_that_are_not_an_object_are_refused_before_the_skill_is_called(folder: Path, inputs: Any) -> None:
     add_skill(folder / "skills")
     executor = metier.create_executor(".")
     adapter = metier.create_agent_adapter(executor)

@@ -129,7 +129,7 @@ async def test_the_context_of_a_call_reaches_the_function_and_not_the_model() ->
     assert (charge.info.name, charge.info.effect, charge.info.risk) == ("charge_card", "keyed", "high")
 
 
-async def test_a_result_that_is_no_json_fails_instead_of_being_guessed() -> None:
+async def test_a_result_that_is_not_json_fails_instead_of_being_guessed() -> None:
     @metier.tool
     def give() -> object:
         """Give something odd."""

@@ -77,7 +77,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("where", ["script", "notebook"])
-def test_ctrl_c_interrupts_the_run_and_the_program_goes_on(folder: Path, where: str) -> None:
+def test_ctrl_c_interrupts_the_run_and_the_program_continues(folder: Path, where: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, where], cwd=folder, capture_output=True, text=True, timeout=100
     )

@@ -18,7 +18,7 @@ def say(decision: Decision, kind: ScopeKind = "host") -> Scope:
 
 
 @pytest.mark.parametrize("decisions", list(product(DECISIONS, repeat=3)))
-def test_deny_beats_ask_beats_allow_whoever_says_it(decisions: tuple[Decision, ...]) -> None:
+def test_deny_beats_ask_beats_allow_any_process_that_says_it(decisions: tuple[Decision, ...]) -> None:
     host, agent, skill = (say(decision, kind) for decision, kind in zip(decisions, KINDS, strict=True))
 
     explanation = judge([host, agent], "Read", {}, skills=[replace(skill, name="notes")])
@@ -53,7 +53,7 @@ def test_allowed_tools_count_only_while_the_skill_is_trusted(*, is_trusted: bool
 
 
 @pytest.mark.parametrize(("profile", "expected"), [("permissive", "allow"), ("guarded", "ask"), ("strict", "ask")])
-def test_the_profile_decides_where_nobody_speaks(profile: str, expected: Decision) -> None:
+def test_the_profile_decides_where_no_one_speaks(profile: str, expected: Decision) -> None:
     assert judge([], "Write", {}, profile=profile).verdict.decision == expected  # pyright: ignore[reportArgumentType]
 
 
@@ -86,7 +86,7 @@ def test_steering_the_run_is_nobodys_business() -> None:
     assert judge([scope], "anything/else", {}).verdict.decision == "deny"
 
 
-def test_tasks_are_judged_by_their_own_rules_on_their_inputs() -> None:
+def test_tasks_are_evaluated_by_their_own_rules_on_their_inputs() -> None:
     scope = read_scope(
         "tool_approvals: [{tool: '*', allow: false}]\n"
         "task_approvals: [{task: release, allow: true, when: {version: {matches: 'v.*'}}}]"

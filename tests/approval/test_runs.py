@@ -113,7 +113,7 @@ def last_result(provider: ScriptedProvider) -> str:
     return describe_failure(part.text)
 
 
-async def test_a_person_at_the_terminal_says_yes_and_the_run_goes_on(
+async def test_a_user_at_the_terminal_says_yes_and_the_run_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     person = Prompter(Person("w", "what?", "y"), "ada")
@@ -172,7 +172,7 @@ async def test_yes_holds_for_one_call(tmp_path: Path) -> None:
     assert not (tmp_path / "b.txt").exists()
 
 
-async def test_nobody_answers_and_the_run_parks(tmp_path: Path) -> None:
+async def test_no_one_answers_and_the_run_pauses(tmp_path: Path) -> None:
     state, _ = await run_with(tmp_path, Prompter(Person("q"), "ada"), write("a.txt", "1"), says("Done."))
 
     assert (state.status, state.pause and state.pause.pause) == ("paused", "approval")
@@ -245,7 +245,7 @@ async def test_the_diff_of_a_write_is_shown_and_holds_until_the_file_changes(tmp
     assert (tmp_path / "a.txt").read_text() == "new\n"
 
 
-async def test_a_call_edited_into_something_denied_is_put_to_the_person_again(
+async def test_a_call_edited_into_something_denied_is_put_to_the_user_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".agent").mkdir()
@@ -279,7 +279,7 @@ async def test_a_tool_that_is_turned_off_vanishes_from_the_next_turn_and_is_refu
     assert list(tmp_path.glob("*.txt")) == []
 
 
-async def test_an_access_file_that_breaks_during_a_run_parks_it_until_it_is_mended(tmp_path: Path) -> None:
+async def test_an_access_file_that_breaks_during_a_run_pauses_it_until_it_is_fixed(tmp_path: Path) -> None:
     (tmp_path / ".agent").mkdir()
     host, _ = make_host(tmp_path, (write(ACCESS, "{"), says("Done.")))
     async with open_runtime(host) as runtime:
@@ -423,7 +423,7 @@ async def test_calls_about_one_file_are_asked_about_one_after_the_other(tmp_path
     assert asked == [0, 0]
 
 
-async def test_a_run_without_a_person_waits_for_all_calls_of_a_reply(tmp_path: Path) -> None:
+async def test_a_run_without_a_user_waits_for_all_calls_of_a_reply(tmp_path: Path) -> None:
     host, _ = make_host(tmp_path, (write_both(), says("Done.")))
     async with open_runtime(host) as runtime:
         state = await runtime.start(RunRequest(task="write"), DriveOptions())

@@ -67,7 +67,7 @@ def test_no_bypass_is_allowed_however_the_rule_is_written(
 
 
 @pytest.mark.parametrize("expected", ["allow", "ask"])
-def test_everyday_commands_are_judged_as_a_person_expects(
+def test_everyday_commands_are_evaluated_as_a_user_expects(
     expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = list(EVERYDAY[expected])
@@ -210,7 +210,7 @@ def test_a_rule_for_the_whole_tool_allows_what_only_reads() -> None:
         assert judge([scope], "Bash", {"command": command}).verdict.decision == expected
 
 
-def test_examples_of_a_rule_are_judged_as_the_shell_is() -> None:
+def test_examples_of_a_rule_are_evaluated_as_the_shell_is() -> None:
     scope = read_scope(
         "rules:\n  - tool: Bash\n    allow: true\n    when: {command: {startsWith: git log}}\n"
         "    examples: {allow: [{command: git log -3}], ask: [{command: git log --output=x}, {command: git log; rm x}]}"

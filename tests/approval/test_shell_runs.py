@@ -86,7 +86,7 @@ async def test_an_allowed_command_runs_and_the_log_says_which_rule_allowed_it(wo
 
 
 @pytest.mark.parametrize("command", ["git status; touch PWNED", "git status $(touch PWNED)", "git -c a.b=c status"])
-async def test_what_is_more_than_the_rule_parks_without_anybody_there(workspace: Path, command: str) -> None:
+async def test_what_is_more_than_the_rule_pauses_without_anybody_there(workspace: Path, command: str) -> None:
     terminal = Terminal(workspace)
 
     state = await terminal.run(command)
@@ -134,7 +134,7 @@ async def test_a_shell_that_is_off_is_neither_offered_nor_run(workspace: Path) -
     assert "There is no tool 'Bash'" in terminal.answer
 
 
-async def test_long_output_of_a_run_is_kept_beside_it(workspace: Path) -> None:
+async def test_long_output_of_a_run_is_kept_next_to_it(workspace: Path) -> None:
     (workspace / ".agent" / "policy.yaml").write_text("tool_approvals: [{tool: Bash, allow: true}]\n", encoding="utf-8")
     terminal = Terminal(workspace, shell=ShellOptions(max_output_chars=300))
 

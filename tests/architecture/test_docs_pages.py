@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_every_block_of_a_page_is_run_or_checked_or_says_why_it_is_not() -> None:
+def test_every_block_of_a_page_is_run_or_checked_or_gives_the_reason_it_is_not() -> None:
     blocks = [block for page in PAGES for block in read_blocks(page)]
 
     unmarked = [block.where for block in blocks if not block.meaning]

@@ -40,7 +40,7 @@ def test_interview_keeps_what_it_was_told_and_ends_in_a_numbered_record(tmp_path
     )
 
 
-def test_whoever_says_everything_at_once_is_asked_only_for_reasons_and_may_decline(tmp_path: Path) -> None:
+def test_any_process_that_says_everything_at_once_is_asked_only_for_reasons_and_may_decline(tmp_path: Path) -> None:
     adapter = create_agent_adapter(create_executor(tmp_path, home=tmp_path, environ=dict(os.environ)))
     told: dict[str, JsonValue] = {
         "title": "Queue",

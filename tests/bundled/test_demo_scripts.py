@@ -107,7 +107,7 @@ def test_inventory_executes_nothing_that_the_repository_configures(run: Run, tmp
     assert not (tmp_path / "ran").exists()
 
 
-def test_inventory_stops_at_the_bound_and_says_so(run: Run, tmp_path: Path) -> None:
+def test_inventory_stops_at_the_bound_and_reports_it(run: Run, tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number:02}.txt").write_text("x")
     result = run("workspace-inventory", "inventory", "--root", tmp_path, "--max-files", "5", "--json").result
@@ -128,7 +128,7 @@ def test_the_records_of_earlier_runs_are_not_part_of_a_workspace(run: Run, tmp_p
 
 @pytest.mark.parametrize("call", ON_ODD_FILES[1:])
 @pytest.mark.parametrize("bound", [("--max-seconds", "-1"), ("--max-files", "1")])
-def test_reading_stops_at_a_bound_and_the_summary_says_so(
+def test_reading_stops_at_a_bound_and_the_summary_is_reported(
     run: Run, call: tuple[str, str, list[str]], bound: tuple[str, str]
 ) -> None:
     skill, script, arguments = call

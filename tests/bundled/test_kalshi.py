@@ -309,7 +309,7 @@ def test_search_looks_through_every_page_and_ranks_titles_first(scripts: Scripts
         ("EMPTY", "Unexpected answer: no dict 'market' in it"),
     ],
 )
-def test_a_failure_is_one_sentence_on_stderr(scripts: Scripts, ticker: str, sentence: str) -> None:
+def test_a_failure_is_one_message_on_stderr(scripts: Scripts, ticker: str, sentence: str) -> None:
     code, out, err = scripts("market", ticker, "--json")
     assert (code, out) == (1, "")
     assert sentence in err

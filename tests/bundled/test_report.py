@@ -186,7 +186,7 @@ def test_an_existing_report_is_kept_unless_forced(run: Run, tmp_path: Path) -> N
     ]
 
 
-def test_empty_placeholders_give_an_outline_that_says_so(run: Run) -> None:
+def test_empty_placeholders_give_an_outline_that_is_reported(run: Run) -> None:
     outcome = run("markdown-report-drafter", "draft", "--previous", "", "--task", "", "--out", "", "--json")
     assert outcome.result["artifacts"] == []
     assert "outline only" in outcome.result["summary"]
@@ -218,7 +218,7 @@ def test_a_request_for_a_report_gives_a_title_that_says_what_it_is_about(run: Ru
 
 
 @pytest.mark.parametrize("content", ["{broken", "[" * 100_000])
-def test_unreadable_input_is_one_sentence(run: Run, tmp_path: Path, content: str) -> None:
+def test_unreadable_input_is_one_message(run: Run, tmp_path: Path, content: str) -> None:
     outcome = run("markdown-report-drafter", "draft", "--input", write(tmp_path / "x.json", content), "--json")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith("error: ")

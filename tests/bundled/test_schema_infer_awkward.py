@@ -99,7 +99,7 @@ def test_column_without_a_value_is_a_field_of_which_nothing_is_claimed(adapter: 
     assert response.outputs["assumptions"] == ["/properties/empty type: no value was seen: any value is allowed"]
 
 
-def test_table_of_one_column_is_a_table_where_somebody_says_so(adapter: AgentAdapter, tmp_path: Path) -> None:
+def test_table_of_one_column_is_a_table_where_a_user_is_reported(adapter: AgentAdapter, tmp_path: Path) -> None:
     (tmp_path / "ids.csv").write_text("id\n1\n2\n", encoding="utf-8")
 
     assert find_properties(ask(adapter, path="ids.csv")) == {"id": {"type": "integer"}}
@@ -127,7 +127,7 @@ def test_empty_file_is_told_apart_from_a_wrong_type(adapter: AgentAdapter, tmp_p
     ],
     ids=["broken line", "nan", "infinite", "deep", "open quote", "short row"],
 )
-def test_what_cannot_be_read_is_said_with_its_place(adapter: AgentAdapter, data: str, said: str) -> None:
+def test_what_cannot_be_read_is_reported_with_its_place(adapter: AgentAdapter, data: str, said: str) -> None:
     kind = "csv" if data.startswith("a,") else "json"
 
     response = ask(adapter, data=data, source_type=kind)

@@ -121,7 +121,7 @@ def test_invalid_input_is_asked_again_with_its_place_and_uses_up_no_turn(workspa
     assert done.outputs == {"text": "xxx", "calls": 1, "turn": 1}
 
 
-def test_beyond_the_turns_of_the_contract_a_person_is_needed(workspace: Path) -> None:
+def test_beyond_the_turns_of_the_contract_a_user_is_needed(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
 
@@ -138,7 +138,7 @@ def test_state_that_the_contract_does_not_allow_is_blocked(workspace: Path) -> N
     assert detail(open_adapter(workspace).invoke("asker", {"count": 1}, "ctx")) == ("blocked", "state_not_allowed")
 
 
-def test_conversation_that_waits_is_neither_begun_again_nor_taken_by_another_skill(workspace: Path) -> None:
+def test_conversation_that_waits_is_neither_started_again_nor_taken_by_another_skill(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     write_skill(workspace / "skills", "other", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
@@ -149,7 +149,7 @@ def test_conversation_that_waits_is_neither_begun_again_nor_taken_by_another_ski
     assert detail(adapter.invoke("asker", {}, "fresh", resume=True)) == ("blocked", "not_waiting")
 
 
-def test_new_conversation_in_a_context_that_ended_begins_with_nothing(workspace: Path) -> None:
+def test_new_conversation_in_a_context_that_ended_starts_with_nothing(workspace: Path) -> None:
     write_skill(workspace / "skills", "asker", contract=ASKS, impl=ASKER)
     adapter = open_adapter(workspace)
     adapter.invoke("asker", {"count": 1, "name": "a"}, "ctx")
@@ -318,7 +318,7 @@ def execute(context):
     assert adapter.invoke("objects", {"x": 1}, "ctx", resume=True).outputs == {"x": 1}
 
 
-def test_module_beside_the_code_can_be_imported(workspace: Path) -> None:
+def test_module_next_to_the_code_can_be_imported(workspace: Path) -> None:
     impl = "from .words import WORD\ndef execute(c):\n    return {'word': WORD}\n"
     folder = write_skill(workspace / "skills", "pair", impl=impl)
     (folder / "words.py").write_text("WORD = 'yes'\n", encoding="utf-8")
@@ -327,7 +327,7 @@ def test_module_beside_the_code_can_be_imported(workspace: Path) -> None:
     assert not list(folder.rglob("*.pyc"))
 
 
-def test_code_of_a_skill_that_nobody_trusts_never_runs(workspace: Path, tmp_path: Path) -> None:
+def test_code_of_a_skill_that_no_one_trusts_never_runs(workspace: Path, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     impl = f"open({str(mark)!r}, 'w').close()\ndef execute(c):\n    return {{}}\n"
     write_skill(Path.home() / ".agent" / "skills", "stranger", impl=impl)

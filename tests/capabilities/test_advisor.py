@@ -70,7 +70,7 @@ def test_advice_that_cannot_be_used_is_sent_back_with_what_is_wrong(workspace: P
     assert "5 is not of type 'string' (at $.name)" in advisor.asked[2]
 
 
-def test_after_the_limit_of_the_contract_a_person_gets_a_report(workspace: Path) -> None:
+def test_after_the_limit_of_the_contract_a_user_gets_a_report(workspace: Path) -> None:
     advisor = SayingAdvisor(['{"name": 5}'] * 9)
 
     response = invoke(workspace, advisor)
@@ -85,7 +85,7 @@ def test_after_the_limit_of_the_contract_a_person_gets_a_report(workspace: Path)
     ]
 
 
-def test_skill_does_without_where_nobody_answers(workspace: Path) -> None:
+def test_skill_does_without_where_no_one_answers(workspace: Path) -> None:
     response = invoke(workspace, SayingAdvisor([]))
 
     assert response.outputs == {"name": "unnamed"}

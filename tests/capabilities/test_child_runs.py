@@ -344,7 +344,7 @@ def test_model_that_calls_a_skill_with_inputs_gets_what_two_skills_made_of_them(
     assert len(list_runs(capsys)) == 2
 
 
-def test_approval_that_the_child_needs_is_given_to_the_child_and_the_parent_goes_on(
+def test_approval_that_the_child_needs_is_given_to_the_child_and_the_parent_continues(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_parent(workspace)

@@ -79,7 +79,7 @@ def test_run_killed_anywhere_ends_as_if_it_had_not_been(kit: CrashKit, baseline:
     assert list_violations(report) == [], report.render()
 
 
-def test_undisturbed_delegation_is_one_run_beside_its_parent(delegating_baseline: Baseline) -> None:
+def test_undisturbed_delegation_is_one_run_next_to_its_parent(delegating_baseline: Baseline) -> None:
     assert delegating_baseline.outcome.status == "completed"
     assert delegating_baseline.outcome.runs == 2
     assert delegating_baseline.outcome.asked == ("input",)

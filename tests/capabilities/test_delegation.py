@@ -57,7 +57,7 @@ def test_without_a_router_delegating_is_blocked(workspace: Path) -> None:
     assert detail(open_adapter(workspace, routes=False).invoke("parent", {}, "ctx")) == ("blocked", "no_router")
 
 
-def test_parent_goes_on_with_what_the_child_gave(workspace: Path) -> None:
+def test_parent_continues_with_what_the_child_gave(workspace: Path) -> None:
     write_pair(workspace, child_contract="", child="def execute(c):\n    return {'sum': c.inputs['n'] + 1}\n")
 
     response = open_adapter(workspace).invoke("parent", {}, "ctx")

@@ -60,7 +60,7 @@ def test_files_are_written_only_where_the_contract_says(
         assert response.metadata.agent_state_detail == "undeclared_effect"
 
 
-def test_suggestion_is_written_beside_the_run(workspace: Path) -> None:
+def test_suggestion_is_written_next_to_the_run(workspace: Path) -> None:
     impl = "def execute(c):\n    (c.artifacts / 'plan.txt').write_text('x')\n    return {}\n"
     contract = "autonomy_level: suggest\nside_effects: [writes_files]\nrequired_artifacts: [plan.txt]"
 

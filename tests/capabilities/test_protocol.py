@@ -35,7 +35,7 @@ def test_what_has_not_ended_is_blocked_in_the_older_words(state: TaskState) -> N
     assert task_state_to_execution_status_value(state) == "blocked"
 
 
-def test_a_word_that_is_no_status_is_refused() -> None:
+def test_a_word_that_is_not_a_status_is_refused() -> None:
     with pytest.raises(UsageError, match="'completed'"):
         execution_status_to_task_state("completed")
 

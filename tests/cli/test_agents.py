@@ -37,7 +37,7 @@ def test_an_agent_gives_a_run_its_words_model_decoding_and_profile(workspace: Wo
     assert "agent:desk/checker" in started["pins"]
 
 
-def test_a_skill_that_leaves_none_of_the_agents_tools_is_told_of_at_the_start(
+def test_a_skill_that_leaves_none_of_the_agents_tools_is_reported_at_the_start(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     add_agent(workspace.folder, "reader", "tools: [Read]", "skills: [finder]")
@@ -84,7 +84,7 @@ def test_the_settings_can_name_a_default_agent(
     assert sorted(agents) == ["checker", "other"]
 
 
-def test_the_built_in_agent_can_be_named_beside_a_default_one(
+def test_the_built_in_agent_can_be_named_next_to_a_default_one(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     add_agent(workspace.folder, "checker", "tools: []")
@@ -270,7 +270,7 @@ def test_fallbacks_outside_the_list_are_never_asked(workspace: Workspace, model:
     assert [sent["model"] for sent in model.received] == ["small", "medium"]
 
 
-def test_a_resumed_run_keeps_the_agent_it_began_with_and_says_so(
+def test_a_resumed_run_keeps_the_agent_it_started_with_and_reports_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", "model: small", "tools: [Write]", body="The old words.")
@@ -292,7 +292,7 @@ def test_a_resumed_run_keeps_the_agent_it_began_with_and_says_so(
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_a_run_goes_on_when_the_file_of_its_agent_is_gone(
+def test_a_run_continues_when_the_file_of_its_agent_is_gone(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", "tools: [Write]")
@@ -325,7 +325,7 @@ def test_replay_and_fork_keep_the_agent(workspace: Workspace, model: ModelServer
     assert "agent:   checker" in _out(workspace, capsys, "runs", "show", "latest")
 
 
-def test_every_problem_of_an_agent_is_told_with_its_line_before_anything_begins(
+def test_every_problem_of_an_agent_is_told_with_its_line_before_anything_starts(
     workspace: Workspace, capsys: Capture
 ) -> None:
     file = add_agent(workspace.folder, "checker", "skills:", "  - greter", "tasks:", "  - weekly", "tools:", "  - Raed")

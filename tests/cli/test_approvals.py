@@ -125,7 +125,7 @@ def test_edited_arguments_are_what_runs_and_are_on_record(
     assert json.loads(str(show(workspace, parked, capsys)["edited_call"]))["arguments"]["args"] == ["two"]
 
 
-def test_model_is_told_of_an_edit_and_both_calls_are_shown_with_their_difference(
+def test_model_is_reported_an_edit_and_both_calls_are_shown_with_their_difference(
     workspace: Workspace, model: ModelServer, parked: str, *, capsys: Capture
 ) -> None:
     edited = '{"skill_name": "echo", "script_name": "echo", "args": ["two"]}'
@@ -184,7 +184,9 @@ def test_an_edit_to_a_call_that_would_be_denied_decides_nothing(
     assert show(workspace, approval["approval_id"], capsys)["status"] == "open"
 
 
-def test_an_approval_of_a_run_that_was_cancelled_says_so(workspace: Workspace, parked: str, capsys: Capture) -> None:
+def test_an_approval_of_a_run_that_was_cancelled_is_reported(
+    workspace: Workspace, parked: str, capsys: Capture
+) -> None:
     assert workspace.agent("runs", "cancel", "latest") == 0
 
     assert workspace.agent("approvals", "approve", parked) == 10
@@ -268,7 +270,7 @@ def test_an_approval_expires_after_a_week_or_after_the_hours_of_the_setting(
     assert left == timedelta(hours=hours)
 
 
-def test_an_approval_that_does_not_exist_is_said_to(workspace: Workspace, parked: str, capsys: Capture) -> None:
+def test_an_approval_that_does_not_exist_is_reported(workspace: Workspace, parked: str, capsys: Capture) -> None:
     assert workspace.agent("approvals", "approve", "ap-nothing") == 2
 
     assert "There is no approval 'ap-nothing'" in capsys.readouterr().err
@@ -289,7 +291,7 @@ def test_a_tool_that_was_turned_off_meanwhile_does_not_run_although_it_was_appro
 
 
 @pytest.mark.parametrize("first", ["a.txt", "secret/a.txt"])
-def test_all_calls_of_a_reply_are_asked_together_also_beside_a_refused_one(
+def test_all_calls_of_a_reply_are_asked_together_also_next_to_a_refused_one(
     workspace: Workspace, model: ModelServer, capsys: Capture, first: str
 ) -> None:
     workspace.write(".agent/policy.yaml", "rules: [{tool: Write, allow: false, when: {path: {startsWith: secret/}}}]\n")

@@ -128,7 +128,7 @@ def test_a_pasted_path_of_a_picture_is_attached_and_other_paths_stay_text(
 
 
 @pytest.mark.parametrize("way", ["pipe", "file", "chat", "command"])
-def test_a_path_of_a_picture_in_words_that_no_person_typed_stays_text(
+def test_a_path_of_a_picture_in_words_that_no_user_typed_stays_text(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     model.follow(says("Seen."))
@@ -161,7 +161,7 @@ def test_a_path_of_a_picture_in_words_that_no_person_typed_stays_text(
         ("Look at @shot.png", ("--model", "deepseek-chat"), "takes text only"),
     ],
 )
-def test_what_cannot_be_attached_is_refused_before_the_run_begins(
+def test_what_cannot_be_attached_is_refused_before_the_run_starts(
     workspace: Workspace, model: ModelServer, capsys: Capture, task: str, words: tuple[str, ...], sentence: str
 ) -> None:
     model.follow(says("Seen."))

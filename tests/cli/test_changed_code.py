@@ -161,7 +161,7 @@ def test_trusting_the_new_bytes_of_a_skill_in_the_home_folder_does_not_answer_fo
     assert said(model) == "new"
 
 
-def test_a_worker_parks_a_run_whose_code_changed_and_does_not_take_it_again(
+def test_a_worker_pauses_a_run_whose_code_changed_and_does_not_take_it_again(
     workspace: Workspace, model: ModelServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_WORKER_AUTOSTART", "false")
@@ -181,7 +181,7 @@ def test_a_worker_parks_a_run_whose_code_changed_and_does_not_take_it_again(
     assert said(model) == "new"
 
 
-def test_a_person_at_a_terminal_is_asked(workspace: Workspace, model: ModelServer, waiting: str) -> None:
+def test_a_user_at_a_terminal_is_asked(workspace: Workspace, model: ModelServer, waiting: str) -> None:
     change(workspace.folder / "skills" / "writer")
     with agent_terminal(workspace.folder, "resume", waiting, "--input", "answer=x") as terminal:
         terminal.wait_for("Continue with the new files? ")

@@ -87,7 +87,9 @@ def test_json_gives_one_object_per_turn(say: Say, model: ModelServer) -> None:
     ]
 
 
-def test_a_turn_that_fails_is_said_and_the_next_one_works(say: Say, workspace: Workspace, model: ModelServer) -> None:
+def test_a_turn_that_fails_is_reported_and_the_next_one_works(
+    say: Say, workspace: Workspace, model: ModelServer
+) -> None:
     workspace.configure(model=use_model(model), runtime={"max_llm_retries": 0})
     model.follow(fails(400), says("Better."))
 
@@ -159,7 +161,7 @@ def test_steps_of_earlier_turns_are_told_with_their_ends(say: Say, model: ModelS
     assert "succeeded" in told
 
 
-def test_a_turn_that_waits_for_approval_is_decided_elsewhere_and_goes_on_with_continue(
+def test_a_turn_that_waits_for_approval_is_decided_elsewhere_and_continues_with_continue(
     say: Say,
     workspace: Workspace,
     model: ModelServer,
@@ -177,7 +179,7 @@ def test_a_turn_that_waits_for_approval_is_decided_elsewhere_and_goes_on_with_co
     assert (workspace.folder / "a.txt").read_text() == "x"
 
 
-def test_a_turn_killed_while_the_model_thinks_goes_on_when_the_chat_is_opened_again(
+def test_a_turn_killed_while_the_model_thinks_continues_when_the_chat_is_opened_again(
     say: Say,
     workspace: Workspace,
     model: ModelServer,

@@ -62,7 +62,7 @@ def test_a_chat_that_is_killed_at_its_prompt_leaves_no_server(
     assert is_gone(server)
 
 
-def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_anew(
+def test_ctrl_c_in_a_call_ends_what_the_server_does_and_the_next_call_starts_it_again(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())

@@ -96,7 +96,7 @@ def test_workspace_skill_is_active_without_being_named(rows: Callable[..., dict[
     assert rows("--skills-dir", "other")["songs"]["state"] == "active"
 
 
-def test_skill_that_cannot_be_loaded_has_its_reason_and_the_exit_code_says_so(
+def test_skill_that_cannot_be_loaded_has_its_reason_and_the_exit_code_is_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     broken = Path(".agent/skills/broken-skill")
@@ -136,7 +136,7 @@ def test_tools_of_an_active_toolset_are_listed_by_their_full_names(
     assert "hello-extended.list_languages" in rows()["hello-extended"]["tools"]
 
 
-def test_name_that_nobody_has_fails_with_the_nearest_one(
+def test_name_that_no_one_has_fails_with_the_nearest_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENT_SKILLS", "kalshi-market")
@@ -220,7 +220,7 @@ def test_plain_marks_where_the_terminal_cannot_show_others(variables: dict[str, 
     assert b"[ok] " in done.stdout
 
 
-def test_folder_that_cannot_be_looked_into_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_that_cannot_be_looked_into_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     loop = Path(".agent/skills/a/b")
     loop.mkdir(parents=True)
     (loop / "again").symlink_to(Path(".agent/skills").resolve())

@@ -47,7 +47,7 @@ def test_run_in_ci_is_grouped_by_turn_and_summed_up(
     assert page.read_text().strip() == summary.strip()
 
 
-def test_failed_run_has_a_failed_test_case_and_says_how_to_go_on(
+def test_failed_run_has_a_failed_test_case_and_says_how_to_continue(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Glob", pattern="*.a"), calls("Glob", pattern="*.b"), says("Done"))
@@ -78,7 +78,7 @@ def test_steps_of_a_task_are_test_cases(workspace: Workspace, model: ModelServer
     capsys.readouterr()
 
 
-def test_parked_run_is_no_failed_test(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_paused_run_is_no_failed_test(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("Glob", pattern="*.a"), says("Done"))
 
     assert workspace.agent("run", "--ci", "Look", "--max-turns", "1", "--on-limit", "park") == 7

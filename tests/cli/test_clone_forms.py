@@ -72,7 +72,7 @@ def show_state(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("form", FOREIGN)
-def test_files_of_somebody_else_do_not_speak_for_the_person(
+def test_files_of_another_user_do_not_speak_for_the_user(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     run_script(place, FOREIGN[form])

@@ -56,7 +56,7 @@ def test_folder_of_skills_that_is_a_link_out_of_the_workspace_runs_no_code(
 
 
 @pytest.mark.parametrize("change", ["emptied", "removed"])
-def test_settings_that_a_pull_takes_back_leave_the_folder_as_one_that_nobody_trusted(
+def test_settings_that_a_pull_undoes_leave_the_folder_as_one_that_is_not_trusted(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
     cloned = fill(clone, {"agent.yaml": STRICT, ".agent/policy.yaml": "rules: []"}, monkeypatch)
@@ -107,7 +107,7 @@ def test_a_command_that_a_pull_brings_into_ones_own_folder_is_not_ones_own(
     assert model.received == []
 
 
-def test_clone_does_not_turn_on_every_plugin_where_the_person_named_some(
+def test_clone_does_not_turn_on_every_plugin_where_the_user_named_some(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = Path(os.environ["HOME"]) / ".config/agent/agent.yaml"

@@ -90,7 +90,7 @@ def test_what_a_request_lost_is_on_record_and_the_replay_finds_the_same_requests
     assert "run:results of 2 turns shortened" in [label for budget in budgets for label in budget["trimmed"]]
 
 
-def test_run_that_cannot_hold_what_it_was_told_to_read_says_so(
+def test_run_that_cannot_hold_what_it_was_told_to_read_is_reported(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(workspace)

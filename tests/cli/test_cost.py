@@ -41,7 +41,7 @@ def test_calls_of_two_runs_are_added_up_and_an_unknown_price_stays_unknown(
     assert [line.split()[0] for line in shown.splitlines()] == ["one", "two", "all:"]
 
 
-def test_nothing_to_count_is_said(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_count_is_reported(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     assert workspace.agent("cost", "--since", "7d") == 0
 
     assert "No model calls" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_a_detached_run_keeps_the_settings_it_was_started_with(
     assert (ended["status"], ended["turns"], ended["reason"]) == ("escalated", 2, "max_turns_exceeded")
 
 
-def test_a_worker_leaves_other_queues_and_runs_that_a_person_drives_alone(
+def test_a_worker_leaves_other_queues_and_runs_that_a_user_drives_alone(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -98,7 +98,7 @@ def test_an_approval_wakes_a_detached_run(workspace: Workspace, model: ModelServ
     assert [row["status"] for row in rows(workspace, capsys)] == ["completed"]
 
 
-def test_a_decision_that_nobody_told_a_worker_of_is_found_by_the_sweep(
+def test_a_decision_that_no_one_told_a_worker_of_is_found_by_the_sweep(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.add_skill("echo", "Say it again with a script.", echo=ECHO)

@@ -169,7 +169,7 @@ def test_a_damaged_database_is_a_problem_with_something_to_do(
     assert "backup" in broken["hint"]
 
 
-def test_the_room_of_the_store_and_the_clock_of_its_leases_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_room_of_the_store_and_the_clock_of_its_leases_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Path("runs").mkdir()
 
     found = findings(capsys)

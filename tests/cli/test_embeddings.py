@@ -134,7 +134,7 @@ def test_a_server_that_fails_costs_one_line_and_words_rank(
     assert garage.event_types().count("embeddings_unavailable") == 1
 
 
-def test_a_server_that_is_down_costs_one_line_and_the_run_goes_on(
+def test_a_server_that_is_down_costs_one_line_and_the_run_continues(
     garage: Workspace, model: ModelServer, embeddings: EmbeddingsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     embeddings.url = "http://127.0.0.1:9/v1"
@@ -160,7 +160,7 @@ def test_vectors_of_another_length_replace_the_kept_ones(
     assert len(embeddings.texts) - asked == 1 + MANY + 3
 
 
-def test_the_key_is_sent_and_shown_nowhere_and_a_missing_one_is_said(
+def test_the_key_is_sent_and_shown_nowhere_and_a_missing_one_is_reported(
     garage: Workspace,
     model: ModelServer,
     embeddings: EmbeddingsServer,

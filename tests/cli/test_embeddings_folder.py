@@ -342,7 +342,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_folder_that_is_no_use_costs_one_sentence_and_words_rank(
+def test_a_folder_that_is_no_use_costs_one_message_and_words_rank(
     shed: Workspace, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
     change, said, advice = FAULTS[fault]
@@ -363,7 +363,7 @@ def test_a_folder_that_is_no_use_costs_one_sentence_and_words_rank(
     assert advice in line
 
 
-def test_a_run_says_it_once_and_goes_on(garage: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_it_once_and_continues(garage: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     cut_short(garage.folder / "models/small")
 
     assert garage.agent("run", REQUEST) == 0
@@ -379,7 +379,7 @@ def test_a_run_says_it_once_and_goes_on(garage: Workspace, capsys: pytest.Captur
     assert found["hint"] == "Fetch the model again"
 
 
-def test_a_model_that_can_be_used_is_no_problem_for_the_checks(
+def test_a_model_that_can_be_used_is_not_a_problem_for_the_checks(
     garage: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert garage.agent("check") == 0
@@ -407,7 +407,7 @@ def test_missing_packages_are_answered_with_the_extra(
         assert "[embeddings]" in captured.err
 
 
-def test_a_model_that_takes_too_long_is_said_with_what_gives_it_more_time(
+def test_a_model_that_takes_too_long_is_reported_with_what_gives_it_more_time(
     garage: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(garage, model, timeout_seconds=0.000001)

@@ -71,7 +71,7 @@ def test_a_file_of_a_case_that_is_a_link_out_of_the_workspace_is_not_copied(
     assert find_leaks(workspace, model) == []
 
 
-def test_a_policy_of_a_case_lies_beside_it(workspace: Workspace, model: ModelServer, secret: Path) -> None:
+def test_a_policy_of_a_case_lies_next_to_it(workspace: Workspace, model: ModelServer, secret: Path) -> None:
     model.follow(says("Only rain."))
     put_cases(workspace, policy="../../../private/policy.yaml")
 

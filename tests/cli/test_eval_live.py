@@ -127,7 +127,7 @@ class Halting(list[Reply]):
         return super().pop(index)
 
 
-def test_a_live_eval_that_was_killed_goes_on_without_paying_twice(
+def test_a_live_eval_that_was_killed_continues_without_paying_twice(
     skill: Path, workspace: Workspace, model: ModelServer, evaluate: Evaluate
 ) -> None:
     model.script = Halting([WRITE, says("Hello")] * 4 + [says("Hello")], model, after=3)
@@ -169,7 +169,7 @@ def test_an_approval_is_answered_as_the_case_says(
     assert (code, [row["status"] for row in result["rows"]]) == (0, ["passed"] * 3), result["rows"]
 
 
-def test_a_budget_ends_the_eval_with_exit_code_6_and_more_of_it_goes_on(
+def test_a_budget_ends_the_eval_with_exit_code_6_and_more_of_it_continues(
     skill: Path, workspace: Workspace, model: ModelServer, evaluate: Evaluate
 ) -> None:
     workspace.write("models.yaml", "openai:\n  m: {prices: {input: 1000, output: 1000, as_of: 2026-11-01}}\n")

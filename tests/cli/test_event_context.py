@@ -73,7 +73,7 @@ def test_a_step_names_the_skill_whose_script_it_runs(workspace: Workspace, model
     assert in_charge == ["", "greeter", "greeter", "greeter"]
 
 
-def test_a_skill_that_a_decision_in_json_names_is_told_of_once(workspace: Workspace, model: ModelServer) -> None:
+def test_a_skill_that_a_decision_in_json_names_is_reported_once(workspace: Workspace, model: ModelServer) -> None:
     ask_in_json(workspace)
     act: tuple[str, dict[str, object]] = ("call_tool", {"tool": "Glob", "arguments": {"pattern": "*.md"}})
     model.follow(

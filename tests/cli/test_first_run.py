@@ -69,7 +69,7 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
     assert list(newcomer.folder.glob("agent.yaml")) == []
 
 
-def test_whoever_leaves_the_dialogue_finds_nothing_written(newcomer: Workspace, tmp_path: Path) -> None:
+def test_any_process_that_leaves_the_dialogue_finds_nothing_written(newcomer: Workspace, tmp_path: Path) -> None:
     with agent_terminal(newcomer.folder) as terminal:
         terminal.wait_for("[1]:")
         terminal.type(CTRL_C)
@@ -79,7 +79,7 @@ def test_whoever_leaves_the_dialogue_finds_nothing_written(newcomer: Workspace, 
     assert not (tmp_path / "home/.config").exists()
 
 
-def test_a_key_that_is_refused_is_said_and_asked_for_again(
+def test_a_key_that_is_refused_is_reported_and_asked_for_again(
     newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
@@ -193,7 +193,7 @@ def test_init_takes_a_key_that_is_set_before_a_server(
 AGENT = "---\nname: {name}\ndescription: Works.\n{more}---\n\nWork.\n"
 
 
-def test_a_run_that_makes_changes_without_asking_says_so_in_one_line(
+def test_a_run_that_makes_changes_without_asking_is_reported_in_one_line(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(says("Done."))

@@ -69,9 +69,7 @@ def test_what_an_imported_run_did_can_still_be_looked_at(imported: Workspace, ca
     assert "rm .git/hooks/post-checkout" in capsys.readouterr().out
 
 
-def test_of_a_run_that_goes_on_here_only_what_it_did_here_is_taken_back(
-    imported: Workspace, model: ModelServer
-) -> None:
+def test_of_a_run_that_continues_here_only_what_it_did_here_is_undone(imported: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="made.txt", content="mine"), says("Done."))
     assert imported.agent("resume", "latest", "-q") == 0
     assert (imported.folder / "made.txt").exists()

@@ -100,7 +100,7 @@ def test_help_shows_examples_as_they_are_typed(capsys: pytest.CaptureFixture[str
     assert "text|json|stream-json" in shown
 
 
-def test_the_list_begins_with_what_people_do_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_starts_with_what_people_do_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
 
     shown = capsys.readouterr().out

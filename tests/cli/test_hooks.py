@@ -110,7 +110,7 @@ def test_hook_asks_and_the_approved_call_is_made_once(workspace: Workspace, mode
     assert [event["hook_event"] for event in ran(workspace)] == ["PreToolUse"]
 
 
-def test_hook_edits_a_call_and_the_edited_call_is_judged_again(workspace: Workspace, model: ModelServer) -> None:
+def test_hook_edits_a_call_and_the_edited_call_is_evaluated_again(workspace: Workspace, model: ModelServer) -> None:
     workspace.write(
         ".agent/policy.yaml", "rules:\n  - tool: Write\n    when: {path: {startsWith: closed/}}\n    allow: false\n"
     )
@@ -192,7 +192,7 @@ def test_hook_that_says_continue_false_ends_the_run(workspace: Workspace, model:
     assert len(model.received) == 1
 
 
-def test_notification_hook_is_told_once_of_a_question(workspace: Workspace, model: ModelServer) -> None:
+def test_notification_hook_is_reported_once_of_a_question(workspace: Workspace, model: ModelServer) -> None:
     use_hooks(workspace, model, Notification=[{"hooks": [hook("cat >> notes.jsonl; echo >> notes.jsonl")]}])
     model.follow(calls("Write", path="a.txt", content="x"), says("Done"))
 

@@ -45,7 +45,7 @@ def _leave_after_one_line(workspace: Workspace, *args: str, watched: str) -> tup
     return line, process.wait(timeout=120)
 
 
-def test_run_goes_on_when_nobody_reads_its_events_any_more(workspace: Workspace, model: ModelServer) -> None:
+def test_run_continues_when_no_one_reads_its_events_any_more(workspace: Workspace, model: ModelServer) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), calls("Write", path="b.txt", content="two"), says("done"))
 
     line, exit_code = _leave_after_one_line(
@@ -272,7 +272,7 @@ def test_export_into_a_folder_is_refused(
     assert f"error: '{target}' is a folder" in capsys.readouterr().err
 
 
-def test_skill_that_is_new_since_the_run_began_stays_out_of_it(
+def test_skill_that_is_new_since_the_run_started_stays_out_of_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), says("done"))
@@ -287,7 +287,7 @@ def test_skill_that_is_new_since_the_run_began_stays_out_of_it(
 
 
 @pytest.mark.parametrize("key", [CTRL_C, CTRL_D])
-def test_person_who_leaves_the_question_has_the_shell_back_at_once(
+def test_user_who_leaves_the_question_has_the_shell_back_at_once(
     workspace: Workspace, model: ModelServer, key: str
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="one"), says("done"))

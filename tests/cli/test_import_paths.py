@@ -55,7 +55,7 @@ def test_import_path_outside_of_the_workspace_is_kept(workspace: Workspace, tmp_
 
 
 @pytest.mark.parametrize("name", ["sitecustomize.py", "sitecustomize.pyc", "usercustomize/__init__.py"])
-def test_program_cannot_plant_a_startup_module_beside_a_package_that_is_installed_from_the_workspace(
+def test_program_cannot_plant_a_startup_module_next_to_a_package_that_is_installed_from_the_workspace(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     rung = try_rung("full", get_bubblewrap(os.environ, workspace.folder))

@@ -165,7 +165,7 @@ def test_broken_decision_is_repaired_once_and_then_fails_with_the_reply_named(
     assert "Too late" not in capsys.readouterr().out
 
 
-def test_repaired_decision_goes_on(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_repaired_decision_continues(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     ask_in_json(workspace)
     model.follow(
         decides(selected_skill="greetr"),

@@ -19,7 +19,7 @@ def look(letter: str) -> Reply:
     return calls("Glob", pattern=f"*.{letter}")
 
 
-def test_a_run_at_its_turn_limit_goes_on_with_a_higher_one(
+def test_a_run_at_its_turn_limit_continues_with_a_higher_one(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(look("a"), look("b"), look("c"), says("Done."))
@@ -43,7 +43,7 @@ def test_a_run_at_its_turn_limit_goes_on_with_a_higher_one(
     assert workspace.agent("replay", run_id, "--execute") == 0
 
 
-def test_a_run_at_its_cost_limit_goes_on_with_a_higher_one(
+def test_a_run_at_its_cost_limit_continues_with_a_higher_one(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(look("a"), look("b"), says("Done."))
@@ -54,7 +54,7 @@ def test_a_run_at_its_cost_limit_goes_on_with_a_higher_one(
     assert workspace.agent("resume", command[1], "--max-cost-usd", "5", "--quiet") == 0
 
 
-def test_a_run_that_took_too_long_goes_on_with_more_time(
+def test_a_run_that_took_too_long_continues_with_more_time(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))
@@ -82,7 +82,7 @@ def test_a_run_that_its_provider_ended_is_tried_again(
     assert len(model.received) == 3
 
 
-def test_a_step_of_a_task_at_its_limit_goes_on_where_it_was(
+def test_a_step_of_a_task_at_its_limit_continues_where_it_was(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "max_turns": 2})
@@ -99,7 +99,7 @@ def test_a_step_of_a_task_at_its_limit_goes_on_where_it_was(
     assert len(model.received) == 4
 
 
-def test_an_offline_run_at_its_turn_limit_goes_on_with_the_parts_that_are_left(
+def test_an_offline_run_at_its_turn_limit_continues_with_the_parts_that_are_left(
     workspace: Workspace, capsys: Capture
 ) -> None:
     add_scripted(workspace, "stock-taker", "Take stock of the shelves.", 'print(\'{"summary": "three shelves"}\')\n')
@@ -115,7 +115,7 @@ def test_an_offline_run_at_its_turn_limit_goes_on_with_the_parts_that_are_left(
     assert "waves" in out
 
 
-def test_a_person_at_a_terminal_is_asked_whether_it_goes_on(workspace: Workspace, model: ModelServer) -> None:
+def test_a_user_at_a_terminal_is_asked_whether_to_continue(workspace: Workspace, model: ModelServer) -> None:
     model.follow(look("a"), look("b"), says("Done."))
     with agent_terminal(workspace.folder, "run", "Look around", "--max-turns", "1") as terminal:
         terminal.wait_for("Continue with --max-turns 2? ")
@@ -126,7 +126,7 @@ def test_a_person_at_a_terminal_is_asked_whether_it_goes_on(workspace: Workspace
         assert terminal.wait_for_end() == 0
 
 
-def test_continue_in_a_chat_goes_on_beyond_the_limit(workspace: Workspace, model: ModelServer) -> None:
+def test_continue_in_a_chat_continues_beyond_the_limit(workspace: Workspace, model: ModelServer) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "max_turns": 1})
     model.follow(look("a"), says("Found nothing."))
     with chat_terminal(workspace.folder) as terminal:

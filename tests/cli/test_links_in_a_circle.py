@@ -35,7 +35,7 @@ def test_a_run_does_not_start_without_what_a_circle_of_links_hides(
     assert model.received == []
 
 
-def test_a_circle_of_links_among_the_places_of_skills_is_told(
+def test_a_circle_of_links_among_the_places_of_skills_is_reported(
     circled: Workspace, capfd: pytest.CaptureFixture[str]
 ) -> None:
     put_circle(circled, ".claude")

@@ -83,7 +83,7 @@ def show_everything(workspace: Workspace, model: ModelServer, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_link_in_a_clone_brings_no_file_of_the_person_to_the_model_or_the_screen(
+def test_link_in_a_clone_brings_no_file_of_the_user_to_the_model_or_the_screen(
     clone: Workspace,
     model: ModelServer,
     monkeypatch: pytest.MonkeyPatch,

@@ -72,7 +72,7 @@ def test_a_call_that_waits_for_approval_or_is_refused_is_logged_without_its_body
     assert all(len(json.dumps(event)) < 4_000 and "sha256" in json.dumps(event) for event in log)
 
 
-def test_a_secret_in_a_long_argument_is_redacted_before_it_is_cut_and_hashed(
+def test_a_secret_in_a_long_argument_is_redacted_before_it_is_truncated_and_hashed(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The key lies across the place where the text is cut.

@@ -96,7 +96,7 @@ def test_a_journal_behind_its_event_log_stops_the_run_and_says_what_is_missing(
     assert effects.read_text() == "xx"
 
 
-def test_an_accepted_loss_goes_on_and_asks_about_each_step_whose_effect_was_lost(
+def test_an_accepted_loss_continues_and_asks_about_each_step_whose_effect_was_lost(
     *, workspace: Workspace, model: ModelServer, effects: Path, capsys: Capture
 ) -> None:
     run_id = leave_killed(workspace, model, effects)
@@ -114,7 +114,7 @@ def test_an_accepted_loss_goes_on_and_asks_about_each_step_whose_effect_was_lost
     assert list((workspace.folder / "runs" / run_id).glob("events.lost-*.jsonl"))
 
 
-def test_a_step_begun_before_the_store_was_copied_is_asked_about_as_one_that_may_be_done(
+def test_a_step_started_before_the_store_was_copied_is_asked_about_as_one_that_may_be_done(
     *, workspace: Workspace, model: ModelServer, effects: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     """As after a restore of the run folder from a plain copy: a store that was copied is another one."""

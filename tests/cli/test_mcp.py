@@ -113,7 +113,7 @@ def git(workspace: Workspace, *args: str, check: bool = True) -> str:
     return done.stdout
 
 
-def test_a_server_that_nobody_accepted_is_never_started_and_the_run_says_so(
+def test_a_server_that_was_not_accepted_is_never_started_and_the_run_is_reported(
     workspace: Workspace, model: ModelServer
 ) -> None:
     define(workspace, bad=use_hostile())
@@ -220,7 +220,7 @@ def test_whatever_a_server_does_the_model_reads_something_short_and_clean(
     assert "\x1b" not in get_result(model)
 
 
-def test_a_server_that_cannot_live_is_given_up_and_the_run_goes_on(workspace: Workspace, model: ModelServer) -> None:
+def test_a_server_that_cannot_live_is_given_up_and_the_run_continues(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(*[calls("bad___die", text=str(number)) for number in range(6)], says("I give up."))
 
@@ -230,7 +230,7 @@ def test_a_server_that_cannot_live_is_given_up_and_the_run_goes_on(workspace: Wo
     assert count_lines(workspace, "starts.txt") == 5
 
 
-def test_a_server_that_does_not_start_says_why_in_its_own_words(workspace: Workspace, capsys: Capture) -> None:
+def test_a_server_that_does_not_start_gives_the_reason_in_its_own_words(workspace: Workspace, capsys: Capture) -> None:
     define(workspace, bad=use_hostile("--dead"), gone={"command": "no-such-program-here"})
 
     assert workspace.agent("mcp", "accept", "--all", "--yes") == 1
@@ -273,7 +273,7 @@ def test_a_server_that_changes_its_tools_in_the_middle_of_a_run_is_noticed(
     assert count_lines(workspace, "starts.txt") == 1
 
 
-def test_a_killed_agent_leaves_no_server_and_the_call_is_in_doubt_not_repeated(
+def test_a_killed_agent_leaves_no_server_and_the_call_is_with_unknown_outcome_not_repeated(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())
@@ -292,7 +292,7 @@ def test_a_killed_agent_leaves_no_server_and_the_call_is_in_doubt_not_repeated(
     assert workspace.agent("resume", "latest", "--quiet", "--answer", "skip") == 0
 
 
-def test_a_resumed_run_keeps_to_the_tools_it_began_with(workspace: Workspace, model: ModelServer) -> None:
+def test_a_resumed_run_keeps_to_the_tools_it_started_with(workspace: Workspace, model: ModelServer) -> None:
     accept(workspace, bad=use_hostile())
     model.follow(calls("bad___refuse"), says("Done."))
     assert workspace.agent("run", "Do it", "--profile", "guarded", "--quiet") == 3

@@ -76,7 +76,7 @@ def test_a_program_cannot_rewrite_what_a_server_outside_is_started_from(
     assert '"out"' in get_result(model).replace("\\", ""), "the server did not answer"
 
 
-def test_files_that_changed_between_runs_are_accepted_anew(
+def test_files_that_changed_between_runs_are_accepted_again(
     serving: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})
@@ -159,7 +159,7 @@ def test_every_file_and_folder_that_a_definition_names_counts_as_its_code(
 
 
 @pytest.mark.parametrize(("arguments", "is_open"), [(["."], False), (["-I", "."], True), (["-I."], True)])
-def test_the_whole_workspace_is_code_only_where_an_option_says_so(
+def test_the_whole_workspace_is_code_only_where_an_option_is_reported(
     arguments: list[str], is_open: bool, tmp_path: Path
 ) -> None:
     server = ServerDefinition(name="x", command="/opt/unknown", args=tuple(arguments))
@@ -183,7 +183,7 @@ def test_one_that_the_settings_keep_outside_is_not_started_then(
     assert "may run any code of the workspace" in get_result(model)
 
 
-def test_a_server_that_lies_elsewhere_is_started_as_before(serving: Workspace, model: ModelServer) -> None:
+def test_a_server_that_is_elsewhere_is_started_as_before(serving: Workspace, model: ModelServer) -> None:
     accept(serving, pry={"command": sys.executable, "args": [str(SERVER), "."]})
     rewrite_then_call(model, serving, "json.py")
 
@@ -193,7 +193,7 @@ def test_a_server_that_lies_elsewhere_is_started_as_before(serving: Workspace, m
     assert '"home": true' in get_result(model).replace("\\", "") or '"out"' in get_result(model).replace("\\", "")
 
 
-def test_an_acceptance_of_an_older_version_is_asked_about_where_code_lies_in_the_workspace(
+def test_an_acceptance_of_an_older_version_is_asked_about_where_code_is_in_the_workspace(
     serving: Workspace, model: ModelServer
 ) -> None:
     accept(serving, pry={"command": sys.executable, "args": ["server/main.py"]})

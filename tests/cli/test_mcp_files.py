@@ -11,7 +11,7 @@ from run_workspace import Workspace
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_server_of_the_shared_file_is_used_after_a_person_accepted_it(
+def test_server_of_the_shared_file_is_used_after_a_user_accepted_it(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     workspace.write(".mcp.json", json.dumps({"mcpServers": {"bad": use_hostile()}}))

@@ -72,7 +72,7 @@ def test_a_server_is_enclosed_where_a_sandbox_is_required(
 
 
 @pytest.mark.parametrize("outside", ["prying", "all"])
-def test_a_server_that_the_settings_leave_out_runs_as_the_person_does_and_the_list_says_so(
+def test_a_server_that_the_settings_leave_out_runs_as_the_user_does_and_the_list_is_reported(
     prying: Workspace,
     model: ModelServer,
     level: str,
@@ -93,7 +93,7 @@ def test_a_server_that_the_settings_leave_out_runs_as_the_person_does_and_the_li
     assert "    runs with your permissions, without a sandbox\n" in capsys.readouterr().out
 
 
-def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_says_so(
+def test_a_server_runs_outside_where_no_sandbox_is_required_and_the_list_is_reported(
     prying: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prying.agent("run", "Look", "-q") == 0

@@ -101,7 +101,7 @@ def test_an_http_server_that_went_away_is_an_error_to_read(workspace: Workspace,
     assert "MCP server 'everything' does not start" in get_results(model)[0]
 
 
-def test_an_http_server_that_was_started_anew_is_connected_to_again(tmp_path: Path) -> None:
+def test_an_http_server_that_was_started_again_is_connected_to_again(tmp_path: Path) -> None:
     (port,) = find_free_ports(1)
     place = ServerPlace(workspace=tmp_path, environ={}, logs=None, options=McpOptions(), clean=lambda text: text)
     server = ServerDefinition(name="e", url=f"http://127.0.0.1:{port}/mcp")
@@ -171,7 +171,7 @@ def test_calls_of_one_reply_run_side_by_side_in_one_process(workspace: Workspace
     assert [event["payload"]["state"] for event in started] == ["started"]
 
 
-def test_a_call_beside_one_that_takes_too_long_is_told_that_the_server_ended(
+def test_a_call_next_to_one_that_takes_too_long_is_told_that_the_server_ended(
     workspace: Workspace, model: ModelServer
 ) -> None:
     accept(workspace, bad=use_hostile())

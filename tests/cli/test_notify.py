@@ -157,7 +157,7 @@ def test_process_killed_while_the_receiver_hangs_leaves_the_message_for_the_next
     assert [message["type"] for message in receiver.messages] == ["run.ended"]
 
 
-def test_budget_is_told_once_at_four_fifths(workspace: Workspace, model: ModelServer, receiver: Receiver) -> None:
+def test_budget_is_reported_once_at_four_fifths(workspace: Workspace, model: ModelServer, receiver: Receiver) -> None:
     prices = "openai:\n  m: {window_tokens: 100000, prices: {input: 1000, output: 1000, as_of: 2026-10-10}}\n"
     workspace.write("facts.yaml", prices)
     workspace.configure(
@@ -207,7 +207,7 @@ def test_command_reads_the_message_and_has_no_key(
     assert json.loads(text.removesuffix("False"))["type"] == "run.ended"
 
 
-def test_webhook_without_a_secret_is_refused_before_the_run_begins(
+def test_webhook_without_a_secret_is_refused_before_the_run_starts(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.delenv("AGENT_NOTIFY_SECRET", raising=False)
@@ -219,7 +219,7 @@ def test_webhook_without_a_secret_is_refused_before_the_run_begins(
     assert model.received == []
 
 
-def test_clone_does_not_choose_who_is_told(
+def test_clone_does_not_choose_who_is_reported(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
 

@@ -9,7 +9,7 @@ from run_workspace import QUICK, Workspace, use_model
 type Capture = pytest.CaptureFixture[str]
 
 
-def test_run_parks_at_its_turn_limit_and_goes_on_with_a_higher_one(
+def test_run_pauses_at_its_turn_limit_and_continues_with_a_higher_one(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Glob", pattern="*.a"), calls("Glob", pattern="*.b"), says("Done"))
@@ -28,7 +28,7 @@ def test_run_parks_at_its_turn_limit_and_goes_on_with_a_higher_one(
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_run_parks_at_its_budget_with_its_own_exit_code(
+def test_run_pauses_at_its_budget_with_its_own_exit_code(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     prices = "openai:\n  m: {window_tokens: 100000, prices: {input: 1000, output: 1000, as_of: 2026-10-10}}\n"
@@ -45,7 +45,7 @@ def test_run_parks_at_its_budget_with_its_own_exit_code(
     assert workspace.agent("replay", "latest", "--execute") == 0
 
 
-def test_run_parks_when_its_time_is_over_and_the_request_is_sent_again(
+def test_run_pauses_when_its_time_is_over_and_the_request_is_sent_again(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done"))

@@ -140,7 +140,7 @@ def test_pattern_that_would_backtrack_forever_is_matched_in_linear_time(
     assert "does not match '^(a+)+$'" in capsys.readouterr().err
 
 
-def test_run_that_fails_otherwise_says_so_beside_an_empty_stdout(workspace: Workspace, capsys: Capture) -> None:
+def test_run_that_fails_otherwise_is_reported_next_to_an_empty_stdout(workspace: Workspace, capsys: Capture) -> None:
     assert run(workspace, "--provider", "offline") == 1
 
     said = capsys.readouterr()
@@ -148,7 +148,7 @@ def test_run_that_fails_otherwise_says_so_beside_an_empty_stdout(workspace: Work
     assert "Nothing was done" in said.err
 
 
-def test_json_output_has_the_value_beside_the_text(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_json_output_has_the_value_next_to_the_text(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says(json.dumps(GOOD)))
 
     assert run(workspace, "--output-format", "json") == 0

@@ -64,7 +64,7 @@ def test_a_batch_gives_one_verdict_a_line_in_order(
     assert verdicts == ["deny", "allow", "ask", "allow", "allow"]
 
 
-def test_a_line_that_cannot_be_judged_says_why_and_the_others_are_judged(
+def test_a_line_that_cannot_be_evaluated_gives_the_reason_and_the_others_are_evaluated(
     workspace: Workspace, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = '{"tool": "Read", "rules": [{"tool": "Raed", "allow": true}]}\nnonsense\n{"tool": "Read", "rules": []}\n'
@@ -119,7 +119,7 @@ def test_the_examples_of_every_file_are_tried(workspace: Workspace, capsys: Capt
     assert "AGENT.md:7: error: Example 1 under 'deny' is judged 'ask' [failed_example]" in capsys.readouterr().err
 
 
-def test_a_run_does_not_begin_under_a_policy_that_cannot_be_used(
+def test_a_run_does_not_start_under_a_policy_that_cannot_be_used(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     write(workspace, ".agent/policy.yaml", "rules:\n  - tool: script_rum\n    allow: true\n")
@@ -143,7 +143,7 @@ def test_a_denied_call_does_not_run_and_the_model_reads_why(
     assert "Not run: Rule 1 of the host denies this call: No scripts" in told
 
 
-def test_backtest_shows_which_past_calls_new_rules_would_judge_differently(
+def test_backtest_shows_which_past_calls_new_rules_would_decide_differently(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Done."))
@@ -161,7 +161,7 @@ def test_backtest_shows_which_past_calls_new_rules_would_judge_differently(
     assert (change["tool"], change["was"], change["now"]) == ("script_run", "allow", "ask")
 
 
-def test_a_resumed_run_keeps_the_policy_it_began_with(workspace: Workspace, model: ModelServer) -> None:
+def test_a_resumed_run_keeps_the_policy_it_started_with(workspace: Workspace, model: ModelServer) -> None:
     policy = write(workspace, ".agent/policy.yaml", "rules:\n  - tool: script_run\n    allow: false\n")
     model.follow(
         calls("ask_user", question="Which?"),

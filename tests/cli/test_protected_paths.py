@@ -103,7 +103,7 @@ def test_folders_around_protected_paths_cannot_be_renamed_away(
     assert json.loads((run / "events.jsonl").read_text().splitlines()[0])["payload"]["sandbox"] == level
 
 
-def test_what_is_missing_is_not_made_where_the_log_folder_lies_outside(
+def test_what_is_missing_is_not_made_where_the_log_folder_is_outside(
     workspace: Workspace, model: ModelServer, level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "settings.yaml"

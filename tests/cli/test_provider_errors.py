@@ -60,7 +60,7 @@ def test_refused_connection_names_the_address(workspace: Workspace, capsys: pyte
     assert "model.providers.openai.base_url" in shown
 
 
-def test_wait_beyond_the_limit_is_said(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_beyond_the_limit_is_reported(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(429, b'{"error": {"message": "slow down"}}', retry_after="7200") as url:
         use(workspace, url)
 

@@ -43,7 +43,7 @@ def test_resume_prints_the_outcome_as_json(workspace: Workspace, model: ModelSer
     assert (outcome["status"], outcome["result"]) == ("completed", "Thanks.")
 
 
-def test_resume_of_a_completed_run_says_so_and_sends_nothing(
+def test_resume_of_a_completed_run_reports_it_and_sends_nothing(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Thanks."))
@@ -70,7 +70,7 @@ def test_a_second_finish_in_a_reply_does_not_cost_another_turn(
     assert workspace.agent("replay", workspace.run_ids()[-1], "--execute") == 0
 
 
-def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_run_that_still_waits_reports_it_again(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("ask_user", question="How many?"), says("Thanks."))
     workspace.agent("run", "Count")
 
@@ -89,7 +89,7 @@ def test_a_run_that_still_waits_says_so_again(workspace: Workspace, model: Model
         (["--answer", "maybe"], "not 'maybe'"),
     ],
 )
-def test_an_answer_that_nobody_asked_for_is_refused(
+def test_an_answer_that_was_not_asked_for_is_refused(
     *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"))
@@ -126,7 +126,7 @@ def test_an_ended_run_is_left_as_it_is(workspace: Workspace, model: ModelServer,
     assert workspace.event_types().count("run_finished") == 1
 
 
-def test_a_run_goes_on_with_the_settings_it_began_with(
+def test_a_run_continues_with_the_settings_it_started_with(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("ask_user", question="Which?"), calls("skill_search", query="x"), says("Done."))
@@ -153,7 +153,7 @@ def killed_run(workspace: Workspace, model: ModelServer) -> tuple[Path, str]:
     return fifo, workspace.run_ids()[0]
 
 
-def test_a_killed_run_with_a_step_in_doubt_asks_and_obeys_the_answer(
+def test_a_killed_run_with_a_step_with_unknown_outcome_asks_and_obeys_the_answer(
     *, killed_run: tuple[Path, str], workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     fifo, run_id = killed_run
@@ -197,7 +197,7 @@ def test_the_question_about_an_unknown_outcome_shows_the_call_in_words(
     assert '{"' not in told
 
 
-def test_abort_ends_a_run_in_doubt(killed_run: tuple[Path, str], workspace: Workspace) -> None:
+def test_abort_ends_a_run_with_unknown_outcome(killed_run: tuple[Path, str], workspace: Workspace) -> None:
     _, run_id = killed_run
     workspace.agent("resume", run_id)
 
@@ -238,7 +238,7 @@ def test_of_eight_processes_that_resume_a_run_exactly_one_drives(
     assert Path(f"{fifo}.effects").read_text() == "xx"
 
 
-def test_a_row_that_an_earlier_version_left_without_a_journal_is_not_begun_with_the_settings_of_today(
+def test_a_row_that_an_earlier_version_left_without_a_journal_is_not_started_with_the_settings_of_today(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     async def leave_a_row() -> None:

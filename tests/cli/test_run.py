@@ -94,7 +94,7 @@ def test_stream_json_gives_every_event_and_then_the_result(
     assert outcome["result"] == "Done."
 
 
-def test_a_quiet_run_says_nothing_beside_its_result(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_quiet_run_says_nothing_next_to_its_result(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(says("Done."))
 
     assert workspace.agent("run", "-q", "Greet") == 0
@@ -134,7 +134,7 @@ def test_the_task_can_come_from_stdin(workspace: Workspace, model: ModelServer) 
     assert workspace.events()[0]["payload"]["task"] == "Greet"
 
 
-def test_what_is_piped_in_beside_a_task_is_its_context(workspace: Workspace, model: ModelServer) -> None:
+def test_what_is_piped_in_next_to_a_task_is_its_context(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
 
     done = run_agent("run", "Explain this", stdin="a line of a log", cwd=workspace.folder)
@@ -187,7 +187,7 @@ def test_closed_stdin_is_no_context(workspace: Workspace, model: ModelServer) ->
         (["run", "a", "--dry-run=maybe"], "--dry-run takes true or false, not 'maybe'"),
     ],
 )
-def test_a_wrong_call_is_one_sentence_and_exit_code_2_before_anything_happens(
+def test_a_wrong_call_is_one_message_and_exit_code_2_before_anything_happens(
     *, arguments: list[str], message: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     assert workspace.agent(*arguments) == 2
@@ -199,7 +199,7 @@ def test_a_wrong_call_is_one_sentence_and_exit_code_2_before_anything_happens(
     assert workspace.run_ids() == []
 
 
-def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace, capsys: Capture) -> None:
+def test_a_runs_folder_that_cannot_be_made_is_one_message(workspace: Workspace, capsys: Capture) -> None:
     (workspace.folder / "runs").write_text("in the way")
 
     assert workspace.agent("run", "Greet") == 1
@@ -210,7 +210,7 @@ def test_a_runs_folder_that_cannot_be_made_is_one_sentence(workspace: Workspace,
     assert "Traceback" not in err
 
 
-def test_a_file_of_the_run_that_cannot_be_written_is_one_sentence_and_the_run_is_safe(
+def test_a_file_of_the_run_that_cannot_be_written_is_one_message_and_the_run_is_safe(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     block = (

@@ -72,7 +72,7 @@ def test_backbone_calls_a_bundled_skill_and_names_what_it_made(
     assert "artifact_written" in workspace.event_types()
 
 
-def test_skill_that_asks_pauses_the_run_and_its_answer_goes_on_with_it(workspace: Workspace, capsys: Capture) -> None:
+def test_skill_that_asks_pauses_the_run_and_its_answer_continues_with_it(workspace: Workspace, capsys: Capture) -> None:
     add_capability(workspace, "counter", COUNTER, COUNT)
 
     assert workspace.agent("run", "--provider", "offline", "use the skill counter") == 4
@@ -188,7 +188,7 @@ def kill_while_it_works(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("repeat", ["keyed", "opaque"])
-def test_run_killed_while_a_skill_works_goes_on_or_asks(workspace: Workspace, capsys: Capture, repeat: str) -> None:
+def test_run_killed_while_a_skill_works_continues_or_asks(workspace: Workspace, capsys: Capture, repeat: str) -> None:
     folder = add_capability(workspace, "slow", COUNTER.replace("keyed", repeat).partition("input_schema")[0], SLOW)
     kill_while_it_works(workspace)
 

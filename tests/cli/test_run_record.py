@@ -13,7 +13,7 @@ from run_workspace import Workspace
 SECRET = "".join(("pl4nted", "K3yZx9", "Qw7Rt5Yu3"))
 
 
-def test_no_file_for_people_holds_a_secret_that_a_person_a_model_or_a_tool_said(
+def test_no_file_for_people_holds_a_secret_that_a_user_a_model_or_a_tool_said(
     workspace: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
@@ -41,7 +41,7 @@ def read_record(workspace: Workspace, run_id: str) -> dict[str, Any]:
     return json.loads((workspace.folder / "runs" / run_id / "run.json").read_text(encoding="utf-8"))
 
 
-def test_a_record_says_when_a_run_began_how_long_it_took_and_which_files_it_wrote(
+def test_a_record_says_when_a_run_started_how_long_it_took_and_which_files_it_wrote(
     workspace: Workspace, model: ModelServer
 ) -> None:
     before = datetime.now(UTC)

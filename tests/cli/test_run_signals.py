@@ -55,7 +55,7 @@ def test_sigterm_lets_the_step_under_way_end_and_pauses_the_run(
     assert f"agent resume {workspace.run_ids()[0]}" in err
 
 
-def test_a_stopped_run_goes_on_where_it_was_without_repeating_what_was_done(
+def test_a_stopped_run_continues_where_it_was_without_repeating_what_was_done(
     *, workspace: Workspace, model: ModelServer, fifo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = start_waiting(workspace, model, fifo)

@@ -145,7 +145,7 @@ def test_cancel_ends_a_run_that_another_process_drives_with_its_children(
     assert not list((workspace.folder / "runs" / workspace.run_ids()[0]).glob("cancel*"))
 
 
-def test_replay_prints_the_stored_events_and_asks_nobody(
+def test_replay_prints_the_stored_events_and_asks_no_one(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Done."))

@@ -164,7 +164,7 @@ def test_every_changed_byte_is_noticed(
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"not a zip file"])
-def test_a_file_that_is_no_export_is_refused(
+def test_a_file_that_is_not_an_export_is_refused(
     *, data: bytes, workspace: Workspace, elsewhere: Path, capsys: Capture
 ) -> None:
     file = elsewhere / "a"
@@ -242,7 +242,7 @@ def test_a_run_of_a_task_takes_its_steps_along_and_all_of_them_replay_elsewhere(
     assert shown.count(f"parent:  {run_id}") == 2
 
 
-def test_a_task_that_waits_in_a_step_can_be_gone_on_with_where_it_is_imported(
+def test_a_task_that_waits_in_a_step_can_be_continued_where_it_is_imported(
     *, workspace: Workspace, model: ModelServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     workspace.write(".agent/tasks/ask/TASK.md", "---\nname: Ask\n---\n\nAsk.\n")
@@ -262,7 +262,7 @@ def test_a_task_that_waits_in_a_step_can_be_gone_on_with_where_it_is_imported(
     assert capsys.readouterr().out == "Thank you.\n"
 
 
-def test_a_run_that_works_for_nobody_in_the_file_is_refused(
+def test_a_run_that_works_for_no_one_in_the_file_is_refused(
     *, workspace: Workspace, model: ModelServer, elsewhere: Path, capsys: Capture
 ) -> None:
     model.follow(says("One."), says("Two."))

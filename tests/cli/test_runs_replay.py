@@ -55,7 +55,7 @@ def test_files_that_changed_are_named_and_differ_only_when_they_are_used(
     assert "request_hash" in [found["path"] for found in divergence["differences"]]
 
 
-def test_a_fork_goes_on_live_and_says_what_changed(
+def test_a_fork_continues_live_and_says_what_changed(
     *, run_id: str, workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     assert workspace.agent("replay", run_id, "--points", "--json") == 0

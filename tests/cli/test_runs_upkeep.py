@@ -148,7 +148,7 @@ def test_it_must_be_said_what_is_old(workspace: Workspace, capsys: Capture) -> N
     assert "--keep" in capsys.readouterr().err
 
 
-def test_a_log_is_written_anew_from_the_journal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
+def test_a_log_is_written_again_from_the_journal(workspace: Workspace, model: ModelServer, capsys: Capture) -> None:
     model.follow(calls("script_run", skill_name="greeter", script_name="greet"), says("Greeted."))
     workspace.agent("run", "Greet", "-q")
     log = workspace.folder / "runs" / workspace.run_ids()[0] / "events.jsonl"

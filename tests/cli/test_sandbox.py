@@ -83,7 +83,7 @@ def find_approval(workspace: Workspace) -> str:
     return str(event["payload"]["approval_id"])
 
 
-def test_the_permissive_profile_encloses_nothing_and_says_so(looking: Workspace, model: ModelServer) -> None:
+def test_the_permissive_profile_encloses_nothing_and_reports_it(looking: Workspace, model: ModelServer) -> None:
     assert looking.agent("run", "Look", "-q") == 0
 
     assert find_seen(model)["env"]

@@ -46,7 +46,7 @@ def let_time_pass(workspace: Workspace, **times: float) -> None:
     database.close()
 
 
-def test_a_worker_fires_what_is_due_once_and_the_history_says_so(
+def test_a_worker_fires_what_is_due_once_and_the_history_is_reported(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(says("Written."))

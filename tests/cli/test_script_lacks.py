@@ -54,7 +54,7 @@ def test_a_variable_that_is_not_set_is_the_script_s_own_error(workspace: Workspa
     assert read_results(model)[0]["error"] == "execution_failed"
 
 
-def test_a_missing_package_is_one_sentence_with_the_line_to_add(workspace: Workspace, model: ModelServer) -> None:
+def test_a_missing_package_is_one_message_with_the_line_to_add(workspace: Workspace, model: ModelServer) -> None:
     workspace.add_skill("needy", "Need things.", need=NEEDS)
     model.follow(run_script("needy", "need"), says("Done."))
 

@@ -92,7 +92,7 @@ def test_a_model_that_is_nearly_another_is_answered_with_that_one(
     assert "Did you mean 'biggest'?" in capsys.readouterr().err
 
 
-def test_approve_with_resume_goes_on_with_the_run_in_place(
+def test_approve_with_resume_continues_with_the_run_in_place(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     model.follow(calls("Write", path="made.txt", content="x"), says("All done."))

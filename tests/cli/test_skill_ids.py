@@ -143,7 +143,7 @@ def test_commands_list_and_inspect_each_of_them_by_its_id(teams: Workspace, caps
     assert "frontend/review (active) - 1 script" in capsys.readouterr().out
 
 
-def test_a_waiting_run_goes_on_with_the_skill_of_its_id_as_it_was(teams: Workspace, model: ModelServer) -> None:
+def test_a_waiting_run_continues_with_the_skill_of_its_id_as_it_was(teams: Workspace, model: ModelServer) -> None:
     model.follow(
         calls("use_skill", skill="frontend/review", reason="look"), calls("ask_user", question="Which?"), says("Done.")
     )

@@ -111,7 +111,7 @@ def test_call_that_an_entrypoint_or_a_case_writes_down_must_answer_in_json(
     assert "Expected JSON output, got: no JSON" in outcome["evals/evals.json case 1: b --json"][1]
 
 
-def test_placeholder_that_only_a_run_can_fill_is_said_and_not_tried(judge: Callable[..., tuple[int, Any]]) -> None:
+def test_placeholder_that_only_a_run_can_fill_is_reported_and_not_tried(judge: Callable[..., tuple[int, Any]]) -> None:
     write_skill({"scripts/a.py": SCRIPT}, front='entrypoint: {script: a, args: ["--text", "{previous}"]}\n')
 
     code, report = judge("notes")
@@ -130,7 +130,7 @@ def test_toolset_that_cannot_be_imported_is_an_error(judge: Callable[..., tuple[
     assert "division by zero" in report["trials"][0]["message"]
 
 
-def test_reviewer_sees_links_to_nowhere_and_files_that_nobody_names(judge: Callable[..., tuple[int, Any]]) -> None:
+def test_reviewer_sees_links_to_nowhere_and_files_that_no_one_names(judge: Callable[..., tuple[int, Any]]) -> None:
     body = "[Guide](references/guide.md) and [gone](references/gone.md#top), `scripts/missing.py --json`.\n\n"
     body += "[Web](https://example.org/x.md) [anchor](#here)\n\n```\n[code](references/in-code.md)\n```\n"
     write_skill({"references/guide.md": "Guide", "references/lonely.md": "Lonely"}, body=body)

@@ -265,7 +265,7 @@ def test_to_prompt_prints_the_reference_block(workspace: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == f"<available_skills>\n{skill}{skill}</available_skills>\n"
 
 
-def test_to_prompt_of_what_is_no_skill_fails_with_the_reason(
+def test_to_prompt_of_what_is_not_a_skill_fails_with_the_reason(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["skills", "to-prompt", "."]) == 1

@@ -24,7 +24,7 @@ def test_a_command_that_sets_such_a_mode_is_refused_in_the_permissive_profile_to
     assert refused["payload"]["arguments"] == {"command": "chmod 6755 tool"}
 
 
-def test_a_file_that_is_written_anew_loses_such_a_mode(workspace: Workspace, model: ModelServer) -> None:
+def test_a_file_that_is_written_again_loses_such_a_mode(workspace: Workspace, model: ModelServer) -> None:
     file = workspace.write("tool", "#!/bin/sh\n")
     file.chmod(0o6755)
     model.follow(calls("Write", path="tool", content="#!/bin/sh\necho new\n"), says("Done."))

@@ -21,7 +21,7 @@ def test_a_project_in_git_stays_clean_after_a_run(workspace: Workspace, model: M
     assert after == before
 
 
-def test_a_gitignore_that_a_person_deleted_stays_away(workspace: Workspace, model: ModelServer) -> None:
+def test_a_gitignore_that_a_user_deleted_stays_away(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     assert workspace.agent("run", "say it", "--quiet") == 0
     (workspace.folder / "runs/.gitignore").unlink()
@@ -31,7 +31,7 @@ def test_a_gitignore_that_a_person_deleted_stays_away(workspace: Workspace, mode
     assert not (workspace.folder / "runs/.gitignore").exists()
 
 
-def test_the_folder_of_runs_says_what_lies_in_it(workspace: Workspace, model: ModelServer) -> None:
+def test_the_folder_of_runs_says_what_is_in_it(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     assert workspace.agent("run", "say it", "--quiet") == 0
 

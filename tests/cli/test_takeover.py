@@ -52,7 +52,7 @@ def test_a_step_of_a_run_whose_folder_was_deleted_is_asked_about(
     assert Path(f"{fifo}.effects").read_text() == "x"
 
 
-def test_a_step_begun_in_another_folder_on_the_same_postgres_is_asked_about(
+def test_a_step_started_in_another_folder_on_the_same_postgres_is_asked_about(
     *,
     workspace: Workspace,
     model: ModelServer,

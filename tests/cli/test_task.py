@@ -118,7 +118,7 @@ def test_wrong_input_is_wrong_usage_and_starts_nothing(
     assert pack.run_ids() == []
 
 
-def test_failed_step_is_said_and_resume_begins_there(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_step_is_reported_and_resume_starts_there(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     task = pack.folder / ".agent/tasks/count/tell.md"
     task.write_text(task.read_text().replace("name: Tell\n", "name: Tell\nacceptance:\n  - file: told.txt\n"))
 
@@ -133,7 +133,7 @@ def test_failed_step_is_said_and_resume_begins_there(pack: Workspace, capsys: py
     assert "next:    agent resume" in err
 
 
-def test_person_reads_why_a_script_failed_without_opening_the_log(
+def test_user_reads_why_a_script_failed_without_opening_the_log(
     pack: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = "hunter2" + "secretvalue99"
@@ -200,7 +200,9 @@ def test_tasks_are_listed_shown_and_checked(pack: Workspace, capsys: pytest.Capt
     assert "No task is called 'cuont'" in capsys.readouterr().err
 
 
-def test_every_problem_of_a_task_is_said_with_its_place(pack: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_of_a_task_is_reported_with_its_place(
+    pack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong = "---\nname: Tell\nagent: nobody\nskills: [countr]\noutput_schema: {type: thing}\n---\n\n{{inputs.x}}\n"
     (pack.folder / ".agent/tasks/count/tell.md").write_text(wrong)
 

@@ -37,7 +37,7 @@ def test_the_flag_wins_over_the_model_of_the_agent_of_a_step(task: Workspace, mo
     assert sorted(record["answered_by"] for record in records) == [[], ["m"], ["m"]]
 
 
-def test_a_step_that_waited_goes_on_with_the_model_that_was_asked_for(task: Workspace, model: ModelServer) -> None:
+def test_a_step_that_waited_continues_with_the_model_that_was_asked_for(task: Workspace, model: ModelServer) -> None:
     model.follow(calls("ask_user", question="Which?"), says("Checked."), says("Told."))
     assert task.agent("task", "run", "check", "--model", "medium", "-q") == 4
 

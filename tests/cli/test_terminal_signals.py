@@ -264,7 +264,7 @@ def test_hangup_ends_a_command_as_fast_as_ctrl_c(
     assert not _is_alive(int((workspace.folder / "began").read_text()))
 
 
-def test_a_run_started_with_nohup_goes_on_when_its_terminal_closes(workspace: Workspace, model: ModelServer) -> None:
+def test_a_run_started_with_nohup_continues_when_its_terminal_closes(workspace: Workspace, model: ModelServer) -> None:
     model.follow(says("Done."))
     model.silent.set()
     process = subprocess.Popen(
@@ -280,7 +280,7 @@ def test_a_run_started_with_nohup_goes_on_when_its_terminal_closes(workspace: Wo
     assert (process.returncode, out) == (0, "Done.\n")
 
 
-def test_a_stopped_run_keeps_its_lease_and_goes_on(
+def test_a_stopped_run_keeps_its_lease_and_continues(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.follow(says("Done."))

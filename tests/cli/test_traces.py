@@ -192,7 +192,7 @@ def test_an_approval_is_a_span_from_the_question_to_the_decision(
     assert receiver.find("invoke_agent metier").start <= wait.start
 
 
-def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fails_says_so(
+def test_a_task_is_a_workflow_above_the_agents_of_its_steps_and_a_script_that_fails_is_reported(
     workspace: Workspace, model: ModelServer, receiver: Receiver
 ) -> None:
     workspace.add_skill("breaker", "Break with a script.", fall="import sys\nprint('x' * 100)\nsys.exit(3)\n")

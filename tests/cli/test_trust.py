@@ -27,7 +27,7 @@ Work.
 """
 
 
-def test_the_rules_of_a_clone_allow_nothing_until_the_person_trusts_them(
+def test_the_rules_of_a_clone_allow_nothing_until_the_user_trusts_them(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)
@@ -111,7 +111,7 @@ def test_an_agent_of_a_clone_cannot_allow_itself_anything(
     capsys.readouterr()
 
 
-def test_a_clone_with_words_for_the_agent_is_guarded_until_the_person_says_otherwise(
+def test_a_clone_with_words_for_the_agent_is_guarded_until_the_user_says_otherwise(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = json.dumps({"runtime": {"profile": "permissive"}, "model": {"max_tokens": 77}})
@@ -180,7 +180,7 @@ def test_the_code_of_a_cloned_skill_does_not_run_not_even_to_say_what_it_offers(
     capsys.readouterr()
 
 
-def test_a_clone_may_be_stricter_than_the_person_and_not_looser(
+def test_a_clone_may_be_stricter_than_the_user_and_not_looser(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = Path(os.environ["HOME"]) / ".config/agent/agent.yaml"
@@ -254,9 +254,7 @@ def test_agent_init_in_a_clone_does_not_trust_what_was_there_before(
     assert capsys.readouterr().out.startswith("not trusted")
 
 
-def test_trust_is_taken_back(
-    clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trust_is_undone(clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)
     cloned.agent("trust")
 
@@ -268,7 +266,7 @@ def test_trust_is_taken_back(
 
 
 @pytest.mark.parametrize(("word", "state"), [("all", "own"), ("named", "not trusted")])
-def test_a_pipeline_and_a_careful_person_choose_by_a_variable(
+def test_a_pipeline_and_a_careful_user_choose_by_a_variable(
     clone: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, state: str
 ) -> None:
     monkeypatch.setenv("AGENT_TRUST", word)
@@ -290,7 +288,7 @@ def test_a_linked_work_tree_and_a_subfolder_are_the_clone_they_belong_to(
         assert capsys.readouterr().out.startswith("not trusted")
 
 
-def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
+def test_every_setting_is_free_ordered_or_the_users_own() -> None:
     leaves = all_leaves()
     own = set(leaves) - FREE - LOWERED - set(ORDERED)
 
@@ -352,7 +350,7 @@ def test_every_setting_is_free_ordered_or_the_persons_own() -> None:
     }
 
 
-def test_a_link_of_a_clone_does_not_show_a_file_of_the_person_to_a_model(
+def test_a_link_of_a_clone_does_not_show_a_file_of_the_user_to_a_model(
     clone: Workspace,
     tmp_path: Path,
     model: ModelServer,
@@ -403,7 +401,7 @@ def test_runs_that_came_with_a_clone_are_not_resumed(
     assert not (cloned.folder / "owned").exists()
 
 
-def test_runs_that_were_made_in_a_clone_go_on_without_trust(
+def test_runs_that_were_made_in_a_clone_continue_without_trust(
     clone: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloned = fill(clone, {".agent/policy.yaml": ALLOW_ALL}, monkeypatch)

@@ -56,7 +56,7 @@ WORK = (
 )
 
 
-def test_every_kind_of_change_is_taken_back_and_can_be_brought_back(
+def test_every_kind_of_change_is_undone_and_can_be_restored(
     place: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
     before = read_tree(place.folder)

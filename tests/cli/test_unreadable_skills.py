@@ -33,7 +33,9 @@ def test_a_run_names_each_skill_that_it_cannot_read(workspace: Workspace, model:
     assert loaded["payload"]["problems"] == record["skill_problems"] == 2
 
 
-def test_an_agent_that_names_a_skill_that_cannot_be_read_is_told_why(workspace: Workspace, capsys: Capture) -> None:
+def test_an_agent_that_names_a_skill_that_cannot_be_read_is_told_the_reason(
+    workspace: Workspace, capsys: Capture
+) -> None:
     workspace.write(".agent/skills/team/bad/SKILL.md", UNREADABLE)
     workspace.write(".agent/agents/lead/AGENT.md", "---\nname: Lead\nskills: [team/bad]\n---\nLead.\n")
 

@@ -135,7 +135,7 @@ def test_the_web_lists_of_an_agent_hold_for_the_search_engine_too(
     assert "is not among those that this agent may fetch from" in told(model)
 
 
-def test_an_answer_that_is_no_list_of_results_is_told_as_such(
+def test_an_answer_that_is_not_a_list_of_results_is_reported(
     workspace: Workspace, model: ModelServer, engine: Engine
 ) -> None:
     configure(workspace, model, backend="searxng", url=engine.url)
@@ -191,7 +191,7 @@ def test_rule_about_the_tool_of_the_server_holds_for_the_search_that_uses_it(
     assert "denies this call" in told(model)
 
 
-def test_tool_that_takes_no_query_is_refused_before_the_run_begins(
+def test_tool_that_takes_no_query_is_refused_before_the_run_starts(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_server(workspace, model, tool="engine/ping")

@@ -125,7 +125,7 @@ def test_old_turns_are_dropped_in_groups_and_told_in_a_line_each() -> None:
     assert f"- s{gone} Read succeeded: word word" in text_of(result)
 
 
-def test_the_beginning_stays_the_same_while_a_run_grows() -> None:
+def test_the_start_stays_the_same_while_a_run_grows() -> None:
     prompt, history = Prompt(base="Be good.", task="Tidy up"), History(run=())
     sent: list[tuple[Message, ...]] = []
     for turn in range(1, 60):
@@ -180,7 +180,7 @@ def test_missing_characters_are_counted_over_several_cuts() -> None:
     assert int(mark[1]) + len(text) - len(mark[0]) == 50_000
 
 
-def test_system_layers_are_never_trimmed_and_too_much_of_them_is_said() -> None:
+def test_system_layers_are_never_trimmed_and_too_much_of_them_is_reported() -> None:
     with pytest.raises(PromptTooLarge, match="the budget is 3500"):
         fitted(Prompt(base="word " * 5_000, task="Tidy up"))
 

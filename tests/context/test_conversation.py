@@ -55,7 +55,7 @@ def test_few_short_turns_are_left_as_they_are_unless_the_log_is_crowded() -> Non
     assert count_folded((), MEASURES, is_crowded=True) == 0
 
 
-def test_one_turn_is_never_more_than_a_quarter_of_what_is_told() -> None:
+def test_one_turn_is_never_more_than_a_quarter_of_what_is_reported() -> None:
     huge = PastTurn(run_id="r", said="wort " * 9000, answer="日本語" * 9000, notes=("note " * 500,) * 9)
 
     assert count_tokens(huge, MEASURES) <= MEASURES.fold_tokens * 0.32
@@ -80,7 +80,7 @@ def test_a_text_that_is_too_long_keeps_its_ends_and_fits(text: str) -> None:
     assert shorter[-2:] == text[-2:]
 
 
-def test_the_persons_own_facts_are_all_shown_and_of_the_others_the_latest() -> None:
+def test_the_users_own_facts_are_all_shown_and_of_the_others_the_latest() -> None:
     told = [KnownFact(key=f"k{n}", text="about " * 30 + str(n)) for n in range(50)]
     own = KnownFact(key="door", text="code 4711", is_own=True)
 

@@ -114,7 +114,7 @@ def test_caps_in_bytes_and_tokens_hold_and_the_cut_is_named() -> None:
         assert sum(file.bytes for file in disclosure.files) <= limits.max_reference_bytes
 
 
-def test_one_endless_line_is_cut_too() -> None:
+def test_one_endless_line_is_truncated_too() -> None:
     disclosure = disclose_files(
         skill(), ["references/a.md"], read=lambda _: "字".encode() * 100_000, limits=DisclosureLimits()
     )

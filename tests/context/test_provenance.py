@@ -42,7 +42,7 @@ def test_difference_is_the_first_byte_also_inside_a_letter_of_several_bytes() ->
     assert find_difference(first, first) is None
 
 
-def test_the_conversation_keeps_its_latest_messages_and_begins_with_the_person() -> None:
+def test_the_conversation_keeps_its_latest_messages_and_starts_with_the_user() -> None:
     long = "x" * (CAPS["conversation"] // 3)
     said: list[Message] = [
         user(f"1{long}"),

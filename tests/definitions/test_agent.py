@@ -48,7 +48,7 @@ You build.
     assert agent.metadata == {"team": {"name": "core"}}
 
 
-def test_all_that_is_wrong_is_said_at_once_with_lines_and_the_nearest_name(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_with_lines_and_the_nearest_name(tmp_path: Path) -> None:
     text = "---\nmodle: x\ntemperature: hot\nmax_tokens: 0\nprofile: gaurded\nmetadata: text\n---\n"
 
     reading = load_agent(write_file(tmp_path / "AGENT.md", text))

@@ -192,7 +192,7 @@ def test_the_cache_is_right_after_an_edit_a_removal_and_a_rename(tmp_path: Path)
     assert catalog_of(root, cache) == catalog
 
 
-def test_an_edit_of_the_same_size_with_its_time_put_back_is_seen(tmp_path: Path) -> None:
+def test_an_edit_of_the_same_size_with_its_time_restored_is_seen(tmp_path: Path) -> None:
     root, cache = tmp_path / "skills", tmp_path / "cache"
     file = write_skill(root, "one", "---\nname: one\ndescription: aaaa\n---\n") / "SKILL.md"
     os.utime(file, (OLD, OLD))
@@ -254,7 +254,7 @@ def test_a_flipped_byte_in_the_cache_changes_nothing(tmp_path: Path) -> None:
         assert catalog_of(root, cache) == expected
 
 
-def test_a_cache_that_cannot_be_written_is_no_problem(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_not_a_problem(tmp_path: Path) -> None:
     root = tmp_path / "skills"
     write_skill(root, "one")
     (tmp_path / "file").write_text("")

@@ -185,7 +185,7 @@ def test_a_link_inside_of_a_skill_changes_nothing_for_the_catalog(place: Path) -
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_file_is_no_catalog_and_is_written_again(place: Path, damage: str) -> None:
+def test_a_damaged_file_is_not_a_catalog_and_is_written_again(place: Path, damage: str) -> None:
     read = keep(place)
     (stored,) = (place / "cache").glob("catalog-*")
     good = stored.read_bytes()

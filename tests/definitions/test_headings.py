@@ -48,7 +48,7 @@ def test_both_kinds_of_headings_make_one_tree() -> None:
     assert last.children == ()
 
 
-def test_a_section_is_cut_out_by_text_and_by_bytes() -> None:
+def test_a_section_is_truncated_out_by_text_and_by_bytes() -> None:
     section = find(BODY, "détails X")
 
     assert BODY[section.start : section.end] == "### Détails `x`\n\n"

@@ -36,7 +36,7 @@ def test_random_bytes_never_raise(data: bytes, strict: bool) -> None:
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=200).map(lambda data: b"---\n" + data + b"\n---\nBody"))
-def test_a_line_number_never_lies_outside_the_file(data: bytes) -> None:
+def test_a_line_number_never_is_outside_the_file(data: bytes) -> None:
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
 
     problems = parse_skill(data, file=FILE).problems

@@ -38,7 +38,7 @@ def test_a_readable_description_is_not_lost(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("target", ["../../../x/SKILL.md", "../shared/skills/review/SKILL.md\n", "skills/a/skill.md"])
-def test_a_link_that_was_stored_as_text_is_no_skill(
+def test_a_link_that_was_stored_as_text_is_not_a_skill(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
 ) -> None:
     (tmp_path / "foo").mkdir()

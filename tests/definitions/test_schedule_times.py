@@ -39,7 +39,7 @@ def test_an_expression_with_a_star_goes_by_elapsed_time_through_a_change_of_the_
     ]  # fmt: skip
 
 
-def test_every_due_time_of_a_year_comes_once_and_in_order_wherever_one_begins_to_look() -> None:
+def test_every_due_time_of_a_year_comes_once_and_in_order_wherever_one_starts_to_look() -> None:
     schedule = cron("15 */3 * * *")
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     whole = list_next(schedule, after=begin, anchor=NOON, count=2000)

@@ -118,7 +118,7 @@ def test_an_old_python_installs_the_uv_that_brings_a_new_one(machine: Machine) -
     assert not (machine.clone / ".uv").exists()
 
 
-def test_a_uv_that_can_bring_no_python_is_the_reason_in_one_sentence(machine: Machine) -> None:
+def test_a_uv_that_can_bring_no_python_is_the_reason_in_one_message(machine: Machine) -> None:
     machine.add_old_python()
     machine.add_uv()
 

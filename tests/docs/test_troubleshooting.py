@@ -96,7 +96,7 @@ def test_message_and_exit_code_are_those_of_the_page(
     assert str(symptom.exit_code) in re.findall(r"\d+", told[1])
 
 
-def test_a_run_that_another_process_drives_is_said_as_on_the_page(
+def test_a_run_that_another_process_drives_is_reported_as_on_the_page(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model.follow(TALK)
@@ -112,7 +112,7 @@ def test_a_run_that_another_process_drives_is_said_as_on_the_page(
     assert is_quoted("drives run", capsys.readouterr().err, tmp_path)
 
 
-def test_a_damaged_line_of_a_log_is_said_as_on_the_page(
+def test_a_damaged_line_of_a_log_is_reported_as_on_the_page(
     workspace: Workspace, model: ModelServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model.follow(TALK)

@@ -73,7 +73,7 @@ def test_a_run_taken_over_in_another_folder_repeats_no_effect_without_a_question
     assert report.ok, report.render()
 
 
-def test_a_script_killed_in_another_folder_is_in_doubt_before_during_and_after_its_effect(
+def test_a_script_killed_in_another_folder_is_with_unknown_outcome_before_during_and_after_its_effect(
     kit: CrashKit, baseline: Baseline
 ) -> None:
     points = [point for point in baseline.points if point.name in DOUBTFUL]

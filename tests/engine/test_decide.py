@@ -231,7 +231,7 @@ def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
     assert decide(folded(until_call("b"), told, corrected), ALLOW) == a.TellFailure("2.1", ("b",))
 
 
-def test_a_candidate_below_the_score_is_no_fallback() -> None:
+def test_a_candidate_below_the_score_is_not_a_fallback() -> None:
     weak = [
         entry.model_copy(update={"min_score": 100.1}) if isinstance(entry, SkillsRanked) else entry
         for entry in until_call("b")
@@ -277,7 +277,7 @@ def test_run_does_not_finish_over_a_rejected_call() -> None:
     assert decide(state, ALLOW) == a.Proceed("CALL_LLM")
 
 
-def test_abort_over_a_step_in_doubt_cancels_the_run() -> None:
+def test_abort_over_a_step_with_unknown_outcome_cancels_the_run() -> None:
     state = folded(
         until_call(),
         turn_of(PUSH),

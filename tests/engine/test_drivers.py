@@ -125,7 +125,7 @@ def test_store_without_fencing_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_losing_the_run_cancels_what_is_under_way_and_says_so(tmp_path: Path) -> None:
+async def test_losing_the_run_cancels_what_is_under_way_and_reports_it(tmp_path: Path) -> None:
     host = small.build(tmp_path, lambda _name: None).host
     was_cut_short = False
     async with open_runtime(host) as runtime:

@@ -97,7 +97,7 @@ async def start_only(runtime: Runtime) -> str:
 
 
 @pytest.mark.slow
-async def test_a_run_that_was_killed_after_any_entry_replays_equal_once_it_went_on(
+async def test_a_run_that_was_killed_after_any_entry_replays_equal_once_it_continued(
     workspace: Path, tmp_path: Path
 ) -> None:
     script = (USE_NOTES, WORK, ASK, calls(ToolCall("Put"), ToolCall("Post")), says("Done."))

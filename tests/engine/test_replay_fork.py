@@ -88,7 +88,7 @@ async def test_a_number_outside_the_journal_is_refused(at: int, workspace: Path)
             await fork_run(runtime, parent.run_id, ForkRequest(at=at))
 
 
-async def test_a_fork_takes_another_model_and_task_and_the_files_of_now(workspace: Path) -> None:
+async def test_a_fork_takes_another_model_and_task_and_the_files_of_today(workspace: Path) -> None:
     async with open_at(workspace, *ENOUGH) as runtime:
         parent = await carry_out(runtime, task="take notes")
         file = workspace / "skills" / "notes" / "SKILL.md"

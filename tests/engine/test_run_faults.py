@@ -52,7 +52,7 @@ async def expect_whole_log(runtime: Runtime, run_id: str) -> None:
     assert [record.seq for record in records] == list(range(1, len(records) + 1))
 
 
-async def test_log_cut_at_any_byte_of_its_last_record_is_mended_and_says_so(tmp_path: Path) -> None:
+async def test_log_cut_at_any_byte_of_its_last_record_is_fixed_and_reports_it(tmp_path: Path) -> None:
     async with open_runtime(build_host(tmp_path)) as runtime:
         run_id = (await runtime.start(RunRequest(task="A short run"))).run_id
         log = runtime.folder(run_id) / "events.jsonl"
@@ -129,7 +129,7 @@ async def test_clock_that_jumps_back_changes_the_order_of_nothing(tmp_path: Path
         assert all(getattr(record.payload, "duration_ms", 0) >= 0 for record in records)
 
 
-async def test_a_row_without_a_journal_is_not_begun_with_the_settings_of_today(tmp_path: Path) -> None:
+async def test_a_row_without_a_journal_is_not_started_with_the_settings_of_today(tmp_path: Path) -> None:
     host = build_host(tmp_path)
     now = host.clock.now()
     async with open_runtime(host) as runtime:
@@ -240,7 +240,7 @@ def can_mount() -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
 @pytest.mark.parametrize("spare_kib", [0, 40, 90] if IS_WHOLE else [0, 90])
-async def test_run_on_a_full_disk_pauses_and_goes_on_after_space_is_freed(spare_kib: int, tmp_path: Path) -> None:
+async def test_run_on_a_full_disk_pauses_and_continues_after_space_is_freed(spare_kib: int, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
 
@@ -263,7 +263,7 @@ async def test_run_on_a_full_disk_pauses_and_goes_on_after_space_is_freed(spare_
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
-async def test_read_only_runs_folder_is_refused_at_the_start_in_one_sentence(tmp_path: Path) -> None:
+async def test_read_only_runs_folder_is_refused_at_the_start_in_one_message(tmp_path: Path) -> None:
     before = f"mount --bind '{tmp_path}' '{tmp_path}'\nmount -o remount,ro,bind '{tmp_path}'"
 
     report = await anyio.to_thread.run_sync(lambda: run_child("start", tmp_path, before=before))

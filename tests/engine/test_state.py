@@ -158,7 +158,7 @@ DOUBT: list[Entry] = [
     ("answer", "step_phase", "status"),
     [("done", "finished", "succeeded"), ("skip", "finished", "skipped"), ("retry", "approved", None)],
 )
-def test_answer_about_a_step_in_doubt_is_obeyed(answer: str, step_phase: str, status: str | None) -> None:
+def test_answer_about_a_step_with_unknown_outcome_is_obeyed(answer: str, step_phase: str, status: str | None) -> None:
     state = fold("r", DOUBT)
 
     apply(state, DoubtResolved.model_validate({"step_id": "1.1", "answer": answer}))

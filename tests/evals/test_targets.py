@@ -72,7 +72,7 @@ def evaluate(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)[0]
 
 
-def test_functions_of_a_pack_decide_and_their_reasons_are_told(
+def test_functions_of_a_pack_decide_and_their_reasons_are_reported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _ = evaluate(capsys, "counter", "--record")

@@ -40,7 +40,7 @@ def test_the_starter_runs_without_a_model(folder: PackFolder) -> None:
     assert folder.run_task("review", "--provider", "offline")["status"] == "completed", "its own review is renewed"
 
 
-def test_a_review_by_somebody_else_is_not_replaced(folder: PackFolder) -> None:
+def test_a_review_by_another_user_is_not_replaced(folder: PackFolder) -> None:
     folder.agent("init")
     folder.write("review.md", "mine\n")
 

@@ -42,7 +42,7 @@ def test_notes_are_made_and_checked_without_a_model(repository: PackFolder) -> N
     assert repository.read("release/check.txt") == "ok: 4 commits\n"
 
 
-def test_the_commits_can_begin_at_another_point_and_without_a_tag(repository: PackFolder) -> None:
+def test_the_commits_can_start_at_another_point_and_without_a_tag(repository: PackFolder) -> None:
     repository.git("tag", "--delete", "v1.0.0")
     repository.commit("Add one")
     start = repository.git("rev-parse", "HEAD")
@@ -57,7 +57,7 @@ def test_the_commits_can_begin_at_another_point_and_without_a_tag(repository: Pa
     assert [commit["subject"] for commit in all_of_them["commits"]] == ["Begin", "Add one", "Add two"]
 
 
-def test_a_release_without_commits_fails_at_the_first_step_and_says_so(repository: PackFolder) -> None:
+def test_a_release_without_commits_fails_at_the_first_step_and_reports_it(repository: PackFolder) -> None:
     done = repository.agent("task", "run", "release-notes", "--provider", "offline")
 
     assert done.returncode == 1
@@ -65,7 +65,7 @@ def test_a_release_without_commits_fails_at_the_first_step_and_says_so(repositor
     assert "There are no commits since v1.0.0" in events
 
 
-def test_notes_that_somebody_changed_are_kept(repository: PackFolder) -> None:
+def test_notes_that_a_user_changed_are_kept(repository: PackFolder) -> None:
     repository.commit("Add one")
     repository.run_task("release-notes", "--provider", "offline")
     repository.write("release/NOTES.md", repository.read("release/NOTES.md").replace("Add one", "My own words"))

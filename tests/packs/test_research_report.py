@@ -93,7 +93,7 @@ def test_a_claim_without_a_source_is_found_with_its_line(desk: PackFolder, claim
     assert done.stdout == f"report.md:5: {fault}\n"
 
 
-def test_a_source_that_changed_is_no_source_any_more(desk: PackFolder) -> None:
+def test_a_source_that_changed_is_no_longer_a_source(desk: PackFolder) -> None:
     desk.run_task("research-report", "--provider", "offline", "--input", QUESTION)
     desk.write("sources/tides.md", "# Tides\n\nAll readings were wrong.\n")
 

@@ -42,7 +42,7 @@ def test_a_prompt_is_answered_with_the_text_its_plan_and_what_it_used(workspace:
     }
 
 
-def test_a_write_is_put_before_the_person_with_its_diff_and_shown_when_it_is_done(
+def test_a_write_is_put_before_the_user_with_its_diff_and_shown_when_it_is_done(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.write("a.txt", "old\n")

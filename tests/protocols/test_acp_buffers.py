@@ -34,7 +34,7 @@ def list_asked(editor: Editor, method: str) -> list[Message]:
     return [message["params"] for message in editor.asked if message["method"] == method]
 
 
-def test_a_buffer_that_is_not_saved_is_what_the_model_reads_changes_and_what_undo_brings_back(
+def test_a_buffer_that_is_not_saved_is_what_the_model_reads_changes_and_what_undo_restores(
     workspace: Workspace, model: ModelServer
 ) -> None:
     file = workspace.write("a.txt", "old\n")

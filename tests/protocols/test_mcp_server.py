@@ -126,7 +126,7 @@ async def test_tasks_of_others_and_made_up_ones_are_unknown(workspace: Workspace
     assert {answer["error"]["code"] for answer in answers} == {-32602}
 
 
-async def test_a_question_travels_as_a_form_and_its_answer_goes_on_with_the_run(
+async def test_a_question_travels_as_a_form_and_its_answer_continues_with_the_run(
     workspace: Workspace, model: ModelServer
 ) -> None:
     model.follow(calls("ask_user", question="Which colour?", fields={"colour": "text"}), says("Blue it is."))
@@ -212,7 +212,7 @@ async def test_no_answer_of_a_client_approves_a_call(
     assert (workspace.folder / "a.txt").read_text(encoding="utf-8") == "x"
 
 
-async def test_a_call_without_tasks_that_waits_for_a_person_says_so_and_is_taken_up_later(
+async def test_a_call_without_tasks_that_waits_for_a_user_reports_it_and_is_taken_up_later(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})

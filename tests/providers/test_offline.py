@@ -202,7 +202,7 @@ async def test_replies_cost_nothing_and_say_who_answered() -> None:
     assert await provider.count_tokens(stage.request) is None
 
 
-async def test_a_new_provider_goes_on_where_the_transcript_ends() -> None:
+async def test_a_new_provider_continues_where_the_transcript_ends() -> None:
     stage = Stage(simple_provider(), "do alpha, then beta, then gamma", done)
     await stage.play()
 
@@ -260,7 +260,7 @@ async def test_a_part_without_evidence_is_reported_with_what_to_configure() -> N
     )
 
 
-async def test_without_skills_it_says_so_at_once() -> None:
+async def test_without_skills_it_is_reported_at_once() -> None:
     stage = Stage(simple_provider(skills=[]), "do alpha", done)
 
     result = await stage.play()
@@ -317,7 +317,7 @@ async def test_a_fallback_skill_that_does_not_fit_is_left_alone() -> None:
     assert result.startswith('Nothing was done.\n\nNot done:\n- "do alpha": alpha failed: ')
 
 
-async def test_a_fallback_skill_that_is_planned_for_later_goes_on_with_its_own_part() -> None:
+async def test_a_fallback_skill_that_is_planned_for_later_continues_with_its_own_part() -> None:
     stage = Stage(simple_provider(), "do alpha with b, then beta", fails("alpha"), fallback="beta")
 
     result = await stage.play()
@@ -423,7 +423,7 @@ async def test_the_choice_of_tools_is_obeyed_and_an_empty_transcript_is_answered
     assert (await simple_provider().reply(replace(request, messages=()))).stop_reason == "tool_calls"
 
 
-async def test_where_only_json_is_taken_it_says_so_in_json() -> None:
+async def test_where_only_json_is_taken_it_is_reported_in_json() -> None:
     request = replace(Stage(simple_provider(), "do alpha", done).request, tools=(), response_schema={})
 
     decoded = Decoder(TOOLS, mode="json").decode(await simple_provider().reply(request))

@@ -209,7 +209,7 @@ def test_a_skill_without_a_usable_entrypoint_is_a_problem(planner: Planner) -> N
     assert step.problem == "the entrypoint of skill 'lost' names the script 'gone', which is not there"
 
 
-def test_a_name_in_a_path_or_another_word_is_no_call() -> None:
+def test_a_name_in_a_path_or_another_word_is_not_a_call() -> None:
     skills = [OfflineSkill(name="notes"), OfflineSkill(name="code-review")]
     for text in (
         "read src/notes please",
@@ -242,7 +242,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize("text", HUGE, ids=lambda text: repr(text[:12]))
-def test_a_request_of_a_megabyte_takes_bounded_time_and_says_that_it_was_cut(planner: Planner, text: str) -> None:
+def test_a_request_of_a_megabyte_takes_bounded_time_and_says_that_it_was_truncated(planner: Planner, text: str) -> None:
     started = time.process_time()
     plan = planner.plan(text)
     assert time.process_time() - started < 20

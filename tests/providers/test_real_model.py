@@ -112,7 +112,7 @@ async def test_streamed_text_is_the_text_of_the_reply(url: str, api: ApiStyle) -
     assert reply.usage.output_tokens > 0
 
 
-async def test_reply_that_reaches_its_limit_says_so(url: str) -> None:
+async def test_reply_that_reaches_its_limit_is_reported(url: str) -> None:
     provider = opened(url)
 
     reply = await provider.reply(ask("Count from one to a hundred.", max_tokens=4))

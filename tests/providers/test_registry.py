@@ -78,7 +78,7 @@ def test_unknown_provider_is_told_which_there_are() -> None:
 
 
 @pytest.mark.parametrize("base_url", ["http://[bad", "http://host:port/v1", "ftp://host", "localhost:8080", "http://"])
-def test_base_url_that_is_no_address_is_refused(base_url: str) -> None:
+def test_base_url_that_is_not_an_address_is_refused(base_url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_provider(ProviderChoice(name="openai", base_url=base_url), load_facts(), environment={})
 

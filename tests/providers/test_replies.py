@@ -21,7 +21,7 @@ def reply(vendor: Vendor, **fields: object) -> ModelReply:
     return ModelReply.model_validate({"provider": vendor.provider, "model": "model-1-20261001", **fields})
 
 
-async def test_text_is_the_same_reply_whoever_gave_it(server: WireServer, vendor: Vendor) -> None:
+async def test_text_is_the_same_reply_any_process_that_gave_it(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
 
     async with vendor.opened(server.url) as provider:
@@ -36,7 +36,7 @@ async def test_text_is_the_same_reply_whoever_gave_it(server: WireServer, vendor
     )
 
 
-async def test_parallel_calls_are_the_same_reply_whoever_gave_them(server: WireServer, vendor: Vendor) -> None:
+async def test_parallel_calls_are_the_same_reply_any_process_that_gave_them(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("calls"))
 
     async with vendor.opened(server.url) as provider:
@@ -91,7 +91,9 @@ async def test_ends_that_are_no_answer_are_told_apart(
     assert (got.stop_reason, got.parts) == (stop_reason, (TextPart(text=text),) if text else ())
 
 
-async def test_arguments_that_are_no_object_are_kept_as_the_text_they_are(server: WireServer, vendor: Vendor) -> None:
+async def test_arguments_that_are_not_an_object_are_kept_as_the_text_they_are(
+    server: WireServer, vendor: Vendor
+) -> None:
     server.will_answer(vendor.answer("broken_arguments"))
 
     async with vendor.opened(server.url) as provider:
@@ -100,7 +102,7 @@ async def test_arguments_that_are_no_object_are_kept_as_the_text_they_are(server
     assert got.parts == (ToolCallPart(id="call_a", name="Read", raw_arguments='{"path": "a'),)
 
 
-async def test_reasoning_is_kept_beside_the_call_and_counted(server: WireServer, vendor: Vendor) -> None:
+async def test_reasoning_is_kept_next_to_the_call_and_counted(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("thinking"))
 
     async with vendor.opened(server.url) as provider:
@@ -172,7 +174,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN.keys())
-async def test_body_that_is_no_reply_is_broken(server: WireServer, vendor: Vendor, body: Answer) -> None:
+async def test_body_that_is_not_a_reply_is_broken(server: WireServer, vendor: Vendor, body: Answer) -> None:
     server.will_answer(body)
 
     async with vendor.opened(server.url) as provider:
@@ -191,7 +193,7 @@ async def test_half_a_surrogate_pair_is_replaced_and_can_be_sent_back(server: Wi
     assert got.parts == (TextPart(text="\U0001f600 \ufffd!"),)
 
 
-async def test_event_that_is_no_json_is_broken(server: WireServer, vendor: Vendor) -> None:
+async def test_event_that_is_not_json_is_broken(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(Answer(body=b"data: {oops\n\n", content_type="text/event-stream"))
 
     async with vendor.opened(server.url) as provider:
@@ -226,7 +228,7 @@ async def test_line_separators_inside_text_do_not_break_a_stream(server: WireSer
     assert seen[-1] == Delta("text", text)
 
 
-async def test_nobody_listening_is_a_lost_connection(server: WireServer, vendor: Vendor) -> None:
+async def test_no_one_listening_is_a_lost_connection(server: WireServer, vendor: Vendor) -> None:
     async with vendor.opened("http://127.0.0.1:9") as provider:
         with pytest.raises(ConnectionLost):
             await provider.reply(ask())

@@ -192,7 +192,7 @@ async def test_address_and_key_are_where_the_vendor_wants_them(server: WireServe
     assert server.received[0].headers[header[0]] == header[1]
 
 
-async def test_growing_history_is_sent_as_if_it_had_been_built_anew(server: WireServer, vendor: Vendor) -> None:
+async def test_growing_history_is_sent_as_if_it_had_been_built_again(server: WireServer, vendor: Vendor) -> None:
     server.will_answer(vendor.answer("text"))
     messages: list[Message] = [user("Start")]
     async with vendor.opened(server.url) as kept:
@@ -226,7 +226,7 @@ def load(file: Path) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(file.read_text(encoding="utf-8")))
 
 
-async def test_older_gemini_models_get_no_schema_beside_tools(server: WireServer, vendor: Vendor) -> None:
+async def test_older_gemini_models_get_no_schema_next_to_tools(server: WireServer, vendor: Vendor) -> None:
     if vendor.provider != "gemini":
         return
     server.will_answer(vendor.answer("text"))

@@ -90,7 +90,7 @@ async def test_equivalent_replies_of_all_vendors_give_equal_events(server: WireS
         assert other == first
 
 
-async def test_one_pack_gives_equal_events_whoever_answers(server: WireServer, tmp_path: Path) -> None:
+async def test_one_pack_gives_equal_events_any_process_that_answers(server: WireServer, tmp_path: Path) -> None:
     stories = [await run(vendor, server, tmp_path / vendor.folder, pack=PACK, agent="checker") for vendor in VENDORS]
 
     first = stories[0]

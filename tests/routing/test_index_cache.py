@@ -52,7 +52,7 @@ def test_an_empty_catalog_can_be_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
-def test_a_damaged_file_is_no_index(twelve: tuple[RoutableSkill, ...], tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_not_an_index(twelve: tuple[RoutableSkill, ...], tmp_path: Path, damage: str) -> None:
     save_index(tmp_path, "f1", build_index(twelve))
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
@@ -106,7 +106,7 @@ def test_a_file_that_changes_while_it_is_indexed_is_not_kept_as_what_it_was(tmp_
     assert not cache.exists()
 
 
-def test_a_reader_beside_writers_gets_a_whole_index_or_none(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
+def test_a_reader_next_to_writers_gets_a_whole_index_or_none(twelve: tuple[RoutableSkill, ...], tmp_path: Path) -> None:
     built = build_index(twelve)
     wanted = built.rank("review a pull request", 8)
     with ThreadPoolExecutor(4) as pool:

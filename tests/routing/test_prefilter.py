@@ -58,7 +58,7 @@ def test_the_score_decides_whether_there_are_candidates_and_never_which_of_them_
     assert none.candidates[: len(everything)] == everything
 
 
-def test_a_skill_without_a_telling_word_of_the_request_is_no_candidate(index: RoutingIndex) -> None:
+def test_a_skill_without_a_telling_word_of_the_request_is_not_a_candidate(index: RoutingIndex) -> None:
     found = prefilter(index, "resize the banner and a picture of it in the city", min_score=0)
 
     assert {candidate.skill_name for candidate in found.candidates} == {"image", "weather"}

@@ -78,7 +78,9 @@ def test_a_skill_called_by_its_name_is_first_with_a_full_score(
         "our code-review process is slow",
     ],
 )
-def test_a_name_in_running_text_or_in_a_path_is_no_call(twelve: tuple[RoutableSkill, ...], request_text: str) -> None:
+def test_a_name_in_running_text_or_in_a_path_is_not_a_call(
+    twelve: tuple[RoutableSkill, ...], request_text: str
+) -> None:
     assert not any(candidate.named for candidate in rank(request_text, twelve, 8))
 
 
@@ -145,7 +147,7 @@ def test_no_skills_and_no_places_give_no_candidates(twelve: tuple[RoutableSkill,
         ("договору", "документы", "договоров"),
     ],
 )
-def test_misspelt_words_are_repaired_and_the_reason_says_so(
+def test_misspelt_words_are_repaired_and_the_reason_is_reported(
     twelve: tuple[RoutableSkill, ...], request_text: str, *, expected: str, meant: str
 ) -> None:
     first = rank(request_text, twelve, 3)[0]
@@ -199,7 +201,7 @@ def test_a_hostile_megabyte_of_one_word_is_bounded(twelve: tuple[RoutableSkill, 
     assert time.process_time() - started < 20
 
 
-def test_of_a_request_of_a_megabyte_the_beginning_and_the_end_are_read(twelve: tuple[RoutableSkill, ...]) -> None:
+def test_of_a_request_of_a_megabyte_the_start_and_the_end_are_read(twelve: tuple[RoutableSkill, ...]) -> None:
     index = build_index(twelve)
     pasted = " ".join(f"line{number} of a pasted log" for number in range(60_000))
     assert len(pasted) > 1_000_000

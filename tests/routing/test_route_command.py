@@ -143,7 +143,9 @@ def write_many(folder: Path, count: int) -> None:
         (skill / "SKILL.md").write_text(text)
 
 
-def test_a_request_that_matches_nothing_says_so_on_stderr(skills_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_request_that_matches_nothing_is_reported_on_stderr(
+    skills_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = run(["skills", "route", "zzzz", "-k", "1", "--skills-dir", str(skills_dir)])
 
     captured = capsys.readouterr()

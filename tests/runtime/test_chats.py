@@ -79,7 +79,7 @@ async def test_a_long_chat_stays_in_the_budget_keeps_its_facts_and_costs_the_sam
         assert ("pet: Miro" in text_of(answered[-1])) is summarizes
 
 
-async def test_a_summary_that_says_too_much_is_cut_and_does_not_call_for_the_next(tmp_path: Path) -> None:
+async def test_a_summary_that_says_too_much_is_truncated_and_does_not_call_for_the_next(tmp_path: Path) -> None:
     model = CountingModel(lambda request: "blah blah, " * 3000 if is_summary(request) else echo(request))
     async with chatting(build_host(tmp_path, model)) as chat:
         await talk(chat, 1, 35)
@@ -116,7 +116,7 @@ async def test_what_a_turn_was_told_is_on_record_byte_for_byte(tmp_path: Path) -
         assert (await show_turn(chat.runtime, state.run_id)).is_exact
 
 
-async def test_a_conversation_goes_on_in_another_process_with_its_agent_model_and_words(tmp_path: Path) -> None:
+async def test_a_conversation_continues_in_another_process_with_its_agent_model_and_words(tmp_path: Path) -> None:
     agents = tmp_path / ".agent/agents/keeper"
     agents.mkdir(parents=True)
     (agents / "AGENT.md").write_text("---\nname: Keeper\nmodel: m\nallowed_models: [other]\n---\nBe brief.\n")
@@ -154,7 +154,7 @@ async def test_the_model_that_sums_up_is_held_to_the_models_of_the_agent(tmp_pat
             await talk(c, 26, 60)
 
 
-async def test_undo_takes_back_the_last_turn_and_what_was_told_in_it(tmp_path: Path) -> None:
+async def test_undo_undoes_the_last_turn_and_what_was_told_in_it(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         await chat.send("Our port is 8080.")
@@ -175,7 +175,7 @@ async def test_undo_takes_back_the_last_turn_and_what_was_told_in_it(tmp_path: P
             await chat.undo()
 
 
-async def test_turns_that_were_taken_back_do_not_push_real_ones_out_of_the_log(tmp_path: Path) -> None:
+async def test_turns_that_were_undone_do_not_push_real_ones_out_of_the_log(tmp_path: Path) -> None:
     model = CountingModel(echo)
     host = build_host(tmp_path, model, model={"provider": "openai", "name": "m"})
     async with chatting(host) as chat:
@@ -213,7 +213,7 @@ async def test_of_two_that_speak_at_once_one_is_told_so_and_asks_nothing(tmp_pat
         assert len((await read_conversation(runtime.store, "shared")).turns) == 1 + len(said)
 
 
-async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_message(tmp_path: Path) -> None:
+async def test_a_stopped_turn_continues_when_asked_to_and_is_ended_by_the_next_message(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         stopper = Stopper(0)
@@ -238,7 +238,7 @@ async def test_a_stopped_turn_goes_on_when_asked_to_and_is_ended_by_the_next_mes
         assert "[Stopped before an answer]" in text_of_all(model.requests[-1].messages)
 
 
-async def test_a_message_that_is_refused_leaves_the_turn_to_whoever_drives_it(tmp_path: Path) -> None:
+async def test_a_message_that_is_refused_leaves_the_turn_to_any_process_that_drives_it(tmp_path: Path) -> None:
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:
         stopper = Stopper(0)
@@ -271,7 +271,7 @@ async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_jo
     assert "Sort the invoices of May" in text_of(model.requests[-1])
 
 
-async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_and_the_chat_goes_on(
+async def test_a_turn_that_an_earlier_version_left_without_a_journal_is_refused_and_the_chat_continues(
     tmp_path: Path,
 ) -> None:
     async with chatting(build_host(tmp_path, CountingModel(echo)), ChatRequest(context_id="c")) as chat:
@@ -311,7 +311,7 @@ async def test_facts_are_kept_named_replaced_and_forgotten(tmp_path: Path) -> No
             await chat.remember("y" * 400)
 
 
-async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_told(tmp_path: Path) -> None:
+async def test_secrets_that_were_said_are_masked_in_what_later_turns_are_reported(tmp_path: Path) -> None:
     secret = "-".join(["sk", "ant", "api03"]) + "-" + "abCD1234" * 6
     model = CountingModel(echo)
     async with chatting(build_host(tmp_path, model)) as chat:

@@ -10,7 +10,7 @@ from metier.runtime.opened_host import open_host
 from metier.settings.sections import Settings
 
 
-def test_a_host_whose_trust_nobody_looked_at_cannot_be_made(tmp_path: Path) -> None:
+def test_a_host_whose_trust_no_one_looked_at_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="trust"):
         Host(settings=Settings(), workspace=tmp_path, home=tmp_path, environ={})  # pyright: ignore[reportCallIssue]
 

@@ -86,7 +86,7 @@ async def test_a_repair_asks_the_same_allowed_model_and_no_other(tmp_path: Path)
     assert len(drill.provider.requests) == 2
 
 
-async def test_a_run_whose_model_is_not_in_the_list_asks_nobody(tmp_path: Path) -> None:
+async def test_a_run_whose_model_is_not_in_the_list_asks_no_one(tmp_path: Path) -> None:
     drill = Drill(tmp_path, [says("No.")])
     drill.model = ModelOptions(name="big", allowed_models=("small",))
 

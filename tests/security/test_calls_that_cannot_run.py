@@ -45,7 +45,7 @@ def read_events(workspace: Path, run_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.anyio
-async def test_no_person_is_asked_about_a_call_that_cannot_run_and_each_is_in_the_log(tmp_path: Path) -> None:
+async def test_no_user_is_asked_about_a_call_that_cannot_run_and_each_is_in_the_log(tmp_path: Path) -> None:
     put(tmp_path, {".agent/policy.yaml": POLICY})
     wanted = [ToolCall(tool, arguments) for tool, arguments in CANNOT_RUN.values()]
     drill = Drill(tmp_path, [calls(*wanted), says("done")])
@@ -65,7 +65,7 @@ async def test_no_person_is_asked_about_a_call_that_cannot_run_and_each_is_in_th
 
 
 @pytest.mark.anyio
-async def test_what_a_rule_or_a_person_refuses_is_in_the_log_without_secrets(tmp_path: Path) -> None:
+async def test_what_a_rule_or_a_user_refuses_is_in_the_log_without_secrets(tmp_path: Path) -> None:
     secret = "sk-" + "ant-api03-" + "a1B2c3D4" * 10
     put(tmp_path, {".agent/policy.yaml": POLICY})
     script = [
@@ -88,7 +88,7 @@ async def test_what_a_rule_or_a_person_refuses_is_in_the_log_without_secrets(tmp
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("arguments", [{"path": "/etc/x", "content": "x"}, {"path": "locked/a", "content": "x"}])
-async def test_a_call_that_a_person_edited_is_judged_again(arguments: dict[str, JsonValue], tmp_path: Path) -> None:
+async def test_a_call_that_a_user_edited_is_evaluated_again(arguments: dict[str, JsonValue], tmp_path: Path) -> None:
     put(tmp_path, {".agent/policy.yaml": POLICY})
     drill = Drill(tmp_path, [call("Write", path="a.txt", content="x"), says("done")])
     state = await drill.run()

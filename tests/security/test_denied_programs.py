@@ -32,7 +32,7 @@ CURL = "- {tool: Bash, allow: false, when: {command: {startsWith: curl}}}"
         "./tt PWNED",
     ],
 )
-async def test_without_a_sandbox_a_program_that_may_run_a_denied_one_waits_for_a_person(
+async def test_without_a_sandbox_a_program_that_may_run_a_denied_one_waits_for_a_user(
     command: str, tmp_path: Path
 ) -> None:
     put(tmp_path, DENY)
@@ -68,7 +68,7 @@ async def test_a_copy_of_a_denied_program_is_asked_about_when_it_is_run(tmp_path
         "sh x.sh",
     ],
 )
-async def test_what_a_person_approved_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
+async def test_what_a_user_approved_cannot_run_a_denied_program_in_the_sandbox(command: str, tmp_path: Path) -> None:
     if get_rung(get_bubblewrap(os.environ, tmp_path)).level != "full":
         pytest.skip("no bubblewrap here")
     put(tmp_path, DENY | {"x.sh": "t=tou; ${t}ch PWNED; echo through\n"})

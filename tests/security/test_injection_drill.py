@@ -241,7 +241,7 @@ async def test_an_order_in_outside_text_becomes_a_question_that_shows_it(
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.even_approved])
-async def test_what_decides_about_the_agent_is_refused_before_a_person_could_carelessly_say_yes(
+async def test_what_decides_about_the_agent_is_refused_before_a_user_could_carelessly_say_yes(
     tmp_path: Path, listener: Listener, name: str
 ) -> None:
     row = ROWS[name]

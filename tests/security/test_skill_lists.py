@@ -45,7 +45,7 @@ async def test_a_skill_in_charge_leaves_only_the_tools_it_lists(tmp_path: Path) 
     assert not (tmp_path / "b.txt").exists()
 
 
-async def test_a_call_beside_the_one_that_puts_the_skill_in_charge_is_refused(tmp_path: Path) -> None:
+async def test_a_call_next_to_the_one_that_puts_the_skill_in_charge_is_refused(tmp_path: Path) -> None:
     """It was offered when the model chose it; what counts is who is in charge when it would run."""
     put(tmp_path, skill("reader", "tools: [Read]"))
     both = calls(

@@ -84,7 +84,7 @@ async def test_a_question_is_input_required_and_a_message_answers_it(
     assert "blue" in json.dumps(model.received[-1])
 
 
-async def test_an_approval_is_auth_required_and_only_a_person_decides_it(
+async def test_an_approval_is_auth_required_and_only_a_user_decides_it(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     workspace.write(".agent/agents/careful/AGENT.md", GUARDED)
@@ -243,7 +243,7 @@ async def test_a_task_survives_the_kill_of_its_server(workspace: Workspace, mode
     assert done[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
 
-def test_a_hostile_peer_gets_errors_and_the_server_goes_on(server: RunningServer) -> None:
+def test_a_hostile_peer_gets_errors_and_the_server_continues(server: RunningServer) -> None:
     with server.client() as client:
         huge = client.post("/a2a/rpc", content=b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 10_000_000 + b'"}')
         broken = [

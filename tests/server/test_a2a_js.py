@@ -60,7 +60,7 @@ def test_a_question_is_answered_and_the_result_arrives(
     assert "NotCancelable" in refused["refused"]
 
 
-def test_an_approval_is_auth_required_and_a_person_decides_it(
+def test_an_approval_is_auth_required_and_a_user_decides_it(
     workspace: Workspace, model: ModelServer, server: RunningServer, client: Path
 ) -> None:
     binding = "HTTP+JSON"

@@ -92,7 +92,7 @@ def test_a_schema_with_a_pattern_that_cannot_be_matched_in_linear_time_is_refuse
     assert "the pattern '(a)\\\\1' cannot be used" in refused["detail"]
 
 
-def test_a_stream_goes_on_behind_the_last_event_without_a_gap_or_a_repetition(
+def test_a_stream_continues_behind_the_last_event_without_a_gap_or_a_repetition(
     server: RunningServer, model: ModelServer
 ) -> None:
     model.follow(calls("use_skill", skill="greeter", reason="fits"), says("Hello."))
@@ -108,7 +108,7 @@ def test_a_stream_goes_on_behind_the_last_event_without_a_gap_or_a_repetition(
     assert len(set(whole)) == len(whole)
 
 
-def test_an_approval_is_decided_over_http_and_the_run_goes_on(
+def test_an_approval_is_decided_over_http_and_the_run_continues(
     workspace: Workspace, model: ModelServer, server: RunningServer
 ) -> None:
     model.follow(WRITE, says("Written."))
@@ -156,7 +156,7 @@ def test_a_question_is_answered_over_http(server: RunningServer, model: ModelSer
     assert found["result"] == "Blue it is."
 
 
-def test_a_run_that_a_terminal_started_goes_on_in_the_server(
+def test_a_run_that_a_terminal_started_continues_in_the_server(
     workspace: Workspace, server: RunningServer, model: ModelServer
 ) -> None:
     model.follow(ASK, says("Red."))
@@ -246,7 +246,7 @@ def test_problems_have_the_code_and_the_hint_of_the_command_line(
     assert (told["detail"] in said, told["hint"] in said) == (True, True)
 
 
-def test_a_killed_server_loses_nothing_and_another_one_goes_on(workspace: Workspace, model: ModelServer) -> None:
+def test_a_killed_server_loses_nothing_and_another_one_continues(workspace: Workspace, model: ModelServer) -> None:
     settings = cast("dict[str, Any]", json.loads((workspace.folder / "agent.yaml").read_text()))
     workspace.configure(**settings, worker={"sweep_seconds": 0.2})
     replies: list[Reply] = [calls("use_skill", skill="greeter", reason=str(number)) for number in range(3)]

@@ -45,13 +45,13 @@ def wait_until_done(console: ConsoleClient, run_id: str) -> str:
     raise AssertionError(console.page)
 
 
-def test_an_empty_inbox_says_so(console: ConsoleClient) -> None:
+def test_an_empty_inbox_is_reported(console: ConsoleClient) -> None:
     console.open("/")
 
     assert "Nothing waits for you" in console.words()
 
 
-def test_an_approval_is_shown_with_its_diff_and_approving_it_lets_the_run_go_on(
+def test_an_approval_is_shown_with_its_diff_and_approving_it_lets_the_run_continue(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     wait_for_approval(scene, model)
@@ -134,7 +134,7 @@ def test_an_edited_call_is_shown_with_its_new_diff_before_it_is_approved(
     assert (scene.folder / "notes/roadmap.md").read_text() == NOTES.replace("- rest", "- rest well")
 
 
-def test_edited_arguments_that_are_no_object_are_refused_and_nothing_is_decided(
+def test_edited_arguments_that_are_not_an_object_are_refused_and_nothing_is_decided(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     wait_for_approval(scene, model)
@@ -175,7 +175,7 @@ def test_a_question_is_a_form_and_its_answer_reaches_the_model(
     assert "2026-02-01" in str(model.received[-1]["messages"])
 
 
-def test_a_limit_is_raised_in_the_inbox_and_the_run_goes_on(
+def test_a_limit_is_raised_in_the_inbox_and_the_run_continues(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     model.follow(calls("Read", path="notes/roadmap.md"), says("Done."))
@@ -214,7 +214,7 @@ def test_a_run_shows_its_steps_the_state_at_an_entry_and_forks_there(
     assert "Count the lines" in json.dumps(model.received[-1]["messages"])
 
 
-def test_an_entry_that_a_run_does_not_have_is_a_page_that_says_so(
+def test_an_entry_that_a_run_does_not_have_is_a_page_that_is_reported(
     scene: Workspace, model: ModelServer, console: ConsoleClient
 ) -> None:
     model.follow(says("Hello."))

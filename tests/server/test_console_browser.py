@@ -123,7 +123,7 @@ def test_an_approval_that_comes_up_appears_in_an_open_inbox_and_is_approved_on_a
     context.close()
 
 
-def test_of_two_browsers_one_decides_and_the_other_is_told(browser: Browser, scene: Scene, roadmap: Path) -> None:
+def test_of_two_browsers_one_decides_and_the_other_is_reported(browser: Browser, scene: Scene, roadmap: Path) -> None:
     wait_for_approval(scene.workspace, scene.model, task="Two people look at this")
     # The second one has a page that does not update by itself.
     contexts = [browser.new_context(), browser.new_context(java_script_enabled=False)]

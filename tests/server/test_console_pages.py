@@ -72,7 +72,7 @@ def test_inputs_of_a_task_are_given_as_json_and_a_wrong_one_is_refused_with_all_
     assert "/runs/" in scene.console.page
 
 
-def test_a_message_begins_a_conversation_whose_answer_appears_in_it(scene: Scene) -> None:
+def test_a_message_starts_a_conversation_whose_answer_appears_in_it(scene: Scene) -> None:
     scene.model.follow(calls("Read", path="notes/budget.md"), says("Ask **Ada**."))
     scene.console.open("/chat")
 

@@ -173,7 +173,7 @@ def end_listening(postgres_url: str) -> None:
             time.sleep(0.02)
 
 
-def test_a_page_of_another_server_goes_on_when_its_listening_connection_is_lost(
+def test_a_page_of_another_server_continues_when_its_listening_connection_is_lost(
     workspace: Workspace, model: ModelServer, postgres_url: str, tmp_path: Path
 ) -> None:
     other = Workspace(tmp_path / "other")

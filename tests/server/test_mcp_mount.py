@@ -115,7 +115,7 @@ def test_a_session_is_served_only_to_the_peer_that_opened_it(workspace: Workspac
     assert answers == {"two": 404, "one": 200}
 
 
-def test_an_approval_is_a_link_that_a_person_opens_and_no_answer_decides_it(
+def test_an_approval_is_a_link_that_a_user_opens_and_no_answer_decides_it(
     workspace: Workspace, model: ModelServer
 ) -> None:
     workspace.configure(model=use_model(model), runtime={**QUICK, "profile": "guarded"})

@@ -91,7 +91,7 @@ def test_runs_and_tasks_are_listed_from_afar(
     assert "There is no run '20990101'" in told.err
 
 
-def test_a_server_that_is_not_there_and_one_without_a_token_are_said_so(
+def test_a_server_that_is_not_there_and_one_without_a_token_are_reported(
     workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert workspace.agent("--server", "http://127.0.0.1:9", "runs", "list") == 2

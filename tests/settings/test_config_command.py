@@ -168,7 +168,7 @@ def test_init_makes_the_folders_of_the_path_it_is_given(place: Path) -> None:
         ("loop/agent.yaml", "loop' is not a directory"),
     ],
 )
-def test_init_says_why_it_cannot_write(
+def test_init_gives_the_reason_it_cannot_write(
     path: str, reason: str, *, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "folder").mkdir()
@@ -273,7 +273,7 @@ def test_schema_refuses_what_the_loader_refuses(text: str, place: Path, capsys: 
     assert run(["config", "validate"]) == 2
 
 
-def test_every_setting_has_a_row_with_one_sentence_and_its_variable() -> None:
+def test_every_setting_has_a_row_with_one_message_and_its_variable() -> None:
     rows = setting_rows()
 
     assert [row.key for row in rows] == list(all_leaves())

@@ -54,7 +54,7 @@ def test_files_of_every_form_are_changed(before: str, key: str, value: str, afte
     assert set_in_text(before, key, value) == after
 
 
-def test_a_file_that_is_no_yaml_is_not_touched() -> None:
+def test_a_file_that_is_not_yaml_is_not_touched() -> None:
     with pytest.raises(UsageError, match="not YAML"):
         set_in_text("a: [1", "runtime.max_turns", "9")
 

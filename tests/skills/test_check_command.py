@@ -42,7 +42,7 @@ def test_a_named_package_that_changed_fails_the_check_with_the_way_to_trust_it(
     assert "export AGENT_SKILLS" not in err
 
 
-def test_a_named_package_that_nobody_trusted_fails_the_check(
+def test_a_named_package_that_is_not_trusted_fails_the_check(
     machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     added = machine.agent("add", notes.url, "--allow-file", "--no-trust")
@@ -115,7 +115,7 @@ def test_add_names_the_scripts_that_a_skill_lists_and_does_not_bring(
     assert "'find'" not in added.err
 
 
-def test_a_skill_inside_an_installed_package_is_no_complaint_of_later_commands(
+def test_a_skill_inside_an_installed_package_is_not_a_complaint_of_later_commands(
     machine: Machine, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "---\nname: notes\ndescription: Takes notes.\n---\n"

@@ -98,7 +98,7 @@ def test_what_a_skill_needs_comes_from_the_same_repository(machine: Machine, col
     assert sorted(machine.registry.skills) == ["report", "tables"]
 
 
-def test_what_a_skill_needs_and_is_nowhere_is_said(machine: Machine, make_folder: Callable[..., Path]) -> None:
+def test_what_a_skill_needs_and_is_nowhere_is_reported(machine: Machine, make_folder: Callable[..., Path]) -> None:
     folder = make_folder("lonely", **{"SKILL.md": describe("lonely", "Needs more.", "skills: [inherit, elsewhere]\n")})
 
     result = machine.agent("add", str(folder), "--yes")
@@ -107,7 +107,7 @@ def test_what_a_skill_needs_and_is_nowhere_is_said(machine: Machine, make_folder
     assert "lonely names the skill 'elsewhere', which is not there; add it" in result.err
 
 
-def test_person_at_a_terminal_searches_and_picks(machine: Machine, collection: Repository) -> None:
+def test_user_at_a_terminal_searches_and_picks(machine: Machine, collection: Repository) -> None:
     terminal, end = pty.openpty()
     process = subprocess.Popen(
         [AGENT, "skill", "add", collection.url, "--allow-file", "--no-trust"],

@@ -62,7 +62,7 @@ def test_row_that_leads_elsewhere_is_refused(tmp_path: Path, changed: dict[str, 
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "null", "[]", '{"skills": {}}', "\x00", '{"skills":'])
-def test_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_an_index_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "skills-index.json"
     file.write_text(text)
 

@@ -129,7 +129,7 @@ def test_hooks_filters_and_settings_of_a_repository_do_not_run(
     assert (machine.home.visible("notes") / ".gitattributes").read_text() == "* filter=evil\n"
 
 
-def test_settings_of_the_person_and_of_the_machine_take_no_part(
+def test_settings_of_the_user_and_of_the_machine_take_no_part(
     machine: Machine, notes: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = machine.workspace

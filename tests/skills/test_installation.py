@@ -83,7 +83,7 @@ def test_one_folder_of_a_repository_is_installed_alone(
     assert list(entry.files) == ["SKILL.md"]
 
 
-def test_without_a_terminal_nothing_is_installed_until_somebody_says_yes(machine: Machine, notes: Repository) -> None:
+def test_without_a_terminal_nothing_is_installed_until_a_user_says_yes(machine: Machine, notes: Repository) -> None:
     result = machine.agent("add", notes.url, FILE)
 
     assert result.code == 2
@@ -119,7 +119,7 @@ def test_taken_name_is_refused_and_another_name_can_be_given(machine: Machine, n
     assert [row["name"] for row in installed(machine)] == ["My_Notes", "notes"]
 
 
-def test_folder_that_somebody_put_there_is_not_overwritten(machine: Machine, notes: Repository) -> None:
+def test_folder_that_a_user_put_there_is_not_overwritten(machine: Machine, notes: Repository) -> None:
     machine.home.visible("notes").mkdir(parents=True)
     (machine.home.visible("notes") / "mine.md").write_text("mine")
 
@@ -237,7 +237,7 @@ def test_remove_deletes_folder_and_entry(machine: Machine, notes: Repository) ->
     assert machine.agent("remove", "notes", "--yes").code == 2
 
 
-def test_changed_byte_is_found_and_ends_trust_until_somebody_trusts_again(machine: Machine, notes: Repository) -> None:
+def test_changed_byte_is_found_and_ends_trust_until_a_user_trusts_again(machine: Machine, notes: Repository) -> None:
     machine.agent("add", notes.url, FILE, "--yes")
     (machine.home.visible("notes") / "scripts/find.py").write_text("print('other')\n")
     (machine.home.visible("notes") / "new.md").write_text("x")

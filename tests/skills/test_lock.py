@@ -121,7 +121,7 @@ def test_local_folder_is_compared_with_its_lock(machine: Machine, make_folder: C
     assert machine.agent("add", str(folder), "--frozen", "--yes").code == 1
 
 
-def test_missing_or_damaged_lock_is_said(machine: Machine) -> None:
+def test_missing_or_damaged_lock_is_reported(machine: Machine) -> None:
     assert "agent skill lock" in machine.agent("add", "--frozen", "--yes").err
     (machine.workspace / "skills.lock").write_text("{")
     assert "damaged" in machine.agent("add", "--frozen", "--yes").err

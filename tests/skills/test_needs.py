@@ -119,7 +119,7 @@ def test_check_add_and_run_agree_on_a_skill_that_is_needed(
 
 
 @pytest.mark.parametrize(("state", "code"), [("absent", 1), ("untrusted", 0), ("usable", 0)])
-def test_a_skill_that_may_be_called_and_cannot_be_used_is_told_of(
+def test_a_skill_that_may_be_called_and_cannot_be_used_is_reported(
     *,
     machine: Machine,
     make_folder: Callable[..., Path],

@@ -111,7 +111,7 @@ def test_repository_that_needs_authentication_is_an_error_and_no_question(
     assert machine.registry.skills == {}
 
 
-def test_missing_repository_is_said_to_be_missing(machine: Machine, notes: Repository, git_server: GitServer) -> None:
+def test_missing_repository_is_reported_be_missing(machine: Machine, notes: Repository, git_server: GitServer) -> None:
     result = machine.agent("add", git_server.url("nothing"), "--yes")
 
     assert result.code == 1
@@ -213,7 +213,7 @@ def test_git_sees_nothing_of_the_callers_environment_but_a_short_list(tmp_path: 
     assert "file" not in environment["GIT_ALLOW_PROTOCOL"]
 
 
-def test_missing_git_is_said(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_is_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(machine.workspace))
 
     result = machine.agent("add", "https://example.org/notes.git", "--yes")

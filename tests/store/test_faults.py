@@ -45,7 +45,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="mounting is not permitted here")
 @pytest.mark.parametrize("size_kib", [40960, 41000, 41511, 42330])
-def test_a_full_disk_refuses_whole_entries_and_the_run_goes_on_after_space_is_freed(
+def test_a_full_disk_refuses_whole_entries_and_the_run_continues_after_space_is_freed(
     size_kib: int, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
@@ -65,7 +65,7 @@ def test_a_full_disk_refuses_whole_entries_and_the_run_goes_on_after_space_is_fr
     }
 
 
-def test_a_file_that_may_not_grow_is_refused_and_the_store_goes_on_later(database: Path) -> None:
+def test_a_file_that_may_not_grow_is_refused_and_the_store_continues_later(database: Path) -> None:
     report = run_child("limit", database)
 
     assert report["failure"] == "StoreUnavailable"
@@ -96,7 +96,7 @@ async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_log_cut_anywhere_loads_as_a_beginning_of_the_journal(open_store: Open, tmp_path: Path) -> None:
+async def test_a_log_cut_anywhere_loads_as_a_start_of_the_journal(open_store: Open, tmp_path: Path) -> None:
     store = await open_store()
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=15)
@@ -158,7 +158,7 @@ async def test_a_missing_entry_is_noticed(open_store: Open, database: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"this is not a database at all, " * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(content: bytes, database: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_as_it_is(content: bytes, database: Path) -> None:
     database.parent.mkdir()
     database.write_bytes(content)
 

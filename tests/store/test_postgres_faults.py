@@ -47,7 +47,7 @@ async def store(proxy: FaultProxy, postgres_url: str) -> AsyncGenerator[Postgres
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_immediate", [False, True])
-async def test_a_run_goes_on_through_restarts_of_the_server(own_server: PostgresServer, is_immediate: bool) -> None:
+async def test_a_run_continues_through_restarts_of_the_server(own_server: PostgresServer, is_immediate: bool) -> None:
     store = await open_postgres_store(read_address("URL", {"URL": own_server.url()}))
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=600)
@@ -175,7 +175,7 @@ async def test_a_turn_that_was_committed_when_the_answer_was_lost_is_there_once(
 
 
 @pytest.mark.anyio
-async def test_whoever_waits_for_entries_does_so_through_a_restart(own_server: PostgresServer) -> None:
+async def test_any_process_that_waits_for_entries_does_so_through_a_restart(own_server: PostgresServer) -> None:
     address = read_address("URL", {"URL": own_server.url()})
     writer, reader = await open_postgres_store(address), await open_postgres_store(address)
     await writer.create_run(build_run("r1"))

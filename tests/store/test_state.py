@@ -29,7 +29,7 @@ def open_state(tmp_path: Path, machine: FakeMachine) -> Open:
     return open_one
 
 
-def test_a_conversation_goes_on_in_another_process_where_it_stopped(open_state: Open) -> None:
+def test_a_conversation_continues_in_another_process_where_it_stopped(open_state: Open) -> None:
     with open_state() as store:
         state = store.get_state()
         assert (state.context_version, state.task_state, state.current_turn) == (0, "pending", 1)
@@ -49,7 +49,7 @@ def test_a_conversation_goes_on_in_another_process_where_it_stopped(open_state: 
         assert store.get_state().version == 0
 
 
-def test_a_state_that_somebody_else_replaced_is_not_overwritten(open_state: Open) -> None:
+def test_a_state_that_another_user_replaced_is_not_overwritten(open_state: Open) -> None:
     with open_state() as one, open_state() as two:
         state = one.get_state()
         two.put_state(replace(state, current_turn=2))
@@ -116,7 +116,7 @@ def test_work_that_fails_gives_its_message_back(open_state: Open) -> None:
         assert store.answer_once("m1", lambda: "done") == "done"
 
 
-def test_waiting_for_somebody_who_works_on_a_message_ends(open_state: Open) -> None:
+def test_waiting_for_a_user_who_works_on_a_message_ends(open_state: Open) -> None:
     with open_state() as one, open_state() as two:
         one.record_message("m1", lease_seconds=600)
 

@@ -82,7 +82,7 @@ async def test_a_call_between_two_others_keeps_the_order_of_the_reply(tmp_path: 
     assert len(pay.ran) == 2  # alone, each has the authority that it had
 
 
-async def test_two_calls_that_share_the_folder_only_read_and_one_beside_a_worktree_may_write(tmp_path: Path) -> None:
+async def test_two_calls_that_share_the_folder_only_read_and_one_next_to_a_worktree_may_write(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     lines: list[Line] = [("pay", {}), ("finish", {"result": "tried"})]
     orders: list[list[tuple[bool, bool]]] = []

@@ -100,7 +100,7 @@ def test_task_of_ten_steps_passes_its_results_on(task_baseline: Baseline) -> Non
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_task_killed_at_a_step_boundary_goes_on_at_that_step(
+def test_task_killed_at_a_step_boundary_continues_at_that_step(
     chunk: int, task_kit: CrashKit, task_baseline: Baseline
 ) -> None:
     boundaries = [point for point in task_baseline.points if is_one_of(point, BOUNDARIES)]

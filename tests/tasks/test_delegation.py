@@ -259,7 +259,7 @@ async def test_end_that_the_next_driver_hears_of_closes_the_approvals_of_the_run
     assert still_open == []
 
 
-async def test_child_that_cannot_begin_is_a_step_that_failed(tmp_path: Path) -> None:
+async def test_child_that_cannot_start_is_a_step_that_failed(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer")
     write(
         tmp_path, {".agent/agents/writer/AGENT.md": "---\nname: writer\ntools: [nothing]\n---\nYou are the writer.\n"}
@@ -273,7 +273,7 @@ async def test_child_that_cannot_begin_is_a_step_that_failed(tmp_path: Path) -> 
     assert "cannot be used" in find_told(cast.requests[-1])
 
 
-async def test_signal_stops_the_child_and_the_parent_goes_on_later(tmp_path: Path) -> None:
+async def test_signal_stops_the_child_and_the_parent_continues_later(tmp_path: Path) -> None:
     write_agents(tmp_path, "writer")
     stopper = Stopper()
 

@@ -172,7 +172,7 @@ async def test_each_child_has_its_part_of_what_is_left(tmp_path: Path) -> None:
     assert state.delegated_turns == 3
 
 
-async def test_call_for_too_many_children_starts_none_and_says_why(tmp_path: Path) -> None:
+async def test_call_for_too_many_children_starts_none_and_gives_the_reason(tmp_path: Path) -> None:
     write_agents(tmp_path, "one")
     cast = build_cast(boss=[ask("one", "one", "one"), DONE], one=[("finish", {"result": "x"})])
 
@@ -251,7 +251,7 @@ async def test_approval_in_one_child_does_not_stop_the_others(tmp_path: Path) ->
     assert told.index("first") < told.index("second") < told.index("third")
 
 
-async def test_person_at_the_terminal_is_asked_one_question_at_a_time(tmp_path: Path) -> None:
+async def test_user_at_the_terminal_is_asked_one_question_at_a_time(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two", more=ASK_LOOK + ALLOW_MEET)
     lines: list[Call] = [("meet", {}), ("look", {}), ("finish", {"result": "x"})]
     cast = build_cast(boss=[ask("one", "two"), DONE], one=lines, two=lines)
@@ -289,7 +289,7 @@ async def test_cancelling_the_parent_ends_every_child(tmp_path: Path) -> None:
     assert [row.status for row in rows] == ["canceled"] * 3
 
 
-async def test_children_that_a_rule_asks_about_are_asked_about_together_and_begin_together(tmp_path: Path) -> None:
+async def test_children_that_a_rule_asks_about_are_asked_about_together_and_start_together(tmp_path: Path) -> None:
     write_agents(tmp_path, "one", "two")
     write_agents(tmp_path, "lead", more="tool_approvals:\n  rules:\n    - {tool: delegate, verdict: ask}\n")
     meet: list[Call] = [("finish", {"result": "x"})]
@@ -331,7 +331,7 @@ async def test_call_that_names_too_little_or_too_much_is_answered_with_what_is_w
     assert said in find_told(cast.requests[-1])
 
 
-async def test_worker_goes_on_with_the_child_whose_approval_was_decided_while_another_one_still_waits(
+async def test_worker_continues_with_the_child_whose_approval_was_decided_while_another_one_still_waits(
     tmp_path: Path,
 ) -> None:
     write_agents(tmp_path, "one", "two", more=ASK_LOOK)

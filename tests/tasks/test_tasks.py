@@ -99,7 +99,7 @@ async def test_value_that_looks_like_a_placeholder_stays_as_it_is(tmp_path: Path
     assert "from: {{inputs.topic}} {{steps.TASK.result}}" in find_told(cast.requests[1])
 
 
-async def test_missing_input_is_said_before_anything_begins(tmp_path: Path) -> None:
+async def test_missing_input_is_said_before_anything_starts(tmp_path: Path) -> None:
     build(tmp_path)
 
     async with open_team(tmp_path, Cast({})) as runtime:
@@ -135,7 +135,7 @@ async def test_placeholder_without_a_value_is_an_error_with_its_line(
     assert message in problem.render()
 
 
-async def test_failed_step_leaves_the_task_to_go_on_at_that_step(tmp_path: Path) -> None:
+async def test_failed_step_leaves_the_task_to_continue_at_that_step(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"clerk": [finish("three commits")], "writer": [("look", {"at": n}) for n in range(3)]})
 
@@ -168,7 +168,7 @@ async def test_failed_step_can_be_skipped(tmp_path: Path) -> None:
     assert "from: (this step was skipped)" in find_told(cast.requests[-1])
 
 
-async def test_changed_files_do_not_change_a_task_that_has_begun(tmp_path: Path) -> None:
+async def test_changed_files_do_not_change_a_task_that_has_started(tmp_path: Path) -> None:
     build(tmp_path)
     cast = Cast({"clerk": [("ask_user", {"question": "Sure?"}), finish("three commits")], "writer": [finish("x")]})
 

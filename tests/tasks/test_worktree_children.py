@@ -106,7 +106,7 @@ async def test_two_children_change_the_same_file_and_the_parent_gets_a_diff_of_e
     assert (repository / "made/c.txt").read_text() == "c\n"
 
 
-async def test_worktree_is_kept_while_its_run_waits_and_goes_on_in_it(repository: Path) -> None:
+async def test_worktree_is_kept_while_its_run_waits_and_continues_in_it(repository: Path) -> None:
     cast = build_cast(
         boss=[ask("left"), DONE],
         left=[edit("one", "1"), ("ask_user", {"question": "More?"}), edit("two", "2"), ("finish", {"result": "ok"})],

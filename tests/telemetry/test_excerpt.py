@@ -9,7 +9,7 @@ from metier.telemetry.excerpt import cut_end, cut_middle, one_line
 
 @pytest.mark.parametrize("where", ["", "kept/all.txt"])
 @pytest.mark.parametrize("size", [1_000, 1_001, 9_999, 10_000, 100_050])
-def test_a_cut_text_keeps_both_ends_within_the_size_and_counts_what_is_missing(size: int, where: str) -> None:
+def test_a_truncated_text_keeps_both_ends_within_the_size_and_counts_what_is_missing(size: int, where: str) -> None:
     text = "".join(chr(0x4E00 + index % 5_000) for index in range(size))
 
     shown = cut_middle(text, 900, where=where)

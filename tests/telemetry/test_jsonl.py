@@ -46,7 +46,7 @@ def test_log_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_numbers_go_on_after_opening_again(tmp_path: Path) -> None:
+def test_numbers_continue_after_opening_again(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     _write(path, 2)
     _write(path, 2)
@@ -312,7 +312,7 @@ def _write(path: Path, count: int) -> list[EventRecord]:
     return records
 
 
-def test_writer_that_lost_its_log_writes_to_nobody(tmp_path: Path) -> None:
+def test_writer_that_lost_its_log_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run" / "events.jsonl"
     frozen = JsonlSink.open(path, clock=SystemClock())
     frozen.write(_record(1))

@@ -39,7 +39,7 @@ class Keeping:
             raise OSError("It was never there")
 
 
-def test_failing_sink_is_switched_off_and_reported_once_while_the_others_go_on() -> None:
+def test_failing_sink_is_switched_off_and_reported_once_while_the_others_continue() -> None:
     first, broken, last = Keeping(), Keeping(fails_at=2), Keeping()
     reports: list[str] = []
     fan_out = FanOut([first, broken, last], report=reports.append)

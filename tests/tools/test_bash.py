@@ -219,7 +219,7 @@ async def test_long_output_keeps_its_head_and_tail_and_all_of_it_is_a_file_of_th
     assert artifact["bytes"] == len(kept)
 
 
-async def test_a_flood_is_cut_and_costs_bounded_memory(terminal: Terminal) -> None:
+async def test_a_flood_is_truncated_and_costs_bounded_memory(terminal: Terminal) -> None:
     result = await terminal.run("yes | head -c 30000000", max_output_chars=1000)
 
     assert result.ok
@@ -227,7 +227,7 @@ async def test_a_flood_is_cut_and_costs_bounded_memory(terminal: Terminal) -> No
     assert (terminal.folder / "kept" / "s1-output.txt").stat().st_size < 9 << 20
 
 
-async def test_what_happened_is_told(terminal: Terminal) -> None:
+async def test_what_happened_is_reported(terminal: Terminal) -> None:
     await terminal.run("sh -c 'echo out; echo error >&2; exit 3'")
 
     (event,) = terminal.told

@@ -54,7 +54,7 @@ async def test_line_ends_and_encoding_are_those_of_the_file(tmp_path: Path, befo
     assert (tmp_path / "a.txt").read_bytes() == after
 
 
-async def test_each_failure_says_why_and_what_to_do(tmp_path: Path) -> None:
+async def test_each_failure_gives_the_reason_and_what_to_do(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.py").write_text("def first():\n    return 1\n\ndef second():\n    return 1\n")
     (tmp_path / "latin.txt").write_bytes(b"\xe9t\xe9\n")

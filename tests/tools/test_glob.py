@@ -65,7 +65,7 @@ async def test_many_files_are_cut_with_a_note(tmp_path: Path) -> None:
     )
 
 
-async def test_a_walk_that_stops_says_in_which_folder_and_how_to_go_on(
+async def test_a_walk_that_stops_says_in_which_folder_and_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metier.tools.files.path_patterns.MAX_ENTRIES", 6)

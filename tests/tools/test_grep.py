@@ -128,7 +128,7 @@ async def test_results_are_the_same_with_ripgrep(tree: Path, monkeypatch: pytest
 
 
 @needs_ripgrep
-async def test_results_are_the_same_with_ripgrep_where_files_are_so_many_that_it_is_asked(large: Path) -> None:
+async def test_results_are_the_same_with_ripgrep_where_files_are_that_many_that_it_is_asked(large: Path) -> None:
     assert await list_differences(large, ["find_me", r"\d\d"]) == {}
 
 
@@ -143,7 +143,7 @@ async def test_patterns_that_ruin_other_engines_take_linear_time(tmp_path: Path)
 @pytest.mark.parametrize(
     "pattern", ["(", "(?=a)", r"(a)\1", "(?s)a.b", r"a\nb", "a\nb", r"\Aa", r"a\z", "x" * 1001, "a{1000}{1000}", "\\"]
 )
-async def test_what_is_not_supported_is_said(tmp_path: Path, pattern: str) -> None:
+async def test_what_is_not_supported_is_reported(tmp_path: Path, pattern: str) -> None:
     bench = Bench(tmp_path)
 
     assert "cannot be used" in await bench.error(Grep(bench.scope), pattern=pattern)

@@ -233,7 +233,7 @@ async def test_polite_program_may_clean_up_before_it_is_killed(mark: str, tmp_pa
     assert (tmp_path / "cleaned").exists()
 
 
-async def test_exit_status_output_and_sizes_are_told(mark: str, tmp_path: Path) -> None:
+async def test_exit_status_output_and_sizes_are_reported(mark: str, tmp_path: Path) -> None:
     code = "import sys; print('out'); print('err!', file=sys.stderr); sys.exit(7)"
 
     outcome = await run_process(python(code, mark, tmp_path))
@@ -279,7 +279,7 @@ async def test_resource_limits_reach_the_program(mark: str, tmp_path: Path) -> N
     assert outcome.stdout.text == "(64, 64) (0, 0)\n"
 
 
-async def test_program_or_folder_that_does_not_exist_is_said(tmp_path: Path) -> None:
+async def test_program_or_folder_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     missing = Command(arguments=["no-such-program"], folder=tmp_path, environment={"PATH": os.environ["PATH"]})
     nowhere = Command(arguments=["true"], folder=tmp_path / "nowhere", environment={})
 

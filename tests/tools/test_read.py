@@ -15,7 +15,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_lines_are_numbered_and_a_range_says_how_to_go_on(tmp_path: Path) -> None:
+async def test_lines_are_numbered_and_a_range_says_how_to_continue(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour\n")
 

@@ -73,7 +73,7 @@ async def test_exit_codes_and_signals_are_told_apart(scene: Scene) -> None:
     assert (failed.exit_code, failed.signal) == (3, None)
 
 
-async def test_a_program_that_does_not_exist_is_said(scene: Scene) -> None:
+async def test_a_program_that_does_not_exist_is_reported(scene: Scene) -> None:
     command = Command(
         arguments=["no-such-program"], folder=scene.workspace, environment={}, confinement=scene.confinement
     )

@@ -199,7 +199,7 @@ async def test_a_program_cannot_use_the_kernel_to_get_out(scene: Scene, victim: 
     assert {name: text for name, text in said.items() if not text.startswith("REFUSED")} == {}
 
 
-async def test_a_program_reaches_nobody_without_network(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_reaches_no_one_without_network(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     abstract = f"metier-{os.getpid()}-{scene.confinement.level}"
     with socket.socket() as listener, socket.socket(socket.AF_UNIX) as file, socket.socket(socket.AF_UNIX) as nameless:
         listener.bind(("127.0.0.1", 0))
@@ -306,7 +306,7 @@ async def test_links_in_place_of_folders_lead_the_quarantine_nowhere(scene: Scen
 
 
 @pytest.mark.parametrize("session", ["", "os.setsid()"])
-async def test_a_fork_bomb_ends_and_says_why(scene: Scene, session: str) -> None:
+async def test_a_fork_bomb_ends_and_gives_the_reason(scene: Scene, session: str) -> None:
     code = BOMB.replace("os.fork()", f"os.fork() or {session or 0}")
 
     outcome = await scene.with_(processes=30).run(code, limits=ProcessLimits(timeout_seconds=60))

@@ -49,7 +49,7 @@ SCHEMAS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
-def test_a_value_is_valid_where_the_library_says_so(schema: dict[str, Any]) -> None:
+def test_a_value_is_valid_where_the_library_is_reported(schema: dict[str, Any]) -> None:
     library = Draft202012Validator(schema)
 
     for value in VALUES:
@@ -143,7 +143,7 @@ def test_a_deeply_nested_schema_is_refused(levels: int) -> None:
     {"properties": {"pattern": {"type": "string"}, "patternProperties": {"type": "object"}}, "not": {}},
     {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "a"},
 ])  # fmt: skip
-def test_a_pattern_in_data_and_another_draft_are_no_reason_to_refuse_a_schema(schema: dict[str, Any]) -> None:
+def test_a_pattern_in_data_and_another_draft_are_not_a_reason_to_refuse_a_schema(schema: dict[str, Any]) -> None:
     SchemaCheck("x", schema)  # raises where it refuses
 
 

@@ -114,9 +114,7 @@ def test_there_are_more_than_sixty_escapes() -> None:
 
 
 @pytest.mark.parametrize("text", ESCAPES, ids=lambda text: ascii(text)[:60])
-def test_escape_is_refused_with_one_sentence_and_nothing_outside_is_touched(
-    scope: Scope, tree: Path, text: str
-) -> None:
+def test_escape_is_refused_with_one_message_and_nothing_outside_is_touched(scope: Scope, tree: Path, text: str) -> None:
     written = text.replace("{root}", str(tree))
     before = list_outside(tree)
 

@@ -150,7 +150,7 @@ async def test_several_first_runs_at_once_share_one_environment(lab: Lab) -> Non
     assert len(list(lab.environments.iterdir())) == 1
 
 
-async def test_lock_beside_the_script_decides_the_version(lab: Lab) -> None:
+async def test_lock_next_to_the_script_decides_the_version(lab: Lab) -> None:
     digest = write_wheel(lab.wheels, "1.0.0")
     write_wheel(lab.wheels, "2.0.0")
     lab.write("free.py", SCRIPT)
@@ -173,7 +173,7 @@ async def test_package_with_another_hash_than_the_locked_one_is_refused(lab: Lab
     assert "ash" in str(answer["message"])
 
 
-async def test_lock_that_does_not_cover_a_dependency_is_said(lab: Lab) -> None:
+async def test_lock_that_does_not_cover_a_dependency_is_reported(lab: Lab) -> None:
     lab.write("main.py", SCRIPT)
     lab.write("main.py.lock", build_lock("1.0.0", "0" * 64, name="other"))
 
@@ -183,7 +183,7 @@ async def test_lock_that_does_not_cover_a_dependency_is_said(lab: Lab) -> None:
     assert "The lock main.py.lock does not cover 'greeting'" in str(answer["message"])
 
 
-async def test_settings_file_beside_the_script_cannot_redirect_the_index(lab: Lab, tmp_path: Path) -> None:
+async def test_settings_file_next_to_the_script_cannot_redirect_the_index(lab: Lab, tmp_path: Path) -> None:
     write_wheel(lab.wheels, "1.0.0")
     write_wheel(tmp_path / "evil", "9.0.0")
     lab.write("main.py", SCRIPT)
@@ -266,7 +266,7 @@ async def test_missing_package_is_named_in_the_failure(lab: Lab) -> None:
     assert [path.name for path in lab.environments.iterdir()] == []
 
 
-async def test_cache_folder_that_cannot_be_made_is_said(lab: Lab) -> None:
+async def test_cache_folder_that_cannot_be_made_is_reported(lab: Lab) -> None:
     lab.write("main.py", "print('{}')")
     lab.environments.write_text("a file is in the way")
 

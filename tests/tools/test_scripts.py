@@ -368,7 +368,7 @@ async def test_what_is_not_one_json_value_is_a_parse_error_that_shows_it(lab: La
     assert len(str(answer["message"])) < 800
 
 
-async def test_output_beyond_the_limit_keeps_head_and_tail_and_says_so(lab: Lab) -> None:
+async def test_output_beyond_the_limit_keeps_head_and_tail_and_reports_it(lab: Lab) -> None:
     toolbox = lab.toolbox(
         lab.skill("notes", {"scripts/flood.py": "print('start' + 'x' * 10_000 + 'end')  # --json"}),
         limits=ScriptLimits(max_output_bytes=1000),

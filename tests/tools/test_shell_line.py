@@ -156,7 +156,7 @@ def test_quoted_words_come_back_from_bash(bash: Bash, words: list[str]) -> None:
 
 
 @given(st.text(max_size=200))
-def test_reading_never_raises_and_says_why(text: str) -> None:
+def test_reading_never_raises_and_gives_the_reason(text: str) -> None:
     line = parse_line(text)
 
     assert isinstance(line, ShellLine) or line.reason

@@ -251,7 +251,7 @@ async def test_sizes_are_capped_after_unpacking(server: Server) -> None:
     assert "broken way" in (await fetch(make_tool(server), f"{base}/broken")).error
 
 
-async def test_errors_and_what_is_no_text_are_said(server: Server) -> None:
+async def test_errors_and_what_is_no_text_are_reported(server: Server) -> None:
     server.text("/image", "x", "image/png")
     server.answers["/bare"] = (200, {}, b"a\0b")
     base = f"http://site.example:{server.port}"

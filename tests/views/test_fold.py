@@ -122,7 +122,7 @@ def test_denied_call_says_who_denied_it_and_why() -> None:
     assert [(step.state, step.error) for step in view.steps] == [("denied", "denied by ada: not now")]
 
 
-def test_call_that_a_person_denied_is_one_step_though_the_run_refuses_it_too() -> None:
+def test_call_that_a_user_denied_is_one_step_though_the_run_refuses_it_too() -> None:
     asked = ApprovalRequested(approval_id="a1", step_id="1.1", tool="Bash", arguments_hash="h")
     view = fold_all(
         records([
@@ -137,7 +137,7 @@ def test_call_that_a_person_denied_is_one_step_though_the_run_refuses_it_too() -
     assert (step.state, step.error) == ("denied", "denied by ada: not now")
 
 
-def test_child_run_is_below_the_run_that_began_it_and_its_usage_counts() -> None:
+def test_child_run_is_below_the_run_that_started_it_and_its_usage_counts() -> None:
     parent = [
         RunStarted(task="t"),
         ChildRunStarted(step_id="1.1", child_run_id="c1", agent="writer", task="draft"),
@@ -182,7 +182,7 @@ def test_retry_is_the_same_call_and_names_the_wait() -> None:
     assert [(call.state, call.attempt) for call in view.calls] == [("running", 2)]
 
 
-def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_beginning() -> None:
+def test_text_that_arrived_is_kept_whole_where_the_log_keeps_its_start() -> None:
     view = fold_all(records([LlmRequestSent(turn=1, meta=META)]))
     view = add_text(view, "First line.\n\nSecond line.")
 
@@ -225,7 +225,7 @@ def test_exact_result_takes_the_place_of_its_summary() -> None:
     assert (len(view.answer), view.answer_is_cut) == (1000, False)
 
 
-def test_resumed_run_whose_beginning_was_not_seen_has_the_totals_of_its_end() -> None:
+def test_resumed_run_whose_start_was_not_seen_has_the_totals_of_its_end() -> None:
     view = fold_all(records([RunFinished(turns=7, input_tokens=900, output_tokens=90, cost_usd=0.5)]))
 
     assert (view.turn, view.usage.input_tokens, view.usage.cost_usd) == (7, 900, 0.5)

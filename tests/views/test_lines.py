@@ -47,7 +47,7 @@ def test_step_that_did_not_succeed_says_how_it_stands(state: StepState, line: st
     assert render_step(step, width=80).plain == line
 
 
-def test_step_that_never_ran_says_why() -> None:
+def test_step_that_never_ran_gives_the_reason() -> None:
     step = StepView(step_id="1", tool="use_skill", line="x", state="failed", error="'skill' is a required property")
 
     assert [line.plain.strip() for line in render_output(step, width=80)] == ["'skill' is a required property"]
@@ -129,7 +129,7 @@ def test_numbers_read_as_people_write_them() -> None:
         ("other", None, ""),
     ],
 )
-def test_arguments_are_one_line_that_begins_with_what_matters(tool: str, arguments: object, line: str) -> None:
+def test_arguments_are_one_line_that_starts_with_what_matters(tool: str, arguments: object, line: str) -> None:
     assert build_line(tool, arguments) == line  # pyright: ignore[reportArgumentType]
 
 

@@ -74,7 +74,7 @@ def test_bars_stay_within_the_width_whatever_the_times_say() -> None:
         assert row.at + row.width <= 100.5
 
 
-def test_a_child_run_follows_the_step_that_began_it() -> None:
+def test_a_child_run_follows_the_step_that_started_it() -> None:
     child = run(run_id="child", items=(step("c1", 1, 3),), parent_run_id="r")
     view = run(items=(step("s1", 1, 1, child="child"), step("s2", 1, 8)), children=(child,))
 

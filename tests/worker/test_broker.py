@@ -30,7 +30,7 @@ def build_load(folder: Path, server: RedisServer, **changes: object) -> Load:
     return load.model_copy(update=changes)
 
 
-async def test_a_task_takes_its_turns_and_the_next_goes_on(
+async def test_a_task_takes_its_turns_and_the_next_continues(
     tmp_path: Path, crew: Crew, redis_server: RedisServer
 ) -> None:
     load = build_load(tmp_path, redis_server)

@@ -41,7 +41,7 @@ async def work_until(runtime: Runtime, load: Load, is_done: Callable[[list[RunRo
     return told
 
 
-async def test_a_damaged_run_is_parked_at_once_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_a_damaged_run_is_paused_at_once_and_the_others_continue(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
     async with open_runtime(build_host(load)) as runtime:
         run_ids = await leave_runs(runtime, load, 3)
@@ -118,7 +118,7 @@ class Unreadable(StoreWrapper):
         await super().append(lease, first_seq, entries, durable=durable)
 
 
-async def test_a_run_that_no_worker_can_open_is_parked_after_its_tries(tmp_path: Path) -> None:
+async def test_a_run_that_no_worker_can_open_is_paused_after_its_tries(tmp_path: Path) -> None:
     load = Load(folder=str(tmp_path), steps=2, reply_seconds=0, worker=OPTIONS)
     async with open_runtime(build_host(load)) as runtime:
         (run_id,) = await leave_runs(runtime, load, 1)

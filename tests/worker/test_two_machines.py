@@ -58,7 +58,7 @@ async def test_a_cancellation_reaches_the_worker_of_another_machine(
         assert [(row.status, row.reason, row.driver) for row in rows] == [("canceled", "canceled", "")]
 
 
-async def test_a_run_whose_end_was_wanted_is_ended_by_whoever_takes_it_next(
+async def test_a_run_whose_end_was_wanted_is_ended_by_any_process_that_takes_it_next(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=600)
@@ -85,7 +85,7 @@ def find_told(lines: Iterable[str]) -> list[tuple[int, str]]:
     return [(record.entry, record.event_type) for record in records if record.entry]
 
 
-async def test_a_run_of_another_machine_can_be_watched_while_it_goes_on(
+async def test_a_run_of_another_machine_can_be_watched_while_it_continues(
     tmp_path: Path, crew: Crew, postgres_url: str
 ) -> None:
     here, there = build_machines(tmp_path, postgres_url, reply_seconds=3.0)
