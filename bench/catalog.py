@@ -1,4 +1,4 @@
-"""How fast skills are read for the catalog: files per second cold, and a warm catalog of 10,000."""
+"""Speed of reading the skill catalog: files per second cold, and a warm catalog of 10,000."""
 
 import tempfile
 import time

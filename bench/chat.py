@@ -1,4 +1,4 @@
-"""What a turn of a chat costs, late in it against early: its request, and the processor's time."""
+"""Cost of a late chat turn against an early one: request size and CPU time."""
 
 import tempfile
 import time

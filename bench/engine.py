@@ -1,4 +1,4 @@
-"""What a turn costs beside the model: journal, events, policy, prompt, with a provider that answers at once."""
+"""Overhead of a turn: journal, events, policy and prompt, with a provider that answers at once."""
 
 import os
 import statistics

@@ -18,7 +18,7 @@ type Process = Generator[Wait]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTimes:
-    """What was measured, in seconds for a run or for one of its turns."""
+    """Measured times, in seconds per run or per turn."""
 
     run_cpu: float
     turn_cpu: float
@@ -30,7 +30,7 @@ class ServiceTimes:
     flush: float
     """One write of the log to its disk; all commits that wait when it begins share it."""
     tool: float
-    """What the effect of a step takes beside the CPU of the worker."""
+    """Duration of a step's effect in addition to the worker's CPU time."""
     log_bytes: float = 0.0
     """Of the database, for a run."""
 
@@ -50,11 +50,11 @@ class Load:
     at_once: int = 0
     turns: int = 11
     seconds: float = 120.0
-    """How long runs arrive, and how long is looked at them."""
+    """Duration of arrivals, and of the observation."""
     latency: Callable[[random.Random], float] = lambda chance: chance.lognormvariate(0.7, 0.6)
     """Of the model: by default 2 s in the middle, 5.4 s for one in twenty."""
     lost_at: float = 0.0
-    """When a third of the workers is lost; 0 for never."""
+    """Time at which a third of the workers is lost; 0 for never."""
     lease_seconds: float = 15.0
 
 
@@ -71,7 +71,7 @@ class Outcome:
     database_cpu: float = 0.0
     worker_cpu: float = 0.0
     recovered_at: float = 0.0
-    """When the queue was empty again after the loss."""
+    """Time at which the queue was empty again after the loss."""
 
     def wait(self, share: float) -> float:
         ordered = sorted(self.waits) or [0.0]

@@ -1,4 +1,4 @@
-"""What a fleet needs for so many runs a day: a simulation fed with measured times, checked against real workers."""
+"""Size of a fleet for a number of runs per day: a simulation with measured times, checked against real workers."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What a run costs beside its model, against bare loops on the same server: the Anthropic SDK, and raw `httpx2`.
+"""Overhead of a run, against bare loops on the same server: the Anthropic SDK, and raw `httpx2`.
 
 Everything is measured after a warm-up, with clients built, in alternation; the quietest round of each counts, because
 what else runs on the machine only ever adds. A target in milliseconds is one for a quiet machine; the ratio holds

@@ -1,4 +1,4 @@
-"""What one process holds: runs that all wait for the model at the same time, against bare coroutines that do."""
+"""Capacity of one process: runs that all wait for the model at the same time, against bare coroutines."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What a verdict costs with 200 rules, of which only the last speaks; for the shell, reading the line included."""
+"""Cost of a policy decision with 200 rules of which only the last matches; for the shell, parsing included."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What showing a run at a terminal costs, as a share of the processor time of the run; and without a terminal.
+"""Cost of showing a run at a terminal, as a share of the run's CPU time; and without a terminal.
 
 The run does what runs do: each turn calls a real command and says a sentence that is streamed word by word.
 """

@@ -1,4 +1,4 @@
-"""How well and how fast skills are found for a request, on the routing data where it is present.
+"""Quality and speed of routing, on the routing data if it is present.
 
 The data (12,000 public skills with requests written for them) is not part of the repository; without it there is one
 row that says so. `bench/routing_entry.py` is the same product behind the scorer that comes with the data.

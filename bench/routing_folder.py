@@ -1,4 +1,4 @@
-"""How long `agent skills route` takes over a folder of skills with whole bodies: the first time, and again.
+"""Duration of `agent skills route` over a folder of skills with whole bodies: cold and warm.
 
 The processes are real ones. Processor time counts all of them; wall time is theirs together, so two that work side by
 side count once. On a machine with other load only the processor time says something.

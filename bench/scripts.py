@@ -1,4 +1,4 @@
-"""What scripts of skills cost: tokens of context, time to start, memory for a flood of output."""
+"""Cost of skill scripts: tokens of context, time to start, memory for a flood of output."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How many bypasses of allow rules, and evasions of deny rules, get through. Cases come from a file that you name.
+"""Bypasses of allow rules and evasions of deny rules that succeed. The cases come from a file that you name.
 
 `SHELL_CASES` is the path of JSON lines `{command, allow_rule | deny_rule, expect}`; without it the tests' own table is
 measured, beside what a raw prefix would let through.

@@ -27,7 +27,7 @@ MAX_TIMES = {
     "task list": 2.0,
     "run --provider offline hello": 4.0,
 }
-"""What each command may take, in starts of a bare Typer program."""
+"""Limit for each command, in starts of a bare Typer program."""
 MAX_CPU_SECONDS = 0.8
 PROVIDERS = {
     "anthropic": {"AGENT_MODEL_PROVIDERS_ANTHROPIC_BASE_URL": "{url}/0", "ANTHROPIC_API_KEY": "k"},

@@ -1,4 +1,4 @@
-"""What the run store costs: appends against a bare insert of the same size, and reading a long journal."""
+"""Cost of the run store: appends against a bare insert of the same size, and reading a long journal."""
 
 import os
 import sqlite3

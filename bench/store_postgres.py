@@ -1,4 +1,4 @@
-"""What the PostgreSQL store costs: an append against the least a program would do by itself on the same server."""
+"""Cost of the PostgreSQL store: an append against the minimum for a program on the same server."""
 
 import os
 import statistics

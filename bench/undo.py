@@ -1,4 +1,4 @@
-"""What a snapshot of a workspace costs before and after a program, when the index is warm. CPU time, git's included."""
+"""Cost of workspace snapshots before and after a program, with a warm index. CPU time, including git's."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""What another worker is worth: runs whose steps wait for a model that takes 50 ms, driven by one and by two."""
+"""Gain of a second worker: runs whose steps wait 50 ms for a model, executed by one and by two."""
 
 import signal
 import tempfile

@@ -17,9 +17,9 @@ from screens import ROOT, draw
 
 SIZE = (92, 32)
 READ_SECONDS = 2.4
-"""How long a finished screen stays."""
+"""Seconds that a finished screen stays."""
 TYPE_SECONDS = 0.9
-"""How long a typed command is shown before it runs."""
+"""Seconds that a typed command is shown before it runs."""
 RUN = 'agent run "Translate the notes into German"'
 
 

@@ -1,4 +1,4 @@
-"""What all tests share: a PostgreSQL server of their own, and saving what a worker measured before its process ends."""
+"""Fixtures of all tests: a PostgreSQL server, and saving coverage of a worker before its process ends."""
 
 import itertools
 import os

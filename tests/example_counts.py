@@ -1,4 +1,4 @@
-"""How many examples a property is tried with.
+"""Number of examples for each property.
 
 Without METIER_RANDOM_EXAMPLES the examples are the same on every run, so that more of them mostly repeat what earlier
 runs have shown. A fifth of them meets each kind; the search for new ones has them all.

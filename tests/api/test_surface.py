@@ -15,7 +15,7 @@ SURFACE = {
     },
     "RunStream": {"result", "stop"},
 }  # fmt: skip
-"""What the members of the larger classes are called."""
+"""Member names of the larger classes."""
 
 NAMES = [
     "Agent", "AgentResponse", "Approval", "ApprovalClosed", "ConfigError", "Decision", "DuplicateMessageError",

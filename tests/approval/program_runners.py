@@ -47,4 +47,4 @@ PLAIN_COMMANDS: tuple[str, ...] = (
     "find . -name '*.py'", "wc -l a", "sort -u a | uniq -c", "kill 1234", "ps aux", "gzip a", "date +%F",
     "/bin/ls -l", "/usr/bin/git log -3", "head -5 a", "echo hello", "diff -u a b",
 )  # fmt: skip
-"""What a rule that denies `touch` does not speak of."""
+"""Commands that a rule denying `touch` doesn't match."""

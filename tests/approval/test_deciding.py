@@ -1,4 +1,4 @@
-"""What the engine does with a step that needs a person's word. Pure: a state in, an action out."""
+"""The engine's actions for a step that needs approval. Pure: a state in, an action out."""
 
 from metier.approval.verdict import Verdict
 from metier.decisions import ActionStep, ModelDecision

@@ -1,4 +1,4 @@
-"""Who speaks, who wins, and what is said when nobody speaks."""
+"""Precedence of rules, and the default if none matches."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What each matcher takes and leaves, on canonical and typed arguments."""
+"""Arguments that each matcher accepts and rejects, canonical and typed."""
 
 import json
 

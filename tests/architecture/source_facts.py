@@ -1,4 +1,4 @@
-"""What tests ask about the files of the package, found in one walk through each: parsing them all takes seconds."""
+"""Facts about the package's files, from one walk through each: parsing them takes seconds."""
 
 import ast
 import functools

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended."""
+    """The outcome of a script."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""What every bundled skill and every one of its scripts keeps to."""
+"""Conventions of every bundled skill and its scripts."""
 
 import os
 import re

@@ -10,7 +10,7 @@ import pytest
 
 
 class Outcome(Protocol):
-    """How a script ended; `result` is the JSON object on standard output."""
+    """The outcome of a script; `result` is the JSON object on standard output."""
 
     code: int
     out: str

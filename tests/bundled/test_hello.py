@@ -13,7 +13,7 @@ import metier
 
 
 class Outcome(Protocol):
-    """How a script ended; `result` is the JSON object on standard output."""
+    """The outcome of a script; `result` is the JSON object on standard output."""
 
     code: int
     out: str
@@ -55,7 +55,7 @@ def test_a_wrong_time_or_zone_is_a_sentence(run: Run, arguments: list[str]) -> N
 
 
 class Hello(Protocol):
-    """What the toolset offers, as a caller sees it."""
+    """The tools of the toolset, as a caller sees them."""
 
     def get_tools(self) -> list[FunctionType]: ...
     async def greet_in_language(self, name: str, language: str = "en") -> dict[str, Any]: ...

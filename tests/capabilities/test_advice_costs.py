@@ -1,4 +1,4 @@
-"""What advice to a skill costs is part of what the run costs, and bounded with it."""
+"""The cost of advice to a skill is part of the run's cost and its limit."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a contract in a front matter means, and what is said about a wrong one."""
+"""The meaning of a contract in front matter, and the messages about an invalid one."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ pytestmark = [
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 12 if IS_WHOLE else 1
 TOGETHER = 1 if IS_WHOLE else 4
-"""How many kills one run gets. Alone, each of them begins a run anew."""
+"""Number of kills per run. Alone, each kill starts a new run."""
 EACH = ("journal:delegated", "journal:child_ended")
 SOME = ("journal:step_started", "journal:step_finished", "journal:input_asked", "journal:run_started", "tool:")
 

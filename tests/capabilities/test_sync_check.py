@@ -1,4 +1,4 @@
-"""Which code is not safe inside one synchronous task, by line, with what to write instead."""
+"""Code that is unsafe inside a synchronous task, by line, with a replacement."""
 
 import json
 from pathlib import Path

@@ -29,7 +29,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def fill(clone: Workspace, files: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """What a stranger pushed, as `git clone` brings it."""
+    """A stranger's commit, as `git clone` checks it out."""
     upstream = clone.folder.with_name("upstream")
     for name, text in files.items():
         file = upstream / name

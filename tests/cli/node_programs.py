@@ -20,5 +20,5 @@ def find_program(path: str) -> list[str]:
 
 
 def list_modules() -> Path:
-    """Where packages are imported from."""
+    """Folder of imported packages."""
     return _MODULES

@@ -7,7 +7,7 @@ from typing import Any
 from model_server import ModelServer, Reply
 
 BOSS = "boss"
-"""Who asks without a role of its own."""
+"""Name for requests without a role."""
 
 
 @dataclass

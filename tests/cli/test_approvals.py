@@ -39,7 +39,7 @@ def parked(workspace: Workspace, model: ModelServer, capsys: Capture) -> str:
 
 
 def count_runs(workspace: Workspace) -> int:
-    """How often the script ran, wherever it was started."""
+    """Number of executions of the script, in any folder."""
     return sum(len(file.read_text(encoding="utf-8")) for file in workspace.folder.rglob("ran.txt"))
 
 

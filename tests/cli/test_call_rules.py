@@ -1,4 +1,4 @@
-"""How calls are read and answered: short names, refusals in one form, failures as plain JSON, calls in JSON mode."""
+"""Reading and answering calls: short names, refusals in one form, failures as plain JSON, calls in JSON mode."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ def greets(tool: str) -> Reply:
 
 
 def read_results(model: ModelServer) -> list[str]:
-    """What the model was told about its calls, in the last request."""
+    """The results of the model's calls in the last request."""
     return [message["content"] for message in model.received[-1]["messages"] if message["role"] == "tool"]
 
 

@@ -51,7 +51,7 @@ def change(folder: Path) -> None:
 
 
 def said(model: ModelServer) -> str:
-    """What the script printed, as the model read it; empty where it did not run."""
+    """The script's output, as the model read it; empty if it didn't run."""
     results = [message["content"] for message in model.received[-1]["messages"] if message["role"] == "tool"]
     return "new" if "the new script ran" in str(results) else "old" if "the old script ran" in str(results) else ""
 

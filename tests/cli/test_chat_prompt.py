@@ -12,7 +12,7 @@ CTRL_G, CTRL_O = "\x07", "\x0f"
 
 
 def said(model: ModelServer) -> list[str]:
-    """What the last request told of the conversation."""
+    """The conversation in the last request."""
     messages = model.received[-1]["messages"]
     return [str(each["content"]).partition("\n\n# Environment")[0] for each in messages if each["role"] != "system"]
 

@@ -1,4 +1,4 @@
-"""How a chat shows the steps of a turn at a real terminal: changes of files, output, lists."""
+"""Steps of a chat turn at a real terminal: file changes, output, lists."""
 
 import re
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Whether the person made the files of a folder here: told for many ways in which files get into one."""
+"""Recognize whether files were made here, for many ways in which files get into a folder."""
 
 import json
 import os

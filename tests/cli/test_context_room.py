@@ -1,4 +1,4 @@
-"""What a model still has in front of it when a run outgrows its window, as the bytes of its requests."""
+"""Requests of a run that outgrows the model's window."""
 
 import json
 from typing import Any

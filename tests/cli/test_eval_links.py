@@ -27,7 +27,7 @@ def put_cases(workspace: Workspace, **case: object) -> None:
 
 
 def find_leaks(workspace: Workspace, model: ModelServer) -> list[str]:
-    """Where the words stand in the folders of the cases, or in what the model was sent."""
+    """Return the places of the words: case folders or requests to the model."""
     files = [file for file in (workspace.folder / "runs").rglob("*") if file.is_file() and not file.is_symlink()]
     found = [file.name for file in files if SECRET.encode() in file.read_bytes()]
     return found + ["request" for body in model.received if SECRET in json.dumps(body)]

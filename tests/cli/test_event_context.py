@@ -1,4 +1,4 @@
-"""What every event says about where the run was: its turn, the skill in charge, the skill that a step runs."""
+"""The position in every event: turn, skill in charge, and the skill that a step runs."""
 
 import hashlib
 import json

@@ -96,7 +96,7 @@ CHANGES: dict[str, Change] = {
 
 
 def export_run(stranger: Workspace, model: ModelServer, change: Change, mark: Path) -> tuple[Path, str]:
-    """What a stranger hands over: a journal that ends where a command is about to be run."""
+    """A stranger's archive: its journal ends before a command."""
     model.follow(calls("Bash", command=f"touch {mark}"), says("Done."))
     assert stranger.agent("run", "do it", "-q") == 0
     mark.unlink()

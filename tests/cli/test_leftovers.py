@@ -1,4 +1,4 @@
-"""What programs leave behind when agent and supervisor are killed with them is cleared away by the next start."""
+"""Leftovers of programs whose agent and supervisor were killed are removed by the next start."""
 
 import os
 import signal

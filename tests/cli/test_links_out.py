@@ -74,7 +74,7 @@ def put_link(folder: Path, name: str, target: Path, *, is_relative: bool) -> Non
 
 
 def show_everything(workspace: Workspace, model: ModelServer, capfd: pytest.CaptureFixture[str]) -> str:
-    """What the model is sent and the person is shown."""
+    """The text sent to the model and shown to the user."""
     model.follow(says("Done."))
     for command in COMMANDS:
         workspace.agent(*command)

@@ -1,4 +1,4 @@
-"""What the event log keeps of long replies and long arguments."""
+"""Long replies and long arguments in the event log."""
 
 import hashlib
 import json

@@ -30,7 +30,7 @@ print(json.dumps({"summary": "counted"}))
 
 @pytest.fixture
 def effects(workspace: Workspace, tmp_path: Path) -> Path:
-    """Where the scripts leave one letter for each time they run."""
+    """File to which the scripts append one letter per execution."""
     workspace.add_skill("counter", "Count.", count=COUNT)
     workspace.add_skill("waiter", "Wait for somebody.", wait=WAIT)
     os.mkfifo(tmp_path / "first")

@@ -18,7 +18,7 @@ RUN = ("run", "Do it", "--quiet")
 
 
 def get_result(model: ModelServer) -> str:
-    """What the model read as the result of its last call."""
+    """The result of the model's last call."""
     return str(model.received[-1]["messages"][-1]["content"])
 
 

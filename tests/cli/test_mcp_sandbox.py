@@ -1,4 +1,4 @@
-"""Where servers that are processes run: enclosed where a sandbox is required, and said in either case."""
+"""Local MCP servers run in a sandbox if one is required; the list shows it in either case."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def has_planted(workspace: Workspace) -> bool:
 
 
 def find_seen(model: ModelServer) -> dict[str, bool]:
-    """What it says it could reach; what it wrote outside, it cannot tell."""
+    """The server's report about its reach; it can't tell about writes outside."""
     text = str(model.received[-1]["messages"][-1]["content"])
     assert "{" in text, text
     seen = dict(json.loads(text[text.index("{") : text.rindex("}") + 1]))

@@ -1,4 +1,4 @@
-"""Where a model name leads: `provider/model` in every place that names a model, as the servers receive it."""
+"""Model names: `provider/model` in every place that names a model, as the servers receive it."""
 
 import json
 from collections.abc import Iterator

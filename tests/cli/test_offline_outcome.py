@@ -32,7 +32,7 @@ def add_scripted(workspace: Workspace, name: str, description: str, code: str) -
 
 
 def outcome(workspace: Workspace, capsys: Capture, *args: str) -> dict[str, object]:
-    """What `--output-format json` says, with the exit code that the command really had."""
+    """The output of `--output-format json` and the real exit code."""
     capsys.readouterr()
     code = workspace.agent("run", "--provider", "offline", "--output-format", "json", *args)
     told = json.loads(capsys.readouterr().out)

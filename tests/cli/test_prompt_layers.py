@@ -1,4 +1,4 @@
-"""What a model is told beside its task, as bytes of its requests: instructions, tools, environment, inputs, plan."""
+"""The content of requests besides the task: instructions, tools, environment, inputs, plan."""
 
 import json
 import platform

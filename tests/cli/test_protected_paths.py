@@ -1,4 +1,4 @@
-"""What decides about the agent stays what it is while programs run: on every level, and checked before and after."""
+"""Files that control the agent don't change while programs run: on every sandbox level, checked before and after."""
 
 import json
 import os

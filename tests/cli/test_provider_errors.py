@@ -1,4 +1,4 @@
-"""What a person reads when a provider fails: the address, the wait, what the reply was."""
+"""Messages about provider failures: the address, the wait, the reply."""
 
 import socket
 import threading

@@ -127,7 +127,7 @@ def test_json_mode_after_tools_unsupported_is_used_by_resume(
 def test_the_provider_of_the_command_line_stays_when_the_settings_name_another(
     workspace: Workspace, model: ModelServer, capsys: Capture
 ) -> None:
-    """What was chosen for this run alone is not undone by the settings file."""
+    """A choice for one run is not overridden by the settings file."""
     workspace.configure(
         model={"provider": "anthropic", "name": "claude-x", "providers": {"openai": {"base_url": model.url}}},
         runtime=QUICK,

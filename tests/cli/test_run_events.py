@@ -33,7 +33,7 @@ SHOWN = {
     "run_finished": ("status", "mode", "turns"),
     "run_failed": ("status", "reason", "turns"),
 }
-"""What of each event must stay the same; the rest is sizes, times and words."""
+"""The stable part of each event, without sizes, times and texts."""
 
 
 def check(name: str, workspace: Workspace) -> None:

@@ -60,7 +60,7 @@ def looking(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Workspa
 
 
 def find_seen(model: ModelServer) -> dict[str, bool]:
-    """What the script said, as the model read it."""
+    """The script's output, as the model read it."""
     text = json.dumps(model.received[-1]).replace("\\", "")
     return {name: bool(re.search(rf'"{name}": ?true', text)) for name in ("env", "home", "runs", "settings", "out")}
 

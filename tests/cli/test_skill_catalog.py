@@ -1,4 +1,4 @@
-"""How much of the skills a model reads before one is in charge, as bytes of its first request."""
+"""The skill catalog in the first request, before a skill is in charge."""
 
 import json
 from typing import Any

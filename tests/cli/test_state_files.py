@@ -1,4 +1,4 @@
-"""Where the files of runs lie, and that they are no surprise in a person's folders."""
+"""Locations of run files: no surprises in a user's folders."""
 
 import subprocess
 from pathlib import Path

@@ -22,7 +22,7 @@ def run_script(*args: str, script: str = "count", json: bool = True) -> dict[str
 
 
 def read_results(model: ModelServer) -> list[dict[str, Any]]:
-    """What the last request gives back for calls, as JSON."""
+    """The results of calls in the last request, as JSON."""
     messages = cast("list[dict[str, Any]]", model.received[-1]["messages"])
     texts = [str(message["content"]) for message in messages if message["role"] == "tool"]
     return [json.loads(text[text.index("{") : text.rindex("}") + 1]) for text in texts]

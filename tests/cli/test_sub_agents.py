@@ -39,7 +39,7 @@ def team(workspace: Workspace) -> Iterator[RoleModel]:
 
 
 def read_results(model: RoleModel) -> str:
-    """What the first agent was told in its last request."""
+    """The last request of the first agent."""
     last = [body for body in model.received if "delegate" in json.dumps(body["messages"])][-1]
     return next(str(message["content"]) for message in last["messages"] if message["role"] == "tool")
 

@@ -1,4 +1,4 @@
-"""What is left of the worktree of an agent whose run was killed, canceled or deleted: its changes, and no folder."""
+"""The worktree of an agent whose run was killed, canceled or deleted: its changes stay, its folder doesn't."""
 
 import json
 import os

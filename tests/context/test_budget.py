@@ -236,7 +236,7 @@ MARK = "characters taken out to save room"
 
 
 def _check_kept_go_last(before: list[Exchange], result: FittedPrompt) -> None:
-    """What was removed once and asked for again is touched only when every other old result is a line or gone."""
+    """A result that was removed and read again is trimmed last."""
     touched = {trim.exchange for trim in result.trims}
     if not any(each.is_kept and each.number in touched for each in before[:-1]):
         return

@@ -1,4 +1,4 @@
-"""What a chat tells of its earlier turns: bounded, whole sentences of the person kept. Pure."""
+"""Earlier turns in a chat's prompt: bounded, with whole messages of the user. Pure."""
 
 from itertools import pairwise
 

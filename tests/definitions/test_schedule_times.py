@@ -1,4 +1,4 @@
-"""When schedules are due: cron in time zones, daylight saving, intervals, jitter, long absences."""
+"""Due times of schedules: cron in time zones, daylight saving, intervals, jitter, long absences."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

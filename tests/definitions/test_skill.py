@@ -1,4 +1,4 @@
-"""What real people write into SKILL.md loads, and each deviation is said with its line."""
+"""SKILL.md files as people write them load, and each deviation is reported with its line."""
 
 from pathlib import Path
 

@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_source_archive_builds_the_same_wheel(base: Path, tmp_path: Path) -> None:
-    """Who builds from the sdist gets what the wheel has: skills, templates, prompts and pages included."""
+    """A build from the sdist has the same files as the wheel: skills, templates, prompts and pages."""
     build = [sys.executable, "-m", "hatchling", "build"]
     subprocess.run([*build, "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
     (archive,) = tmp_path.glob("*.tar.gz")

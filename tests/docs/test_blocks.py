@@ -21,7 +21,7 @@ BEGINNINGS = {
     "SKILL.md": "name: notes\ndescription: Takes notes. Use it for notes.\n",
     "TASK.md": "name: Notes\n",
 }
-"""What a piece of front matter stands in."""
+"""The file around a piece of front matter."""
 
 
 def test_no_block_is_missed() -> None:
@@ -41,7 +41,7 @@ def test_a_block_without_a_mark_that_means_something_is_found(mark: str, tmp_pat
 
 
 def test_commands_are_not_left_unrun_as_output_or_files() -> None:
-    """What a block needs, or a test that plays it, is the only reason not to type a command in."""
+    """Only a missing requirement, or another test that runs it, excuses a block from being executed."""
     reasons = ("needs", "test")
 
     unrun = [block for block in BLOCKS if "$ agent " in block.text and not block.is_typed]

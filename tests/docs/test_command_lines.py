@@ -63,7 +63,7 @@ def get_command(name: str) -> Command:
 
 
 def find_fault(words: tuple[str, ...]) -> str:
-    """What is wrong with a command line; empty when nothing is. Placeholders are not looked at."""
+    """Return the problem of a command line, or an empty string. Placeholders are not checked."""
     if words[:1] == ("-p",):
         words = ("run", *words[1:])
     if words[:1] == ("--server",) and len(words) > 2:
@@ -75,7 +75,7 @@ def find_fault(words: tuple[str, ...]) -> str:
     command, rest = get_command(words[0]), words[1:]
     children: dict[str, Command] = getattr(command, "commands", {})
     usual = children.get(getattr(command, "usual", ""))
-    """What a group does where the first word is none of its commands."""
+    """Return the problem of a group whose first word is not one of its commands."""
     if children and rest and (rest[0] in children or (usual is None and OF_A_COMMAND.fullmatch(rest[0]))):
         if rest[0] not in children:
             return f"{words[0]!r} has no command {rest[0]!r}"

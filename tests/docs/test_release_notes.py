@@ -1,4 +1,4 @@
-"""What a user reads before an upgrade: the changelog of this version, and the extras that it can be installed with."""
+"""Release notes before an upgrade: the changelog of this version, and the extras."""
 
 import re
 import tomllib

@@ -27,14 +27,14 @@ EXPORT = re.compile(r'export (\w+)="?([^"$]*)"?')
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Where a reader types, and what he has."""
+    """The reader's folder and environment."""
 
     folder: Path
     home: Path
     has: str = ""
-    """What some blocks need (`test with …`): then those are followed, else the others."""
+    """Requirement of some blocks (`test with …`): if it is met those run, otherwise the others."""
     addresses: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the page says and what it is here."""
+    """Text on the page, and its value here."""
     exported: dict[str, str] = field(default_factory=dict[str, str])
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -113,7 +113,7 @@ def _start(command: str, reader: Reader, *, stays: bool) -> subprocess.Popen[byt
 
 
 def type_in(command: str, reader: Reader, *, until: Sequence[str] = (), code: int = 0) -> str:
-    """What a command prints until it ends; a worker does not by itself, and is told to when it has shown all of it."""
+    """Return a command's output. A worker doesn't end by itself and is stopped after it printed all of it."""
     stays = command.startswith("agent worker") and "--once" not in command
     if command.startswith("agent ") and not stays and not SHELL_SYNTAX.search(QUOTED.sub("", command)):
         words = shlex.split(reader.translate(command))[1:]

@@ -1,4 +1,4 @@
-"""What tests of the engine share."""
+"""Fixtures of the engine tests."""
 
 import sys
 from pathlib import Path

@@ -171,7 +171,7 @@ def _write(folder: Path, name: str, entries: list[Entry]) -> None:
 
 
 def _without_place(entry: Entry) -> Entry:
-    """Where it was written, and by which process, is nobody's business."""
+    """Remove the machine and process that wrote it."""
     match entry:
         case RunStarted():
             return entry.model_copy(update={"workspace": "/project", "environment": ""})

@@ -55,6 +55,6 @@ def build_on_postgres(folder: Path, reach: Reach) -> Scenario:
 
 
 def describe(settings: Settings) -> str:
-    """What the first entry of a run says of the settings it was started with."""
+    """Return the settings in a run's first entry."""
     runtime = settings.runtime
     return json.dumps([settings.model.name, runtime.profile, runtime.max_turns])

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow]
 
 
 def find_complaints(build: Build, folder: Path) -> Generator[str]:
-    """What is wrong after each kill, as long as it is asked for."""
+    """Yield the problems after each kill."""
     with CrashKit(build, folder) as kit:
         baseline = kit.survey()
         reached = {*baseline.points}

@@ -26,7 +26,7 @@ pytestmark = [
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 48 if IS_WHOLE else 1
 TOGETHER = 1 if IS_WHOLE else 5
-"""How many kills one run gets. Alone, each of them begins a run anew."""
+"""Number of kills per run. Alone, each kill starts a new run."""
 DOUBTFUL = ("script:record:begun", "script:record:middle", "script:record:done")
 EACH = ("effect:launch", "effect:pay", "script:flaky:failing", "script:report:done")
 """Boundaries of effects that must not be repeated; those of the script `record` have a test of their own."""

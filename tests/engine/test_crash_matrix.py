@@ -24,14 +24,14 @@ pytestmark = [
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 48 if IS_WHOLE else 1
 TOGETHER = 1 if IS_WHOLE else 5
-"""How many kills one run gets. Alone, each of them begins a run anew."""
+"""Number of kills per run. Alone, each kill starts a new run."""
 BOTH_SIDES = ("effect:", "script:", "journal:step_")
 """Boundaries of effects. `tool:` is not among them: its points are those of `effect:`, one call further out."""
 ONE_SIDE = (
     "journal:model_replied", "journal:approval_", "journal:input_", "journal:run_", "store:begin_run",
     "store:take_lease", "store:put_approval", "sqlite:insert:journal", "sqlite:commit",
 )  # fmt: skip
-"""What decides about effects. After one change is before the next, so one side of each is killed at."""
+"""Changes that decide about effects. After one change is before the next, so only one side of each is a kill point."""
 ONE_IN = 16
 """Of the other names: most are events and files that differ in what they are called alone."""
 

@@ -1,4 +1,4 @@
-"""What a run does next, in tables: the same state always gives the same action."""
+"""A run's next action, in tables: the same state always gives the same action."""
 
 import pytest
 from journals import (

@@ -33,7 +33,7 @@ CALLS = {"store:put_blob:after", "store:begin_run:before", "journal:run_started:
 
 
 async def read_starts(kit: CrashKit, case: Path) -> list[str]:
-    """What each run of the case was started with: its first entry, and the settings that it is pinned to."""
+    """Return each run's first entry and its pinned settings."""
     scenario = kit.build(case, lambda _name: None)
     store = await scenario.open_store(scenario.host, Points(case / "reading"), machine=None)
     try:
@@ -52,7 +52,7 @@ async def read_starts(kit: CrashKit, case: Path) -> list[str]:
 
 
 def kill_and_go_on(kit: CrashKit, point: CrashPoint) -> list[str]:
-    """What was wrong after a kill of the start at this point."""
+    """Return the problems after the start was killed at this point."""
     case = kit.open_case()
     first = kit.live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
     if first["code"] != -9:

@@ -1,4 +1,4 @@
-"""How much of an interrupted effect can be seen from where the run is gone on with."""
+"""Evidence of an interrupted effect, as seen from the machine that resumes the run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How often a run waits for the disk, as the kernel counts it: for its start, before its effect, and at its end."""
+"""Syncs of a run, as the kernel counts them: at its start, before its effect, and at its end."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the dry run of a task says in the end."""
+"""The final message of a task's dry run."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What every pack in `demos/` keeps to: it is right, its rules hold, its scripts explain themselves."""
+"""Conventions of every pack in `demos/`: it is valid, its rules hold, its scripts explain themselves."""
 
 import subprocess
 import sys

@@ -52,7 +52,7 @@ FORMS: dict[str, list[dict[str, object]]] = {
         }
     ],
 }
-"""What the questions of a task ask for, by the name of the form."""
+"""Fields of a task's questions, by the name of the form."""
 ASKING = {
     "confirm_delete": "confirm",
     "test_elicitation": "user",

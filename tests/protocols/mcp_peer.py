@@ -92,7 +92,7 @@ class Peer:
         """Requests that the server sent."""
         self.notified: list[Message] = []
         self.answers: list[Message] = []
-        """What its requests are answered with, in order."""
+        """Answers to its requests, in order."""
         self._number = 0
         self._waiting: dict[object, tuple[anyio.Event, list[Message]]] = {}
         self.to_server, self.received = anyio.create_memory_object_stream[SessionMessage | Exception](100)

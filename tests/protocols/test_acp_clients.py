@@ -131,7 +131,7 @@ def use_acpx(workspace: Workspace, flag: str, task: str) -> list[str]:
 
 
 def read_messages(printed: str) -> list[dict[str, Any]]:
-    """What `acpx` wrote of the protocol: a message on each line."""
+    """Protocol messages that `acpx` wrote, one per line."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 

@@ -12,7 +12,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import QUICK, Workspace, use_model
 
 MAX_GROWTH_KB = 300_000
-"""How much larger a flood may make a process, for some time."""
+"""Memory that a flood may temporarily add to a process."""
 MANY = 3_000
 """Requests that are ten times what the pipes of a process hold."""
 

@@ -49,7 +49,7 @@ def anyio_backend() -> str:
 
 
 type Answer = tuple[bool, str]
-"""Whether a call went well, and what the model is told."""
+"""Success of a call, and the text for the model."""
 type RunScript = Callable[[dict[str, JsonValue]], Awaitable[Answer]]
 
 

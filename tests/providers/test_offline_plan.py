@@ -1,4 +1,4 @@
-"""How the offline backbone takes requests apart and chooses skills, in tables."""
+"""The offline provider splits requests and chooses skills, in tables."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What servers answer: equal replies whoever gave them, and nothing from half a message."""
+"""Server replies: equal for every vendor, and nothing from half a message."""
 
 import pytest
 from vendors import NAMES, VENDORS, Vendor, ask

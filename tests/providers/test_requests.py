@@ -1,4 +1,4 @@
-"""What our code sends: a snapshot of every request body, in `tests/fixtures/provider_requests/`.
+"""Snapshots of every request body that we send, in `tests/fixtures/provider_requests/`.
 
 Run with `WRITE_REQUESTS=1` to write them anew, then read the difference before you commit it.
 """

@@ -104,7 +104,7 @@ async def _read_request(reader: asyncio.StreamReader) -> Received | None:
 
 
 async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Whether the connection may be used again."""
+    """Return whether the connection can be reused."""
     length = len(answer.body) if answer.ending == "whole" else None
     headers = {"content-type": answer.content_type, **answer.headers}
     headers |= {"content-length": str(length)} if length is not None else {"transfer-encoding": "chunked"}

@@ -67,7 +67,7 @@ def saturate(times: float, drag: float) -> float:
 
 
 def weigh(plain: Sequence[Plain], each: Plain, word: str) -> float:
-    """What one word counts for one skill."""
+    """The weight of one word for one skill."""
     told, named, body = each.told[word], each.name.count(word), each.body[word]
     body_drag = drag(each.body.total(), [other.body.total() for other in plain], BODY_LENGTH_WEIGHT)
     told_drag = drag(each.told.total(), [other.told.total() for other in plain], META_LENGTH_WEIGHT)

@@ -1,4 +1,4 @@
-"""Which skill comes first, in which order, and why."""
+"""The order of ranked skills, and the reasons."""
 
 import json
 import os

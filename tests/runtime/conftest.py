@@ -1,4 +1,4 @@
-"""What tests of the runtime share."""
+"""Fixtures of the runtime tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a worker that starts itself writes: into its own log, never through a link that a clone brought."""
+"""A self-started worker writes into its own log, never through a link that came with a clone."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How often a process looks for requests to end its runs."""
+"""Frequency of a process's checks for requests to end its runs."""
 
 from metier.runtime.driver import MAX_POLLS_PER_SECOND, POLL_SECONDS, poll_interval
 

@@ -1,4 +1,4 @@
-"""What a turn costs does not depend on how many there were: counted in function calls, which no other load changes."""
+"""The cost of a turn doesn't depend on the number of turns: counted in function calls, which load doesn't change."""
 
 import cProfile
 import json

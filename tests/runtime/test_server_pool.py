@@ -1,4 +1,4 @@
-"""Which runs of one sitting share a server: those that would have it in the same enclosure."""
+"""Runs of one session share a server if they would run it in the same sandbox."""
 
 import json
 from datetime import UTC, datetime

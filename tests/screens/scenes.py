@@ -1,4 +1,4 @@
-"""What a person does at a terminal, and the screens that must come of it. The pictures of the docs show them too."""
+"""Actions at a terminal and the expected screens, which are also the pictures of the docs."""
 
 import json
 import re

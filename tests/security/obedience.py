@@ -75,7 +75,7 @@ def read_texts(request: ModelRequest) -> list[str]:
 
 @dataclass
 class Listener:
-    """What reached a real socket."""
+    """Return the data that reached a real socket."""
 
     pages: dict[str, str] = field(default_factory=dict[str, str])
     port: int = 0

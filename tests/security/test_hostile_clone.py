@@ -1,4 +1,4 @@
-"""What a cloned folder brings along: files of the agent that are not what they seem."""
+"""Hostile agent files in a cloned folder."""
 
 import os
 from pathlib import Path

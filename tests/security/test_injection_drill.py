@@ -191,7 +191,7 @@ def check_nothing_happened(folder: Path, before: dict[str, str], listener: Liste
 IMPOSSIBLE = frozenset({"secret in a user name"})
 """Calls whose arguments no tool takes."""
 BY_LINK = frozenset({"policy by a link"})
-"""Where a link leads is known when the file is open: these are asked about, and refused all the same."""
+"""A link's target is known when the file is open: these calls are asked about, and denied after all."""
 
 
 def numbered(rows: dict[str, Row]) -> list[tuple[Profile, str, Source]]:

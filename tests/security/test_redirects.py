@@ -1,4 +1,4 @@
-"""Where a fetched page sends the tool on to is held to the rules as if the call had named it."""
+"""Redirect targets of a fetched page are checked by the rules as if the call had named them."""
 
 import threading
 from collections.abc import Iterator

@@ -52,7 +52,7 @@ class Drill:
     shell: ShellOptions = field(default_factory=ShellOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
     answers: Provider | None = None
-    """Who answers instead of the script."""
+    """Responder that replaces the script."""
     provider: ScriptedProvider = field(init=False)
 
     def __post_init__(self) -> None:

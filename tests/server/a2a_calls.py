@@ -1,4 +1,4 @@
-"""What a program with the official Python client of A2A does."""
+"""Calls of a program that uses the official Python client of A2A."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

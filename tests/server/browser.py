@@ -38,7 +38,7 @@ def sign_in(context: BrowserContext, server: RunningServer) -> Page:
 
 
 class Watched:
-    """What a page does that it must not: errors of its scripts, and requests to other hosts."""
+    """Violations of a page: script errors and requests to other hosts."""
 
     def __init__(self, page: Page, server: RunningServer) -> None:
         self.errors: list[str] = []

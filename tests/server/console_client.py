@@ -59,5 +59,5 @@ class ConsoleClient:
         self.http.close()
 
     def words(self) -> str:
-        """What a reader sees, without markup."""
+        """The visible text, without markup."""
         return " ".join(unescape(re.sub(r"<[^>]+>", " ", self.page)).split())

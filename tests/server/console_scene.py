@@ -137,7 +137,7 @@ def ask_question(workspace: Workspace, model: ModelServer) -> None:
 
 
 def run_rest(workspace: Workspace, model: ModelServer) -> dict[str, str]:
-    """What only pictures need. Returns ids by the words that stand for them in addresses."""
+    """Add the data that only the pictures need. Returns IDs by their placeholders in addresses."""
     run_ids = workspace.run_ids()
     model.follow(
         calls("Write", path="notes/week.md", content="# Week\n\n- shipped\n- rested\n"),

@@ -1,4 +1,4 @@
-"""What is around the pages of the console: views that a user saved, signing out, and requests that no page answers."""
+"""The frame of the console: saved views, signing out, and requests that no page answers."""
 
 import json
 import re

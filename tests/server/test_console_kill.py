@@ -63,7 +63,7 @@ def start_run(page: Page, url: str) -> None:
 
 
 def read_rows(page: Page) -> list[str]:
-    """What the waterfall shows, without times: bars and durations are those of the moment."""
+    """The waterfall without times, which differ in every run."""
     return page.locator("#body details[id^=row-]").evaluate_all(
         "all => all.map(each => each.id + ' ' + each.querySelector('.what').innerText)"
     )

@@ -24,7 +24,7 @@ type Operation = Any
 
 
 def call(server: RunningServer, operation: Operation, mode: GenerationMode) -> list[str]:
-    """What was wrong with the answers."""
+    """Problems of the answers."""
     wrong: list[str] = []
     headers = {"Authorization": f"Bearer {server.token}"}
 

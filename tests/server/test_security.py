@@ -1,4 +1,4 @@
-"""Who may reach the server: forged hosts and origins, missing and wrong tokens, roles, sessions, CSRF, limits."""
+"""Access to the server: forged hosts and origins, missing and wrong tokens, roles, sessions, CSRF, limits."""
 
 import json
 import logging

@@ -53,9 +53,9 @@ class PostgresServer:
     folder: Path
     port: int
     account: pwd.struct_passwd | None
-    """Who runs it, where we are root."""
+    """User that runs the server if the tests run as root."""
     prefix: tuple[str, ...] = ()
-    """What runs it."""
+    """Process that runs it."""
     is_synced: bool = False
     process: subprocess.Popen[bytes] | None = None
 

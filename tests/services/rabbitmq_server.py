@@ -21,7 +21,7 @@ from metier.errors import MetierError
 from services.ports import find_free_ports
 
 _PACKAGED = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-"""Where Debian and Fedora have what their wrapper calls."""
+"""Folders in which Debian and Fedora keep the program that their wrapper calls."""
 _START_SECONDS = 120.0
 _GREETING = b"AMQP\x00\x00\x09\x01"
 

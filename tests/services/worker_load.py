@@ -44,19 +44,19 @@ USED_BY_WORKERS = (
     "celery.worker.loops", "celery.worker.pidbox", "kombu.transport.pyamqp", "kombu.transport.redis",
     "metier.store.postgres.store", "multiprocessing.popen_fork",
 )  # fmt: skip
-"""What Celery and the store import when a worker begins."""
+"""Modules that Celery and the store import when a worker starts."""
 
 
 class Load(Value):
-    """What a run does, and who does it."""
+    """The work of a run, and its worker."""
 
     folder: str
     effects_folder: str = ""
-    """Where effects are counted, for workers with a folder each; else below `folder`. `Send` is a process then, whose
-    beginning and end are noted in the spool of the worker's own folder."""
+    """Folder of the effect counters for workers with separate folders; otherwise below `folder`. `Send` is a process
+    then, whose start and end are noted in the spool of the worker's own folder."""
     steps: int = 10
     reply_seconds: float = 0.05
-    """How long the model takes for each."""
+    """Seconds that the model takes for each."""
     poisoned: bool = False
     """The first step, one that may be repeated, ends the process that does it, every time."""
     hang: Literal["", "model", "shielded", "blocking", "deaf"] = ""
@@ -223,7 +223,7 @@ def build_host(load: Load) -> Host:
 
 
 def count_sent(load: Load) -> dict[str, int]:
-    """How often each opaque effect happened, by its key."""
+    """Number of times each opaque effect happened, by key."""
     path = load.effects / "sent"
     counts: dict[str, int] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -233,7 +233,7 @@ def count_sent(load: Load) -> dict[str, int]:
 
 
 def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
-    """What an honest operator answers about a step in doubt, after a look at what is there."""
+    """The answer of an honest operator about an interrupted step, after checking its effect."""
     doubtful = next((step for step in state.steps if step.phase == "in_doubt"), None)
     if doubtful is None or doubtful.started is None:
         return None
@@ -242,7 +242,7 @@ def settle(load: Load, state: RunState) -> Literal["done", "retry"] | None:
 
 @functools.cache
 def start_spawner() -> subprocess.Popen[str]:
-    """What forks the workers, one process for all tests of this one: most of what a worker costs is its imports."""
+    """The process that forks the workers, one per test process: imports are most of a worker's start."""
     command = [sys.executable, str(Path(__file__).resolve())]
     spawner = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -276,7 +276,7 @@ class Crew:
                 os.kill(pid, number)
 
     def count_left(self) -> int:
-        """How many groups still have a process in them."""
+        """Number of groups that still have a process."""
         return sum(_is_there(pid) for pid in self.workers)
 
     def __enter__(self) -> Self:

@@ -66,7 +66,7 @@ def load(folder: Path) -> Settings:
 
 
 def schema_accepts(text: str, capsys: pytest.CaptureFixture[str]) -> bool:
-    """What an editor would say of the text."""
+    """Return an editor's problems with the text."""
     assert run(["config", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -1,4 +1,4 @@
-"""Which file counts: the named one, else `./agent.yaml`, else the user's own, else none. Never two of them."""
+"""The settings file in force: the named one, else `./agent.yaml`, else the user's own, else none. Never two."""
 
 import json
 from pathlib import Path

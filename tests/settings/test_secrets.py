@@ -20,7 +20,7 @@ KEYS = {
 
 
 def refused(capsys: pytest.CaptureFixture[str], secret: str, *, line: int) -> str:
-    """What every command says about the file, without the secret and with the line."""
+    """Every command's message about the file: with the line, without the secret."""
     said: list[str] = []
     for args in (["config", "validate"], ["config", "validate", "--json"], ["config", "show", "--debug"]):
         assert run(args) == 2

@@ -149,7 +149,7 @@ class GitServer:
 
     root: Path
     failures: int = 0
-    """How many requests are answered with 503 first."""
+    """Number of requests to answer with 503 first."""
     authorization: str = ""
     """The header without which the answer is 401."""
     is_dumb: bool = False

@@ -1,4 +1,4 @@
-"""What a repository may try, and that nothing of it happens. Every case goes through `agent skill add`."""
+"""Attacks by a repository, none of which succeeds. Every case goes through `agent skill add`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FILE = "--allow-file"
 
 
 def installed(machine: Machine) -> list[dict[str, object]]:
-    """What `agent skill list` says of the skills that were installed; those that ship are listed too."""
+    """Return the rows of `agent skill list` for installed skills, without the bundled ones."""
     return [row for row in machine.agent("list", "--json").json if row["source"] != "bundled"]
 
 

@@ -1,4 +1,4 @@
-"""What a skill needs of other skills: `check`, `add`, `contracts` and a run say the same of the same folders."""
+"""Dependencies between skills: `check`, `add`, `contracts` and a run report the same for the same folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to PostgreSQL: its tables, its addresses, its errors, its driver that may be missing."""
+"""Specifics of PostgreSQL: tables, addresses, errors, and a missing driver."""
 
 import subprocess
 import sys

@@ -140,7 +140,7 @@ async def test_killed_anywhere_between_appends_nothing_acknowledged_is_lost(data
 
 EARLY = range(1, 16) if os.environ.get("METIER_CRASH_ALL") else (*range(1, 7), 9, 12, 15)
 POINTS = {"pwrite64": (*EARLY, 30, 60), "fdatasync": tuple(range(1, 6))}
-"""Where a process is killed: at which of its calls."""
+"""Calls at which a process is killed."""
 
 
 @pytest.mark.slow

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 
 SHARE = 1 if os.environ.get("METIER_STATE_ALL") else 5
 COUNTING = 60 // SHARE
-"""How many processes count at once."""
+"""Number of processes that count at once."""
 CHILD = Path(__file__).with_name("state_child.py")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def backend(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What the environment says about the store."""
+    """Store settings from the environment."""
     if request.param == "sqlite":
         return {"STATE_STORE_BACKEND": "sqlite"}
     return {"STATE_STORE_BACKEND": "postgres", "DATABASE_URL": request.getfixturevalue("postgres_url")}

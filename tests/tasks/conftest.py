@@ -1,4 +1,4 @@
-"""What tests of delegation and tasks share."""
+"""Fixtures for tests of delegation and tasks."""
 
 import sys
 from pathlib import Path

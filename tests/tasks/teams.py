@@ -30,7 +30,7 @@ You are the {name}.
 
 type Call = tuple[str, Mapping[str, JsonValue]]
 type Line = Call | Sequence[Call]
-"""What a model says in one turn: a call, or several."""
+"""A model's reply in one turn: one call or several."""
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

@@ -26,7 +26,7 @@ pytestmark = [
 IS_WHOLE = bool(os.environ.get("METIER_CRASH_ALL"))
 CHUNKS = 4 if IS_WHOLE else 1
 TOGETHER = 1 if IS_WHOLE else 4
-"""How many kills one run gets. Alone, each of them begins a run anew."""
+"""Number of kills per run. Alone, each kill starts a new run."""
 BOUNDARIES = ("delegated", "child_ended")
 AGAIN = ((3,), (12, 7))
 """At which of their points the processes that recover are killed."""

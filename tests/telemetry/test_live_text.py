@@ -116,7 +116,7 @@ def test_any_text_in_any_pieces_gives_what_redacting_the_whole_gives(text: str, 
 
 
 def find_values(text: str) -> set[str]:
-    """What of the secrets of `PIECES` can be read."""
+    """Return the secrets of `PIECES` that are readable."""
     return {word for word in ("hunter22", "aB3dE6gH9jK2mN5pQ8sT", "p4ss", "MIIEvQIB", "known-value") if word in text}
 
 

@@ -1,4 +1,4 @@
-"""What tests of the sandbox share: a workspace with things worth stealing, and programs that run enclosed in it."""
+"""Fixtures of the sandbox tests: a workspace with things worth stealing, and programs confined to it."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a child process may see of the agent's environment."""
+"""The part of the agent's environment that a child process sees."""
 
 import os
 

@@ -106,7 +106,7 @@ async def test_matches_come_by_path_and_line_with_context_apart(tree: Path) -> N
 
 
 async def list_differences(folder: Path, patterns: list[str]) -> dict[tuple[str, bool], tuple[str, str]]:
-    """What is found without ripgrep and with it, by pattern and whether the case was ignored, where it differs."""
+    """Differences between results with and without ripgrep, by pattern and case."""
     bench = Bench(folder)
     own, fast = Grep(bench.scope), Grep(bench.scope, ripgrep=lambda: shutil.which("rg") or "")
     found = {

@@ -168,7 +168,7 @@ def attempt(code: str) -> str:
 
 
 async def try_each(scene: Scene, attempts: dict[str, str], **more: str | int) -> dict[str, str]:
-    """What each program says, each in a process of its own, all of them in one sandbox."""
+    """Return each program's output. Each runs in its own process, all of them in one sandbox."""
     programs = {name: attempt(code) for name, code in attempts.items()}
     outcome = await scene.run(EACH, programs=programs, limits=None, x86=X86, **more)
     assert outcome.exit_code == 0, outcome.stderr.text

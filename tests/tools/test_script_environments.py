@@ -1,4 +1,4 @@
-"""What a script runs on: its own packages, from the agent's index, and nothing that it could choose for itself."""
+"""A script's environment: its own packages, from the agent's index, and nothing that it could choose itself."""
 
 import hashlib
 import io

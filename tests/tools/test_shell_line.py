@@ -105,7 +105,7 @@ def builtins() -> frozenset[str]:
 
 
 def run_by_us(line: ShellLine) -> list[tuple[str, ...]]:
-    """What would be called if every program ended well."""
+    """Return the calls if every program succeeded."""
     return sorted(
         tuple(words for word in command.argv for words in (expand_pattern(word, ".") if has_pattern(word) else [word]))
         for pipeline in line.pipelines

@@ -1,4 +1,4 @@
-"""How a line reaches the system on each platform: words as they are, and quoting that nothing gets out of."""
+"""Command lines on each platform: words stay as they are, and nothing escapes its quotes."""
 
 import pytest
 from hypothesis import given

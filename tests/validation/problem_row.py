@@ -11,7 +11,7 @@ class Row:
     files: Mapping[str, str | bytes] = field(default_factory=dict[str, str | bytes])
     """Paths below the project and what is in them."""
     prepare: Callable[[Path], None] | None = None
-    """What a file with a text cannot be."""
+    """A file that can't be written as text."""
     says: tuple[str, ...]
     """Every line on standard output."""
 

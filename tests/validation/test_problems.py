@@ -89,7 +89,7 @@ def test_every_code_in_the_source_has_a_row() -> None:
 
 
 def find_codes(file: Path) -> Iterator[str]:
-    """What is handed to a reporter as a code; `*` where a part of it is put in."""
+    """Codes passed to a reporter; `*` for a computed part."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

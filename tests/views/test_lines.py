@@ -1,4 +1,4 @@
-"""What is printed of a view: one line a step, no wider than the screen, safe whatever the text is."""
+"""The printed lines of a view: one per step, no wider than the screen, safe for any text."""
 
 import io
 from datetime import timedelta

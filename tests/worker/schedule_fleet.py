@@ -29,7 +29,7 @@ from metier.testing.scripted import ScriptedProvider
 
 LOOK_SECONDS = 0.05
 DEATH = 0.06
-"""How likely a process dies at each of the moments."""
+"""Probability that a process dies at each of the moments."""
 
 
 class FileClock:

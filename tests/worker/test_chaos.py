@@ -91,7 +91,7 @@ def count_ended(rows: list[RunRow]) -> int:
 
 
 async def ride_out(runtime: Runtime, load: Load, storm: Storm) -> tuple[int, int]:
-    """How many completed, and how often somebody was asked about a step in doubt."""
+    """Number of completed runs, and of questions about interrupted steps."""
     deadline = time.monotonic() + SIZE.longest_seconds
     asked, ended = 0, 0
     while (ended < SIZE.runs or not storm.is_over) and time.monotonic() < deadline:

@@ -29,7 +29,7 @@ def flip(folder: Path, run_id: str) -> None:
 
 
 async def work_until(runtime: Runtime, load: Load, is_done: Callable[[list[RunRow]], bool]) -> list[str]:
-    """What a worker reports until the rows are as wanted."""
+    """Return a worker's reports until the rows are as expected."""
     told: list[str] = []
     pool = RunPool(Job(host=build_host(load), report=told.append), runtime, slots=2)
     with anyio.fail_after(60):

@@ -1,4 +1,4 @@
-"""What a test does with a fleet of workers: leave runs to it, answer what it asks, wait until all have ended."""
+"""A fleet of workers for tests: queue runs, answer questions, wait until all runs have ended."""
 
 import contextlib
 import time
