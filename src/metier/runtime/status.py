@@ -1,31 +1,23 @@
 """A run's status for every interface: what it waits for or failed by, how it continues, and its exit code."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from msgspec import Struct, field
-from pydantic import JsonValue
 
-from metier.approval.judge import name_call
 from metier.decisions import TaskState, describe_failure, read_failure
 from metier.engine.decide import get_run_limits
 from metier.engine.entries.limits import Limit
 from metier.engine.entries.run import RunFailed
 from metier.engine.execution.child_execution import list_open_delegations
 from metier.engine.journal import read_entries
-from metier.engine.projection import list_task_steps
 from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
-from metier.engine.state.run_state import Child, RunState
+from metier.engine.state.run_state import RunState
 from metier.engine.state.steps import Step
-from metier.providers.cost import find_cost
 from metier.providers.failures import list_reasons
 from metier.store.base import RunRow, Store
 from metier.store.failures import RunUnknown
-from metier.telemetry.jsonl import FILE_NAME
-from metier.telemetry.sanitize import sanitize
 from metier.views.user_question import UserQuestion, parse_question
 
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
@@ -48,13 +40,9 @@ _LIMIT_OF_REASON: dict[str, Limit] = {
 USER_PAUSES = frozenset({"approval", "input", "in_doubt", "step_failed", "changed_code", "limit", "explicit"})
 """Pauses that only a user ends. The others end by themselves or were the user's own doing."""
 
-MAX_CAUSE_LINES = 6
-MAX_CAUSE_LINE_CHARACTERS = 240
-
 type WaitKind = Literal[
     "", "interrupted", "stopped", "approval", "input", "in_doubt", "step_failed", "changed_code", "limit"
 ]
-type Plan = dict[str, JsonValue]
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -334,101 +322,3 @@ def exit_code(state: RunState, *, signal: str = "") -> int:
     if state.failure.reason in list_reasons():
         return PROVIDER
     return _CODE_OF_REASON.get(state.failure.reason, DENIED if state.status == "blocked" else FAILED)
-
-
-def build_outcome(status: RunStatus, *, folder: Path, exit_code: int) -> dict[str, JsonValue]:
-    """Build the JSON that commands and the server return for a run."""
-    state, plan = status.state, parse_plan(status.state)
-    return {
-        "run_id": state.run_id,
-        "status": state.status,
-        "exit_code": exit_code,
-        "result": state.result if plan is None else "",
-        **({} if plan is None else {"plan": plan}),
-        "reason": status.reason,
-        "message": status.message,
-        "cause": "\n".join(last_lines(status.cause)),
-        "waits_for": status.waits_for,
-        "approvals": [_approval_as_json(step) for step in status.open_steps],
-        **work_as_json(status),
-        "turns": state.total_turns,
-        "usage": {"input_tokens": state.input_tokens, "output_tokens": state.output_tokens},
-        "cost_usd": find_cost(state.cost_usd, tokens=state.input_tokens + state.output_tokens),
-        "paths": {
-            "folder": str(folder),
-            "events": str(folder / FILE_NAME),
-            "record": str(folder / "run.json"),
-            "artifacts": str(folder / "artifacts"),
-        },
-    }
-
-
-def _approval_as_json(step: Step) -> JsonValue:
-    tool, arguments = name_call(step.action)
-    asked = step.asked
-    assert asked is not None
-    return {
-        "approval_id": asked.approval_id,
-        "tool": tool,
-        "arguments": arguments,
-        "hash": asked.arguments_hash,
-        "reason": asked.reason,
-        "justification": asked.justification,
-        "preview": asked.preview,
-        "expires_at": asked.expires_at,
-    }
-
-
-def work_as_json(status: RunStatus) -> dict[str, JsonValue]:
-    """Build the steps of a task and the children of a run; empty if it has neither."""
-    state = status.state
-    work: dict[str, JsonValue] = {}
-    if state.plan:
-        work["task_steps"] = [step.model_dump(mode="json") for step in list_task_steps(state)]
-    if state.children:
-        work["children"] = [
-            {
-                "run_id": child.run_id,
-                "step_id": child.step_id,
-                "agent": child.agent,
-                "task": child.task,
-                "skill": child.skill,
-                "status": _child_status(child, status),
-            }
-            for child in state.children
-        ]
-    return work
-
-
-def describe_work(status: RunStatus) -> list[str]:
-    """Describe the inputs, task steps and children of a run, one per line."""
-    state = status.state
-    order = state.started.order if state.started else None
-    lines = [f"input:   {name} = {value}" for name, value in order.inputs.items()] if order else []
-    if order is not None and order.call is not None:
-        lines.append(f"skill:   {order.call.skill}, called for {' → '.join(order.call.chain)}")
-    lines += [f"step:    {step.file}  {step.state}  {step.name}".rstrip() for step in list_task_steps(state)]
-    for child in state.children:
-        who = f"skill {child.skill}" if child.skill else child.agent or "built-in"
-        lines.append(f"child:   {child.run_id}  {_child_status(child, status)}  {who}")
-    return lines
-
-
-def _child_status(child: Child, status: RunStatus) -> str:
-    """Prefer the journal; the end of a child is recorded there only once its siblings have ended too."""
-    return child.status if child.status != "pending" else status.child_statuses.get(child.run_id, "open")
-
-
-def last_lines(text: str) -> list[str]:
-    """Return the end of a program's output, where it reports its error, truncated and safe to show."""
-    lines = [line for line in sanitize(text).splitlines() if line.strip()][-MAX_CAUSE_LINES:]
-    return [
-        line if len(line) <= MAX_CAUSE_LINE_CHARACTERS else f"{line[:MAX_CAUSE_LINE_CHARACTERS]}…" for line in lines
-    ]
-
-
-def parse_plan(state: RunState) -> Plan | None:
-    """Return the plan of a dry run that has ended; None for any other run."""
-    if state.started is None or state.started.mode != "dry_run" or not state.result:
-        return None
-    return cast("Plan", json.loads(state.result))  # written by `engine.model.dry_run` or `engine.task_result`

@@ -33,7 +33,8 @@ from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.status import SIGNALS, RunStatus, build_outcome, get_status
+from metier.runtime.run_outcome import build_outcome
+from metier.runtime.status import SIGNALS, RunStatus, get_status
 from metier.views.user_question import DEFAULT_FIELD
 
 type Doubt = Literal["done", "retry", "skip", "abort"]
@@ -369,7 +370,7 @@ class Session:
             self._exit_code = status.exit_code(signal=stopper.signal)
             if self._options.as_json:
                 folder = self._chat.runtime.folder(state.run_id)
-                outcome = build_outcome(status, folder=folder, exit_code=self._exit_code)
+                outcome = build_outcome(status, folder=folder, exit_code=self._exit_code).document
                 write_json_line({"context_id": self._chat.context_id, **outcome}, redactor=self._output)
                 sys.stdout.flush()
             else:

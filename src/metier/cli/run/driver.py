@@ -29,29 +29,19 @@ from metier.cli.shared.output import (
     write_text,
 )
 from metier.cli.shared.signals import passing_signals
-from metier.definitions.nearest import hint_nearest
-from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogError, unwrapped
 from metier.ids import get_user
-from metier.providers.facts import load_facts
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
 from metier.runtime.host import Host
-from metier.runtime.questions.answers import ACCEPT
-from metier.runtime.questions.resumption import LimitRaise, RaisedLimits, render_command
+from metier.runtime.questions.resumption import LimitRaise, RaisedLimits
 from metier.runtime.records.run_folders import get_run_folder
 from metier.runtime.records.signatures import issue_token
+from metier.runtime.run_outcome import Plan, RunOutcome, build_outcome, last_lines
 from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.status import (
-    Plan,
-    RunStatus,
-    build_outcome,
-    get_status,
-    last_lines,
-    parse_plan,
-)
+from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.plugins import using_plugins
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.redaction import Redactor
@@ -60,7 +50,6 @@ from metier.views.ci import CiLog, get_marks, list_cases, render_junit, render_s
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
 from metier.views.run_view import RunView
-from metier.views.user_question import DEFAULT_FIELD
 
 SUMMARY_FILE = "summary.md"
 JUNIT_FILE = "junit.xml"
@@ -84,38 +73,6 @@ def write_ci_files(view: RunView, folder: Path, *, result: str, advice: Sequence
         return
     warn_line(f"summary: {folder / SUMMARY_FILE}")
     warn_line(f"junit:   {folder / JUNIT_FILE}")
-
-
-def suggest(state: RunState, *, run_id: str) -> list[str]:
-    """`state` is the run that failed, `run_id` the one that a person started: the same, or one above it."""
-    advice = _get_advice(state, run_id)
-    return [f"next:    {advice}"] if advice else []
-
-
-def _get_advice(state: RunState, run_id: str) -> str:
-    if state.failure is None:
-        return ""
-    if state.failure.reason == "not_found":
-        return _hint_model(state, run_id)
-    if state.failure.reason == "prompt_too_large":
-        return f"raise `model.max_context_tokens` in agent.yaml or offer fewer tools, then run `agent resume {run_id}`"
-    return render_command(state, run_id) or _BY_REASON.get(state.failure.reason, "")
-
-
-def _hint_model(state: RunState, run_id: str) -> str:
-    """A provider that does not have a model was asked for one that is nearly the name of another."""
-    started = state.started
-    known = [name.rstrip("*") for name in load_facts().entries.get(started.provider, {})] if started else []
-    hint = hint_nearest(started.model, [name for name in known if name]) if started else ""
-    return f"{hint or 'Check the name of the model.'} Run `agent resume {run_id} --model NAME`"
-
-
-_BY_REASON = {
-    "no_skill": 'run `agent skills route "…"` to see matching skills, or use a model (`--provider`, `--model`)',
-    "skill_timeout": "raise the skill's `timeout_seconds`, or split the task",
-    "skill_blocked": "see the rejected call with `agent runs show`; change the skill's contract or the rules",
-    "skill_escalated": "the skill gave up: read its message, then run it again with the missing input",
-}
 
 
 def render_plan(plan: Plan) -> str:
@@ -197,12 +154,13 @@ def drive_run(host: Host, work: Work, view: View) -> int:
     exit_code = status.exit_code(signal=stoppers.current.signal)
     if host.settings.notify.bell:
         ring()
+    outcome = build_outcome(status, folder=get_run_folder(host, status.run_id), exit_code=exit_code)
     redactor = build_output_redactor(list_host_secrets(host))
-    write_outcome(host, status, replace(view, shown=shown), exit_code=exit_code, redactor=redactor)
+    token = issue_token(host, status.state, waiting=status.waiting)
+    write_outcome(outcome, replace(view, shown=shown), redactor=redactor, token=token)
     if isinstance(shown, CiLog):
-        folder = get_run_folder(host, status.run_id)
-        advice = describe_next(status, folder, is_told=True)
-        write_ci_files(shown.view, folder, result=status.state.result, advice=advice, redactor=redactor)
+        advice = describe_next(outcome, is_told=True)
+        write_ci_files(shown.view, outcome.folder, result=outcome.result, advice=advice, redactor=redactor)
     return exit_code
 
 
@@ -274,66 +232,58 @@ def build_reader(host: Host, *, verbosity: int, as_json: bool) -> Sink:
     return ShownRun(LiveRun(build_painter(sys.stdout), build_host_redactor(host), verbosity=verbosity))
 
 
-def write_outcome(host: Host, status: RunStatus, view: View, *, exit_code: int, redactor: Redactor) -> None:
+def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token: str = "") -> None:
     """Write the result to stdout, and to stderr where the run is and what can be done with it."""
-    state, folder = status.state, get_run_folder(host, status.run_id)
-    outcome = build_outcome(status, folder=folder, exit_code=exit_code)
-    token = {"resume_token": issue_token(host, state, waiting=status.waiting)}
+    tokens = {"resume_token": token} if token else {}
     match view.output:
         case "json":
-            write_json(outcome, redactor=redactor, kept=token)
+            write_json(outcome.document, redactor=redactor, kept=tokens)
         case "stream-json":
-            write_json_line({"type": "result", **outcome}, redactor=redactor, kept=token)
+            write_json_line({"type": "result", **outcome.document}, redactor=redactor, kept=tokens)
         case "text":
-            _write_result(state, view.shown, redactor)
+            _write_result(outcome, view.shown, redactor)
     sys.stdout.flush()
     if isinstance(view.shown, LiveRun):
         view.shown.show_closing()
     if isinstance(view.shown, LiveRun | CiLog):
         view.shown.close()
-    if state.failure is not None:
-        for line in (f"error: {status.failure_text}", *describe_cause(status.cause)):
+    if outcome.has_failed:
+        for line in (f"error: {outcome.message} ({outcome.reason})", *describe_cause(outcome.cause)):
             warn_line(line)
     # A run that waits says for what, even to a user who wants to see no events.
     is_told = isinstance(view.shown, LiveRun)
-    for line in describe_waiting(status) if view.quiet else describe_next(status, folder, is_told=is_told):
+    for line in describe_waiting(outcome) if view.quiet else describe_next(outcome, is_told=is_told):
         warn_line(line)
 
 
-def _is_held_to_schema(state: RunState) -> bool:
-    order = state.started.order if state.started else None
-    return order is not None and order.output_schema is not None
-
-
-def _write_result(state: RunState, shown: Shown | None, redactor: Redactor) -> None:
+def _write_result(outcome: RunOutcome, shown: Shown | None, redactor: Redactor) -> None:
     """Once: what a person read while it arrived is not written again."""
-    plan = parse_plan(state)
-    if plan is not None:
-        write_text(render_plan(plan), redactor=redactor)
-    elif not state.result:
+    if outcome.plan is not None:
+        write_text(render_plan(outcome.plan), redactor=redactor)
+    elif not outcome.result:
         return
-    elif _is_held_to_schema(state):
+    elif outcome.has_output_schema:
         # Stdout is the JSON that was asked for, or nothing.
-        if state.failure is not None:
-            warn_line(printable(state.result, redactor=redactor))
+        if outcome.has_failed:
+            warn_line(printable(outcome.result, redactor=redactor))
         else:
-            write_text(state.result, redactor=redactor)
+            write_text(outcome.result, redactor=redactor)
     elif isinstance(shown, CiLog):
-        write_text(state.result, redactor=redactor)
+        write_text(outcome.result, redactor=redactor)
     elif isinstance(shown, LiveRun) and shown.shows_text:
-        shown.show_answer(state.result)
+        shown.show_answer(outcome.result)
     else:
-        write_answer(printable(state.result, redactor=redactor))
+        write_answer(printable(outcome.result, redactor=redactor))
 
 
-def describe_next(status: RunStatus, folder: Path, *, is_told: bool = False) -> Sequence[str]:
+def describe_next(outcome: RunOutcome, *, is_told: bool = False) -> Sequence[str]:
     """List where the run is, what it waits for, and the commands that continue it. `is_told`: the closing line did."""
-    lines = [] if is_told else [f"run:     {status.run_id} is {status.status}, in {_short(folder)}"]
-    lines += [f"step:    {step.file}  {step.state}" for step in list_task_steps(status.state)]
-    lines += describe_waiting(status)
-    lines += suggest(status.failed or status.state, run_id=status.run_id)
-    lines += [f"file:    {_short(file)}" for file in sorted((folder / "artifacts").glob("*"))[:MAX_FILES_NAMED]]
-    return lines if is_told else [*lines, f"next:    agent replay {status.run_id} --event-stream"]
+    artifacts = Path(outcome.paths["artifacts"])
+    lines = [] if is_told else [f"run:     {outcome.run_id} is {outcome.status}, in {_short(outcome.folder)}"]
+    lines += [f"step:    {step.file}  {step.state}" for step in outcome.task_steps]
+    lines += describe_waiting(outcome) or _list_next(outcome)
+    lines += [f"file:    {_short(file)}" for file in sorted(artifacts.glob("*"))[:MAX_FILES_NAMED]]
+    return lines if is_told else [*lines, f"next:    agent replay {outcome.run_id} --event-stream"]
 
 
 def describe_cause(cause: str) -> list[str]:
@@ -341,34 +291,17 @@ def describe_cause(cause: str) -> list[str]:
     return [f"why:     {line}" for line in last_lines(cause)] if "\n" in cause.strip() else []
 
 
-def describe_waiting(status: RunStatus) -> list[str]:
+def describe_waiting(outcome: RunOutcome) -> list[str]:
     """List what the run waits for and the commands that answer it."""
-    if not status.pause:
+    if not outcome.waits_for:
         return []
-    child = [f"waiting: for run {status.waits_for}"] if status.waits_for != status.run_id else []
-    first, *rest = _describe_pause(status)
-    return [*child, first, *describe_cause(status.cause), *rest]
+    child = [f"waiting: for run {outcome.waits_for}"] if outcome.waits_for != outcome.run_id else []
+    word = "failed:  " if outcome.reason == "step_failed" else "waiting: "
+    return [*child, f"{word}{outcome.message}", *describe_cause(outcome.cause), *_list_next(outcome)]
 
 
-def _describe_pause(status: RunStatus) -> list[str]:
-    resume, waits = f"agent resume {status.run_id}", f"waiting: {status.pause_reason}"
-    match status.pause:
-        case "approval":
-            asked = [f"next:    agent approve {approval}" for approval in status.approval_ids]
-            return [waits, *asked, f"next:    {resume}"]
-        case "input":
-            names = status.question.required_names if status.question is not None else (DEFAULT_FIELD,)
-            return [waits, f"next:    {resume} {' '.join(f'--input {name}=…' for name in names)}"]
-        case "in_doubt":
-            return [waits, f"next:    {resume} --answer done|retry|skip|abort"]
-        case "changed_code":
-            return [waits, f"next:    {resume} {ACCEPT}"]
-        case "limit":
-            return [waits, f"next:    {render_command(status.waiting, status.run_id)}"]
-        case "step_failed":
-            return [f"failed:  {status.pause_reason}", f"next:    {resume} [--answer skip|abort]"]
-        case _:
-            return [waits, f"next:    {resume}"]
+def _list_next(outcome: RunOutcome) -> list[str]:
+    return [f"next:    {command}" for command in outcome.next]
 
 
 def _short(path: Path) -> str:

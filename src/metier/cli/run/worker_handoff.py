@@ -17,8 +17,9 @@ from metier.runtime.queue.autostart import start_worker
 from metier.runtime.queue.broker_opening import find_broker
 from metier.runtime.queue.detached import can_go_on, get_owner, wake
 from metier.runtime.records.run_folders import get_run_folder
+from metier.runtime.run_outcome import build_outcome
 from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.status import RunStatus, build_outcome, get_status
+from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.plugins import using_plugins
 from metier.store.base import RunRow
 from metier.store.failures import LeaseHeld
@@ -39,12 +40,12 @@ def detach_run(
     run_id, queue = status.run_id, status.row.queue
     if can_go_on(status.state):
         tell_workers(host, run_id, queue=queue, config=config)
+    outcome = build_outcome(status, folder=get_run_folder(host, run_id), exit_code=0)
     if output == "json":
-        folder = get_run_folder(host, run_id)
-        write_json({**build_outcome(status, folder=folder, exit_code=0), "queue": queue})
+        write_json({**outcome.document, "queue": queue})
     else:
         sys.stdout.write(f"{run_id}\n")
-    for line in (*describe_waiting(status), f"next:    agent runs watch {run_id}"):
+    for line in (*describe_waiting(outcome), f"next:    agent runs watch {run_id}"):
         warn_line(line)
     return 0
 

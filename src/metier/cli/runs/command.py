@@ -33,8 +33,9 @@ from metier.runtime.notify.delivery import deliver_last
 from metier.runtime.records.index_rows import get_shown_status, render_cost, row_as_json
 from metier.runtime.records.record import build_record
 from metier.runtime.records.run_folders import get_run_folder
+from metier.runtime.run_outcome import build_outcome, describe_work, last_lines, work_as_json
 from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.status import RunStatus, describe_work, get_status, last_lines, work_as_json
+from metier.runtime.status import RunStatus, get_status
 from metier.store.base import ENDED, RunRow
 from metier.views.live import LiveRun
 from metier.views.painter import build_painter
@@ -216,7 +217,7 @@ def _write_run(status: RunStatus, record: dict[str, JsonValue], view: RunView, *
         [] if state.plan else cast("list[dict[str, JsonValue]]", record.get("steps", []))
     )  # as build_record makes them
     write_line(f"folder:  {folder}")
-    for line in describe_waiting(status):
+    for line in describe_waiting(build_outcome(status, folder=folder, exit_code=status.exit_code())):
         write_line(line)
     if get_shown_status(row) == "interrupted":
         write_line(f"next:    agent resume {row.run_id}")

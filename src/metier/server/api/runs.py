@@ -27,7 +27,7 @@ from metier.runtime.queue.detached import leave_to_workers, wake
 from metier.runtime.records.index_rows import row_as_json
 from metier.runtime.records.signatures import check_run_token, issue_token
 from metier.runtime.requests import RunRequest
-from metier.runtime.status import build_outcome
+from metier.runtime.run_outcome import build_outcome
 from metier.server.api.answers import Cursor, Listing, PageSize, answer, answer_file, answer_page
 from metier.server.api.starting import StartRun, start_once
 from metier.server.body import Body
@@ -267,7 +267,7 @@ async def describe_run(state: ServerState, row: RunRow) -> Document:
     question = status.question
     asked: JsonValue = {"question": question.text, "fields": question.raw_fields} if question is not None else None
     token = issue_token(runtime.host, status.state, waiting=status.waiting)
-    return {**row_as_json(row), **outcome, "question": asked, "resume_token": token}
+    return {**row_as_json(row), **outcome.document, "question": asked, "resume_token": token}
 
 
 async def _go_on(
