@@ -24,7 +24,7 @@ ANSWERS = (
     Answer("Where is the `Edit` tool?", "tools/files/edit.py", "class "),
     Answer("Where does a skill's script get its own Python environment?", "tools/scripts/environments.py", "def "),
     Answer("Where is a program confined with bubblewrap?", "tools/process/sandbox/bubblewrap.py", "def "),
-    Answer("Where is the format of Anthropic's API mapped?", "providers/anthropic/wire.py", "def build_body("),
+    Answer("Where is the format of Anthropic's API mapped?", "providers/anthropic.py", "def build_body("),
     Answer("Where are the statements for leases?", "store/queries/leases.py", "UPDATE leases"),
     Answer("Where are the tables of the SQLite store?", "store/sqlite/schema.py", "CREATE TABLE"),
     Answer("Where is a skill installed from git?", "skills/install/operations.py", "def "),

@@ -67,7 +67,7 @@ def test_wait_beyond_the_limit_is_reported(workspace: Workspace, capsys: pytest.
         assert workspace.agent("run", "x") == 8
 
     shown = capsys.readouterr().err
-    assert "asks to wait 7200 seconds" in shown
+    assert "asked to wait 7200 seconds" in shown
     assert "agent resume" in shown
 
 

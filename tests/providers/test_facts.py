@@ -6,22 +6,21 @@ import pytest
 
 from metier.errors import ConfigError
 from metier.messages import Usage
-from metier.providers.cost import cost_usd
-from metier.providers.facts import ModelFacts, load_facts
+from metier.providers.facts import ModelFacts, cost_usd, load_facts
 
 
 def test_longest_pattern_wins() -> None:
     facts = load_facts()
 
-    assert facts.find("anthropic", "claude-opus-5").window_tokens == 1_000_000
-    cheaper, dearer = facts.find("anthropic", "claude-opus-5-5").prices, facts.find("anthropic", "claude-opus-5").prices
+    assert facts.get("anthropic", "claude-opus-5").window_tokens == 1_000_000
+    cheaper, dearer = facts.get("anthropic", "claude-opus-5-5").prices, facts.get("anthropic", "claude-opus-5").prices
     assert cheaper is not None
     assert dearer is not None
     assert cheaper.input < dearer.input
 
 
 def test_unknown_model_has_no_price_and_no_window() -> None:
-    assert load_facts().find("openai", "my-own-model") == ModelFacts()
+    assert load_facts().get("openai", "my-own-model") == ModelFacts()
     assert cost_usd(Usage(input_tokens=5), ModelFacts()) is None
 
 
@@ -34,14 +33,14 @@ def test_every_shipped_price_says_when_it_was_true() -> None:
 
 
 def test_cached_tokens_cost_what_cached_tokens_cost() -> None:
-    facts = load_facts().find("anthropic", "claude-haiku-4-5-20251001")
+    facts = load_facts().get("anthropic", "claude-haiku-4-5-20251001")
     usage = Usage(input_tokens=1_000_000, cache_read_tokens=600_000, cache_write_tokens=100_000, output_tokens=10_000)
 
     assert cost_usd(usage, facts) == pytest.approx(0.3 * 1 + 0.6 * 0.1 + 0.1 * 1.25 + 0.01 * 5)
 
 
 def test_long_prompt_has_other_prices_from_its_first_token() -> None:
-    facts = load_facts().find("gemini", "gemini-2.5-pro")
+    facts = load_facts().get("gemini", "gemini-2.5-pro")
 
     assert cost_usd(Usage(input_tokens=200_000), facts) == pytest.approx(0.2 * 1.25)
     assert cost_usd(Usage(input_tokens=200_001), facts) == pytest.approx(0.200001 * 2.5)
@@ -59,9 +58,9 @@ def test_file_of_ones_own_goes_over_the_shipped_facts(tmp_path: Path) -> None:
 
     facts = load_facts(file)
 
-    assert facts.find("openai", "my-model-7b").window_tokens == 8192
-    assert cost_usd(Usage(input_tokens=10, output_tokens=10), facts.find("openai", "my-model-7b")) == 0
-    changed = facts.find("anthropic", "claude-opus-5-5")
+    assert facts.get("openai", "my-model-7b").window_tokens == 8192
+    assert cost_usd(Usage(input_tokens=10, output_tokens=10), facts.get("openai", "my-model-7b")) == 0
+    changed = facts.get("anthropic", "claude-opus-5-5")
     assert (changed.max_output_tokens, changed.window_tokens) == (1000, 1_000_000)
 
 

@@ -254,8 +254,8 @@ async def test_a_part_without_evidence_is_reported_with_what_to_configure() -> N
 
     assert result == (
         '1. alpha: alpha did it\n\nNot done:\n- "bake bread": no skill matches\n\n'
-        "No model was used. To let a model do it, set AGENT_MODEL_PROVIDER and the provider's key: anthropic with "
-        "ANTHROPIC_API_KEY, gemini with GEMINI_API_KEY, openai with OPENAI_API_KEY; a server of your own needs "
+        "No model was used. To use a model, set AGENT_MODEL_PROVIDER and the provider's key: anthropic with "
+        "ANTHROPIC_API_KEY, gemini with GEMINI_API_KEY, openai with OPENAI_API_KEY; for your own server, set "
         "AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL."
     )
 
@@ -354,7 +354,7 @@ async def test_a_run_that_nears_its_last_turn_ends_with_what_there_is() -> None:
 
     assert result == (
         "1. alpha: alpha did it\n2. beta: beta did it\n\nNot done:\n"
-        '- "gamma": the run has 4 turns (runtime.max_turns), and they are used up'
+        '- "gamma": the run has used its 4 turns (runtime.max_turns)'
     )
     assert ("use_skill", "gamma") not in stage.calls
 
@@ -367,7 +367,7 @@ async def test_turns_that_are_no_longer_told_are_not_repeated() -> None:
     result = await stage.play()
 
     assert result == (
-        '1. "do alpha": tried in an earlier turn; its result is in the record of the run\n'
+        '1. "do alpha": tried in an earlier turn; see the run log for its result\n'
         "2. beta: beta did it\n3. gamma: gamma did it"
     )
 
@@ -443,7 +443,7 @@ async def test_the_decision_names_the_skill_and_why() -> None:
 
 
 def test_opening_it_like_a_vendor_says_how_it_is_built() -> None:
-    with pytest.raises(UsageError, match="has no connection to open") as caught:
+    with pytest.raises(UsageError, match="has no connection") as caught:
         open_provider(ProviderChoice(name="offline"), FactBook({}), environment={})
     assert "build_offline" in caught.value.hint
 

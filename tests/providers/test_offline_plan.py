@@ -9,7 +9,7 @@ import pytest
 import metier
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import Entrypoint, SkillDefinition, load_skill
-from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, find_named
+from metier.providers.offline.plan import OfflineSkill, Places, Planner, build_script_call, list_named
 from metier.providers.offline.request import READ_CHARACTERS, read_request, split_parts
 from metier.providers.offline.words import list_keywords
 from metier.routing.ranking import build_index
@@ -206,7 +206,7 @@ def test_a_skill_without_a_usable_entrypoint_is_a_problem(planner: Planner) -> N
     assert step.problem == "skill 'kalshi-markets' has no entrypoint and no impl.py, so only a model can use it"
     skill = OfflineSkill(name="lost", entrypoint=Entrypoint("gone"), scripts=("other.py",))
     [step] = Planner(skills=(skill,), rank=lambda _: [], places=PLACES).plan("/lost").steps
-    assert step.problem == "the entrypoint of skill 'lost' names the script 'gone', which is not there"
+    assert step.problem == "the entrypoint of skill 'lost' names script 'gone', which doesn't exist"
 
 
 def test_a_name_in_a_path_or_another_word_is_not_a_call() -> None:
@@ -219,9 +219,9 @@ def test_a_name_in_a_path_or_another_word_is_not_a_call() -> None:
         "code-review.md",
         "~/notes",
     ):
-        assert find_named(text, skills) == []
+        assert list_named(text, skills) == []
     for text in ("/notes", "use skill notes", "the notes skill", "`notes`", "notes", "$NOTES now"):
-        assert [skill.name for skill in find_named(text, skills)] == ["notes"]
+        assert [skill.name for skill in list_named(text, skills)] == ["notes"]
 
 
 HUGE = [
@@ -246,7 +246,7 @@ def test_a_request_of_a_megabyte_takes_bounded_time_and_says_that_it_was_truncat
     started = time.process_time()
     plan = planner.plan(text)
     assert time.process_time() - started < 20
-    assert plan.is_cut == (len(text) > READ_CHARACTERS)
+    assert plan.is_truncated == (len(text) > READ_CHARACTERS)
     assert len(plan.steps) <= 50
 
 

@@ -40,7 +40,7 @@ def test_no_sdk_of_a_vendor_is_imported(name: str) -> None:
         ("gemini", "Set GEMINI_API_KEY in the environment"),
         (
             "openai",
-            "Set OPENAI_API_KEY in the environment, or model.providers.openai.base_url to a server of your own",
+            "Set OPENAI_API_KEY in the environment, or model.providers.openai.base_url to your own server",
         ),
     ],
 )
@@ -82,7 +82,7 @@ def test_base_url_that_is_not_an_address_is_refused(base_url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_provider(ProviderChoice(name="openai", base_url=base_url), load_facts(), environment={})
 
-    assert caught.value.message == f"Base URL {base_url!r} is not an address"
+    assert caught.value.message == f"Base URL {base_url!r} is invalid"
 
 
 def test_settings_say_how_a_provider_is_reached() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from metier.messages import Message, Part, Role, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, user
-from metier.providers.anthropic import wire as anthropic_wire
+from metier.providers import anthropic as anthropic_wire
+from metier.providers import gemini as gemini_wire
 from metier.providers.base import ModelRequest
 from metier.providers.facts import ModelFacts
-from metier.providers.gemini import wire as gemini_wire
 from metier.providers.json_values import Wire
 from metier.providers.openai import chat_wire as openai_chat_wire
 from metier.providers.openai import responses_wire as openai_responses_wire

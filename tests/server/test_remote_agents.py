@@ -290,4 +290,4 @@ def test_a_card_that_names_an_address_elsewhere_is_not_followed_with_the_token(
             assert near.agent("run", "--agent", "translator", "--quiet", "Translate: Hello") == 8
 
     assert asked == []
-    assert "names an address elsewhere" in capsys.readouterr().err
+    assert "names an address of another origin" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from metier.api.results import Approval, Question, RunResult, Usage
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
-from metier.providers.cost import find_cost
+from metier.providers.facts import find_cost
 from metier.runtime.questions.approval_questions import ApprovalQuestion as OpenApproval
 from metier.runtime.runs import Runtime
 from metier.runtime.status import get_status

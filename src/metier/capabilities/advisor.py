@@ -19,8 +19,7 @@ from metier.context.json_text import NotJson, recover_object
 from metier.errors import ProviderError, UsageError
 from metier.messages import ModelReply, Spent, TextPart, user
 from metier.providers.base import ModelRequest, Provider, SystemBlock
-from metier.providers.cost import get_price
-from metier.providers.facts import FactBook
+from metier.providers.facts import FactBook, reply_cost
 from metier.tools.schemas import SchemaCheck
 
 MAX_ADVICE_CALLS = 8
@@ -56,7 +55,7 @@ class Bill:
         self._sum = Spent(
             input_tokens=self._sum.input_tokens + reply.usage.input_tokens,
             output_tokens=self._sum.output_tokens + reply.usage.output_tokens,
-            cost_usd=self._sum.cost_usd + get_price(reply, asked=asked, facts=self.facts),
+            cost_usd=self._sum.cost_usd + reply_cost(reply, requested=asked, facts=self.facts),
         )
 
     def pay(self) -> Spent | None:

@@ -80,7 +80,7 @@ from metier.events.step import (
 )
 from metier.events.task import ChildRunFinished, ChildRunStarted, TaskPlanned, TaskStepChanged, TaskStepState
 from metier.messages import ToolCallPart
-from metier.providers.cost import find_cost
+from metier.providers.facts import find_cost
 from metier.telemetry.call_text import reveal_value
 
 SUMMARY_CHARACTERS = 400

@@ -26,9 +26,9 @@ from metier.engine.turn_cache import TurnCache
 from metier.events.payload import Payload
 from metier.ids import Clock, Ids
 from metier.messages import Message, ToolSpec
-from metier.providers.abilities import Abilities, KnownLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook
+from metier.providers.feature_support import FeatureMemory, FeatureSupport
 from metier.providers.options import ModelOptions
 from metier.providers.retry import Candidate
 from metier.providers.seams import Seams
@@ -174,9 +174,9 @@ class Services(Struct, frozen=True, kw_only=True):
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)
     """Files as the user's editor holds them."""
     fallbacks: tuple[Candidate, ...] = ()
-    abilities: Abilities = msgspec.field(default_factory=KnownLacks)
+    features: FeatureSupport = msgspec.field(default_factory=FeatureMemory)
     """What the endpoint of `provider` is known not to support."""
-    holds_to_schema: bool = False
+    enforces_schema: bool = False
     """The endpoint is the vendor's own: it takes the schema of a result beside tools, and tools can still be called."""
     seams: Seams = msgspec.field(default_factory=Seams)
     counter: TokenCounter = msgspec.field(default_factory=TokenCounter)

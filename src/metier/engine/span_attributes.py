@@ -18,7 +18,7 @@ from metier.engine.entries.run import RunFailed, RunFinished, RunStarted
 from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.entries.step import StepFinished, StepStarted
 from metier.messages import ModelReply, TextPart, ToolCallPart
-from metier.providers.cost import find_cost
+from metier.providers.facts import find_cost
 from metier.telemetry.otel import names
 from metier.telemetry.otel.span import AttributeValue
 

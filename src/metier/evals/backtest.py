@@ -20,8 +20,7 @@ from metier.engine.entries.skill import SkillsRanked
 from metier.engine.journal import read_entries
 from metier.engine.replay.replay import replay
 from metier.errors import ConfigError, MetierError, UsageError
-from metier.providers.cost import cost_usd
-from metier.providers.facts import FactBook, load_facts
+from metier.providers.facts import FactBook, cost_usd, load_facts
 from metier.runtime.checks.present_policy import Change, backtest
 from metier.runtime.history.replays import ReplayChanges, build_replay_services
 from metier.runtime.runs import Runtime
@@ -221,8 +220,8 @@ def _price(entries: Sequence[Entry], proposed: ProposedChange, facts: FactBook) 
     started = entries[0]
     if not proposed.model or not replies or not isinstance(started, RunStarted):
         return None, None
-    before = [cost_usd(reply.usage, facts.find(started.provider, started.model)) for reply in replies]
-    named = facts.find(proposed.provider or started.provider, proposed.model)
+    before = [cost_usd(reply.usage, facts.get(started.provider, started.model)) for reply in replies]
+    named = facts.get(proposed.provider or started.provider, proposed.model)
     after = [cost_usd(reply.usage, named) for reply in replies]
     return _add(before), _add(after)
 

@@ -1,6 +1,6 @@
-"""The seam between a run and the model that answers it: one request in, one complete reply out.
+"""The interface between runs and model providers: one request in, one complete reply out.
 
-A provider maps and sends; it does not retry (`providers.retry`), budget (`context`) or interpret (`engine`).
+A provider translates and sends. `providers.retry` retries, `context` keeps budgets, and `engine` interprets replies.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,14 +12,16 @@ from pydantic import JsonValue
 
 from metier.messages import Message, ModelReply, ToolSpec
 
+# Dataclasses, not Structs: providers of plugins get these values and may call `dataclasses.replace` with them.
+
 
 @dataclass(frozen=True, slots=True)
 class SystemBlock:
-    """One stretch of the system prompt."""
+    """A part of the system prompt."""
 
     text: str
     cache: bool = False
-    """The stable prefix ends with this block: vendors with explicit prompt caching get a marker here."""
+    """True if the stable prefix ends with this block: vendors with explicit prompt caching get a marker here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,9 @@ type ToolChoice = Literal["auto", "required", "none"] | OneTool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """Everything a model is asked with, in a format of no vendor.
+    """A vendor-neutral request to a model.
 
-    Keep the `Message` objects of a growing history from one request to the next: what was mapped once is not mapped
-    again.
+    Reuse the `Message` objects of a growing history: providers cache their wire form by identity.
     """
 
     model: str
@@ -46,55 +47,55 @@ class ModelRequest:
     system: tuple[SystemBlock, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
     max_tokens: int = 4096
-    """Most tokens the reply may have, reasoning included."""
+    """Maximum length of the reply, including reasoning."""
     tool_choice: ToolChoice = "auto"
     response_schema: dict[str, JsonValue] | None = None
-    """The reply's text must be JSON of this schema, as far as the vendor can be held to it."""
+    """Schema of the reply's JSON text, enforced as far as the vendor supports it."""
     temperature: float | None = None
-    """Left out where it is None and where the model takes none (`providers.facts`)."""
+    """Omitted if None, or if the model doesn't accept one (`providers.facts`)."""
     media: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
-    """The bytes of pictures and documents in the messages, by digest."""
+    """The bytes of images and documents in the messages, by digest."""
     timeout_seconds: float = 120.0
-    """For the whole exchange, from the connection to the last byte."""
+    """Limit for the whole exchange, from connecting to the last byte."""
     trace_parent: str = ""
-    """Sent as a header, so that a gateway can put its spans below ours; says nothing to the model."""
+    """Sent as a header, so that a gateway can nest its spans under ours. The model doesn't see it."""
 
 
 class Delta(Struct, frozen=True):
-    """A piece of a reply that is still under way. For showing only: nothing may act on it."""
+    """A piece of an incomplete reply. For display only: nothing may act on it."""
 
     kind: Literal["text", "thinking", "restart"]
-    """`restart`: the attempt was lost, whatever it said before is void."""
+    """`restart`: the attempt failed; discard its earlier deltas."""
     text: str = ""
 
 
 type Observer = Callable[[Delta], None]
-"""Watches a reply grow. Called between two reads of the connection, so it must not block."""
+"""Receives the deltas of a reply. Called between two reads of the connection, so it must not block."""
 
 
 class Provider(Protocol):
-    """Who answers. Implementations raise `ProviderError`s only (see `providers.failures`)."""
+    """A model provider. Implementations only raise `ProviderError`s (see `providers.failures`)."""
 
     @property
     def name(self) -> str: ...
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
-        """One attempt. Returns only a complete reply; with `observe` it is streamed, with the same result."""
+        """Make one attempt and return a complete reply. With `observe` it is streamed, with the same result."""
         ...
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Input tokens as the vendor counts them; None where it has no way to ask."""
+        """Return the vendor's count of input tokens, or None if the vendor can't count them."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Closing twice is fine."""
+        """Close connections. Closing twice is allowed."""
         ...
 
 
 @runtime_checkable
 class ListsModels(Protocol):
-    """What a provider may offer beside: the names of the models that this key can ask."""
+    """Optional interface of a provider that can list its models."""
 
     async def list_models(self, *, seconds: float) -> tuple[str, ...]:
-        """In the order of the server. Raises `CallFailed`, `NotFound` where the server has no such list."""
+        """Return the models of this key in the server's order. Raises `CallFailed`, `NotFound` without such a list."""
         ...

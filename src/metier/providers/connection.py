@@ -1,8 +1,8 @@
-"""What a provider needs to reach its server, and the HTTP clients that a host shares."""
+"""Addresses and credentials of model servers, and the HTTP clients shared by the runs of a host."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from metier.providers.facts import FactBook
 from metier.providers.options import ApiStyle
@@ -13,9 +13,9 @@ class Closeable(Protocol):
 
 
 class SharedClients:
-    """Clients that belong to a host and are shared by its runs: each is made at first use, all are closed together.
+    """Clients shared by all runs of a host: created at first use, closed together.
 
-    Knows no library, so that a host which asks no model loads none. Belongs to the event loop that first used it.
+    Imports no HTTP library, so that commands without network access don't load one. Bound to one event loop.
     """
 
     def __init__(self) -> None:
@@ -33,22 +33,22 @@ class SharedClients:
             await client.aclose()
 
 
+# A dataclass, not a Struct: it is passed to the providers of plugins.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where to connect and as whom."""
+    """Address and credentials of a provider's server."""
 
     facts: FactBook
     key: str = field(default="", repr=False)
     base_url: str = ""
-    """Empty: the vendor's own address."""
+    """The vendor's own address if empty."""
     api: ApiStyle = "auto"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Sent with every request, beside those that the format asks for."""
+    """Sent with every request, in addition to those of the format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Who an error message is about, and the secret it must not contain."""
+class Server(NamedTuple):
+    """The subject of error messages, and the key that they must not contain."""
 
     provider: str
-    key: str = field(default="", repr=False)
+    key: str = ""

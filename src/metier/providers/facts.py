@@ -1,26 +1,26 @@
-"""What is known of models: windows, prices with their date, quirks. From `models.yaml`, and a file of yours over it.
+"""Model facts (windows, dated prices, quirks) from `models.yaml` and the user's own file, and the cost of replies.
 
-Nothing here is needed to use a model: an unknown one gets cautious defaults and no price.
+No model depends on its facts: an unknown one gets cautious defaults and no price.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from msgspec import Struct
 from pydantic import Field, ValidationError
 
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Plain, plain_value, read_yaml
 from metier.errors import ConfigError
-from metier.messages import Value
+from metier.messages import ModelReply, Usage, Value
 
 
 class LongPrompt(Value):
-    """Other prices for the whole request when the prompt is longer than `above_tokens`."""
+    """Prices of the whole request when the prompt is longer than `above_tokens`."""
 
     above_tokens: int = Field(gt=0)
     input: float = Field(ge=0)
@@ -30,74 +30,62 @@ class LongPrompt(Value):
 
 
 class Prices(Value):
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cache_read: float | None = Field(default=None, ge=0)
-    """As `input` where it is not given."""
+    """Defaults to `input`."""
     cache_write: float | None = Field(default=None, ge=0)
-    """As `input` where it is not given."""
+    """Defaults to `input`."""
     long_prompt: LongPrompt | None = None
     as_of: date
-    """The day on which these prices were true."""
+    """The day on which these prices were checked."""
 
 
 class ModelFacts(Value):
-    """What the runtime needs to know of one model."""
+    """Facts about one model."""
 
     window_tokens: int | None = Field(default=None, gt=0)
-    """Input and output together; None where it is not known."""
+    """Input and output together; None if unknown."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     prices: Prices | None = None
     takes_temperature: bool = True
     takes_images: bool = True
-    """It sees pictures and documents; an unknown model is believed to."""
+    """It accepts images and documents; assumed for unknown models."""
     reasons: bool = False
-    """Thinks before it answers and wants its reasoning back."""
+    """It thinks before it answers, and needs its reasoning back."""
     signs_calls: bool = False
-    """Refuses a history in which a tool call has no signature."""
+    """It rejects a history with unsigned tool calls."""
     wants_reasoning_text: bool = False
-    """A chat-completions server that wants `reasoning_content` of earlier turns back."""
+    """A chat-completions server that needs the `reasoning_content` of earlier turns back."""
 
 
 _UNKNOWN = ModelFacts()
-_MAX_FOUND = 64
 
 
-@dataclass(frozen=True, slots=True)
-class FactBook:
+class FactBook(Struct, frozen=True):
     """Facts by provider and name pattern."""
 
     entries: Mapping[str, Mapping[str, ModelFacts]]
-    _found: dict[tuple[str, str], ModelFacts] = field(default_factory=dict[tuple[str, str], ModelFacts], compare=False)
-    """Models that were looked up before: every turn asks for its own several times."""
 
-    def find(self, provider: str, model: str) -> ModelFacts:
-        """The entry whose pattern is the most exact one that matches; unknown models get the defaults."""
-        found = self._found.get((provider, model))
-        if found is None:
-            if len(self._found) >= _MAX_FOUND:  # names come from replies too: a server must not fill the memory
-                self._found.clear()
-            found = self._found[provider, model] = self._match(provider, model)
-        return found
-
-    def _match(self, provider: str, model: str) -> ModelFacts:
+    def get(self, provider: str, model: str) -> ModelFacts:
+        """Return the entry with the longest matching pattern; unknown models get the defaults."""
         known = self.entries.get(provider, {})
         matching = [pattern for pattern in known if fnmatchcase(model.lower(), pattern)]
         return known[max(matching, key=lambda pattern: (len(pattern), pattern))] if matching else _UNKNOWN
 
     def knows(self, provider: str, model: str) -> bool:
-        """There is an entry for this model, not only one for every model of the provider."""
+        """Return True if there is an entry for this model, apart from one for all models of the provider."""
         patterns = self.entries.get(provider, {})
         return any(pattern != "*" and fnmatchcase(model.lower(), pattern) for pattern in patterns)
 
 
 def load_facts(override: Path | None = None) -> FactBook:
-    """The facts that come with the package, and over them those of the file `override`.
+    """Load the facts of the package, overridden by those of the file `override`.
 
     Raises:
-        ConfigError: The file cannot be read, or says something that is not a fact.
+        ConfigError: The file cannot be read or is invalid.
     """
     if override is None:
         return _load_shipped()
@@ -117,7 +105,7 @@ def load_facts(override: Path | None = None) -> FactBook:
 
 @cache
 def _load_shipped() -> FactBook:
-    """Read once: the package does not change while it runs, and a copy for every run would be a third of its memory."""
+    # Shared by all runs of a process: a copy would be a third of a run's memory.
     return FactBook(_build_facts(_parse_entries(_read_shipped(), "models.yaml"), "models.yaml"))
 
 
@@ -155,7 +143,7 @@ def _build_facts(entries: Mapping[str, Mapping[str, dict[str, Plain]]], file: st
             except ValidationError as error:
                 problems.extend(_describe(error, file, f"{provider}.{pattern}"))
     if problems:
-        raise ConfigError(f"The model facts in '{file}' cannot be used", problems=problems)
+        raise ConfigError(f"The model facts in '{file}' are invalid", problems=problems)
     return book
 
 
@@ -169,3 +157,42 @@ def _describe(error: ValidationError, file: str, where: str) -> list[Problem]:
         )
         for item in error.errors(include_url=False, include_context=False)
     ]
+
+
+_MILLION = 1_000_000
+
+
+def cost_usd(usage: Usage, facts: ModelFacts) -> float | None:
+    """Return the cost in US dollars, or None without known prices: unknown doesn't mean free."""
+    if facts.prices is None:
+        return None
+    rates = _rates(usage, facts.prices)
+    plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+    total = (
+        max(plain, 0) * rates.input
+        + usage.cache_read_tokens * _or(rates.cache_read, rates.input)
+        + usage.cache_write_tokens * _or(rates.cache_write, rates.input)
+        + usage.output_tokens * rates.output
+    )
+    return total / _MILLION
+
+
+def reply_cost(reply: ModelReply, *, requested: str, facts: FactBook) -> float:
+    """Return the cost of a reply in US dollars; 0 without known prices."""
+    # Gateways rename models, so a reply's own name may be unknown when the requested one isn't.
+    costs = (cost_usd(reply.usage, facts.get(reply.provider, name)) for name in (reply.model, requested))
+    return next((cost for cost in costs if cost is not None), 0.0)
+
+
+def _rates(usage: Usage, prices: Prices) -> Prices | LongPrompt:
+    long = prices.long_prompt
+    return long if long is not None and usage.input_tokens > long.above_tokens else prices
+
+
+def _or(price: float | None, default: float) -> float:
+    return default if price is None else price
+
+
+def find_cost(cost: float, *, tokens: int) -> float | None:
+    """Return a run's cost so far, or None if it used tokens without known prices."""
+    return None if tokens and not cost else round(cost, 6)

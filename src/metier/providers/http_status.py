@@ -1,4 +1,4 @@
-"""An HTTP status and an error body, from whichever vendor, as one of our failures. Pure but for reading the date."""
+"""HTTP error answers of all vendors as `CallFailed`. Pure, except for the current date."""
 
 import json
 import re
@@ -45,63 +45,64 @@ _TOOLS = (
 _FORMAT = r"[`'\"\\]*(?:response_?format|json_?schema|response_(?:json_)?schema|structured outputs?)[`'\"\\]*"
 
 
-def _get_unsupported(name: str, *others: str) -> re.Pattern[str]:
-    """However servers say that they do not know a parameter: before its name, behind it, or in words of their own."""
+def _compile_unsupported(name: str, *others: str) -> re.Pattern[str]:
+    """Compile a pattern for messages that reject a parameter, with the verdict before or after its name."""
     noun = r"(?:parameter|param|field|argument|key|type)s?"
-    sayings = (
+    phrasings = (
         rf"(?:not|n't) (?:currently |natively )?support (?:native )?{name}",
         rf"{name}(?: (?:are|is|{noun}))* (?:currently )?(?:not |un)(?:supported|enabled|available)",
         rf"un(?:supported|known|recognized|expected) (?:request )?{noun}(?: supplied)?:? {name}",
     )
-    return re.compile("|".join((*sayings, *others)), re.IGNORECASE)
+    return re.compile("|".join((*phrasings, *others)), re.IGNORECASE)
 
 
-# As Ollama, vLLM, llama.cpp, OpenRouter, Groq, Gemini and LiteLLM put it.
-_NO_TOOLS = _get_unsupported(
+# Servers reject a parameter in free text only: Ollama, vLLM, llama.cpp, OpenRouter, Groq, Gemini and LiteLLM.
+_NO_TOOLS = _compile_unsupported(
     _TOOLS,
     "tools param requires",
     "--enable-auto-tool-choice",
     "--tool-call-parser",
     "no endpoints found that support tool use",
 )
-_NO_SCHEMA = _get_unsupported(_FORMAT)
+_NO_SCHEMA = _compile_unsupported(_FORMAT)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
-class _Said(NamedTuple):
+class _ErrorBody(NamedTuple):
     message: str
     words: str
-    """Everything in the body that a rule may look at."""
+    """The text that the patterns are matched against."""
     retry_after_seconds: float | None
 
 
 def failure_of_status(
     server: Server, status: int, body: object, *, headers: Mapping[str, str], now: datetime | None = None
 ) -> CallFailed:
-    """The failure that an answer with an error status stands for."""
-    said = _read(body)
-    message = f"{server.provider} answered {status}: {_clean(said.message, server)}"
+    """Build the failure for an answer with an error status."""
+    error = _read(body)
+    message = f"{server.provider} answered {status}: {_clean(error.message, server)}"
     after = parse_retry_after(headers, now=now)
-    wait = said.retry_after_seconds if after is None else after
-    failure = _choose(status, said.words, server)
+    wait = error.retry_after_seconds if after is None else after
+    kind, hint = _classify(status, error.words, server)
     may_retry = headers.get("x-should-retry", "").strip().lower() != "false"
-    return failure(message, status=status, retry_after_seconds=wait, may_retry=may_retry)
+    return kind(message, hint=hint, status=status, retry_after_seconds=wait, may_retry=may_retry)
 
 
 def failure_of_event(server: Server, error: Wire) -> CallFailed:
-    """The failure that an error inside a stream stands for; streams carry words, not statuses."""
-    said = _read({"error": error})
-    kind = as_text(error.get("type")) or as_text(error.get("code")) or as_text(error.get("status"))
-    status = _STATUS_OF_WORD.get(kind, 500)
+    """Build the failure for an error inside a stream, which has an error type instead of a status."""
+    body = _read({"error": error})
+    word = as_text(error.get("type")) or as_text(error.get("code")) or as_text(error.get("status"))
+    status = _STATUS_OF_WORD.get(word, 500)
     code = error.get("code")
     if isinstance(code, int) and not isinstance(code, bool):
         status = code
-    message = f"{server.provider} broke off: {_clean(said.message, server)}"
-    return _choose(status, said.words, server)(message, status=status, retry_after_seconds=said.retry_after_seconds)
+    kind, hint = _classify(status, body.words, server)
+    message = f"{server.provider} ended the stream with an error: {_clean(body.message, server)}"
+    return kind(message, hint=hint, status=status, retry_after_seconds=body.retry_after_seconds)
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Seconds to wait, from `retry-after-ms` or `retry-after` in seconds or as a date; None where it says nothing."""
+    """Read the seconds to wait from `retry-after-ms`, or from `retry-after` as a number or a date; None without one."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -118,22 +119,8 @@ def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None
 
 
 def single_line(text: str) -> str:
-    """Text of a server for one line of a message: no control characters, not too long."""
+    """Return untrusted text as one bounded line without control characters."""
     return one_line("".join(c if c.isprintable() else " " for c in text), _MESSAGE_LENGTH)
-
-
-class _Failure:
-    """A class of failure with its hint, ready to be raised."""
-
-    def __init__(self, kind: type[CallFailed], hint: str = "") -> None:
-        self._kind, self._hint = kind, hint
-
-    def __call__(
-        self, message: str, *, status: int, retry_after_seconds: float | None, may_retry: bool = True
-    ) -> CallFailed:
-        return self._kind(
-            message, hint=self._hint, status=status, retry_after_seconds=retry_after_seconds, may_retry=may_retry
-        )
 
 
 _NO_TOOL_CALLS = "Run `agent config set model.structured_output_mode json`, or use another model"
@@ -142,29 +129,30 @@ _SMALLER = (
 )
 
 
-def _choose(status: int, words: str, server: Server) -> _Failure:
+def _classify(status: int, words: str, server: Server) -> tuple[type[CallFailed], str]:
+    """Return the class and the hint of a failure."""
+    # The order matters: an exhausted quota comes as 429 too, and a window that is too small as 400.
     if status < 500 and (status == 402 or _NO_QUOTA.search(words)):
-        return _Failure(QuotaExhausted, f"Add credit or raise the limit in the account of {server.provider}")
+        return QuotaExhausted, f"Add credit or raise the limit in your {server.provider} account"
     if status in {400, 413, 422} and _TOO_LONG.search(words):
-        return _Failure(ContextTooLong, _SMALLER)
-    if status in _REFUSALS and _NO_TOOLS.search(words):
-        return _Failure(ToolsUnsupported, _NO_TOOL_CALLS)
-    if status in _REFUSALS and _NO_SCHEMA.search(words):
-        return _Failure(SchemaUnsupported, "Use another model, or a newer server")
+        return ContextTooLong, _SMALLER
+    if status in _REJECTIONS and _NO_TOOLS.search(words):
+        return ToolsUnsupported, _NO_TOOL_CALLS
+    if status in _REJECTIONS and _NO_SCHEMA.search(words):
+        return SchemaUnsupported, "Use another model, or a newer server"
     if status in {401, 403} or (status == 400 and _BAD_KEY.search(words)):
-        return _Failure(AuthFailed, f"Check the API key of {server.provider} and what it may use")
+        return AuthFailed, f"Check the {server.provider} API key and its permissions"
     if status in {404, 405, 410}:
-        return _Failure(NotFound, "Check model.name and the base URL")
-    kind = _KIND_OF_STATUS.get(status)
-    if kind is not None:
-        return _Failure(kind)
+        return NotFound, "Check model.name and the base URL"
+    if kind := _KIND_OF_STATUS.get(status):
+        return kind, ""
     if status >= 500:
-        return _Failure(ServerFailed)
-    return _Failure(BadRequest if status >= 400 else ReplyBroken)
+        return ServerFailed, ""
+    return BadRequest if status >= 400 else ReplyBroken, ""
 
 
-_REFUSALS = frozenset({400, 404, 405, 422, 500, 501})
-"""Statuses under which servers say that they do not know a parameter."""
+_REJECTIONS = frozenset({400, 404, 405, 422, 500, 501})
+"""Statuses that servers send for a parameter that they don't support."""
 
 _KIND_OF_STATUS: Mapping[int, type[CallFailed]] = {
     408: TimedOut,
@@ -191,21 +179,21 @@ _STATUS_OF_WORD: Mapping[str, int] = {
 }
 
 
-def _read(body: object) -> _Said:
+def _read(body: object) -> _ErrorBody:
     value = as_list(body)[0] if as_list(body) else body
     if isinstance(value, str | bytes):
         text = value if isinstance(value, str) else value.decode("utf-8", "replace")
-        return _Said(text, text, None)
+        return _ErrorBody(text, text, None)
     outer = as_object(value)
     inner = outer.get("error")
-    # Some servers send {"error": "text"}, some leave the object around it out.
+    # Some servers send {"error": "text"}, some the inner object only.
     error = as_object(inner) or outer
     message = as_text(error.get("message")) or as_text(inner) or as_text(outer.get("detail")) or "no explanation"
-    return _Said(message, json.dumps(outer, default=str), _retry_delay(error))
+    return _ErrorBody(message, json.dumps(outer, default=str), _retry_delay(error))
 
 
 def _retry_delay(error: Wire) -> float | None:
-    """Google's way of saying how long to wait: in the body."""
+    # Google sends the wait in the body instead of a header.
     for detail in as_objects(error.get("details")):
         found = _DURATION.fullmatch(as_text(detail.get("retryDelay")))
         if found:
@@ -214,6 +202,7 @@ def _retry_delay(error: Wire) -> float | None:
 
 
 def _clean(message: str, server: Server) -> str:
+    # Servers quote keys back. A shorter text is not a key and might occur anywhere in the message.
     shown = message.replace(server.key, "[key]") if len(server.key) >= 8 else message
     return single_line(shown)
 

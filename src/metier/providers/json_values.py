@@ -1,4 +1,4 @@
-"""Read JSON of an unknown shape. Each reader gives the empty value of its type where something else stands."""
+"""Readers for JSON from servers. Each returns the empty value of its type for values of another type."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Arguments(NamedTuple):
-    """The arguments of a tool call: the object, or the text where it is none."""
+    """The arguments of a tool call: an object, or the original text if that isn't one."""
 
     values: dict[str, JsonValue]
     raw: str = ""
@@ -25,11 +25,11 @@ def as_object(value: object) -> Wire:
 
 
 def as_list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []  # elements are checked by who reads them
+    return cast("list[object]", value) if isinstance(value, list) else []  # the caller checks the elements
 
 
 def as_objects(value: object) -> list[Wire]:
-    """The objects of a list; other elements are left out."""
+    """Return the objects of a list, without other elements."""
     return [wire for item in as_list(value) if (wire := as_object(item))]
 
 
@@ -42,28 +42,29 @@ def as_count(value: object) -> int:
 
 
 def serialise(value: object) -> bytes:
-    """JSON in UTF-8. Half a surrogate pair, which no encoding has, becomes a question mark."""
+    # Lone surrogates can't be encoded; they become question marks.
     return _ENCODER.encode(value).encode(errors="replace")
 
 
 def parse_json(text: str | bytes) -> object:
-    """Strict JSON: `NaN` and `Infinity` are refused, half a surrogate pair is replaced.
+    """Parse strict JSON: reject `NaN` and `Infinity`, replace lone surrogates.
 
     Raises:
-        ValueError: It is not JSON, or nests too deeply.
+        ValueError: The text is not JSON, or nested too deeply.
     """
     try:
-        value = cast("object", json.loads(text, parse_constant=_refuse_constant))
+        # Not `msgspec.json`: it rejects the lone surrogates that models send.
+        value = cast("object", json.loads(text, parse_constant=_reject_constant))
         if not _SURROGATE.search(text if isinstance(text, bytes) else text.encode(errors="replace")):
             return value
         whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return cast("object", json.loads(whole))
     except RecursionError as error:
-        raise ValueError("JSON nests too deeply") from error
+        raise ValueError("JSON is nested too deeply") from error
 
 
 def read_arguments(written: object) -> Arguments:
-    """What a model wrote as arguments: an object, or text that should be one. Nothing is a call without arguments."""
+    """Read the arguments of a tool call: an object, JSON text, or nothing for a call without arguments."""
     if written is None or (isinstance(written, str) and not written.strip()):
         return Arguments({})
     value = written
@@ -77,5 +78,5 @@ def read_arguments(written: object) -> Arguments:
     return Arguments(cast("dict[str, JsonValue]", value))  # a parsed JSON object
 
 
-def _refuse_constant(name: str) -> Never:
+def _reject_constant(name: str) -> Never:
     raise ValueError(f"{name} is not JSON")

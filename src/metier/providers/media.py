@@ -1,4 +1,4 @@
-"""Pictures and documents in the wire formats of vendors, and what they cost there. Pure."""
+"""Images and documents in the vendors' wire formats, and their token counts. Pure."""
 
 import base64
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ _PDF = "application/pdf"
 _PIXELS_PER_TOKEN = 750
 _TILE, _TILE_TOKENS, _SMALL = 768, 258, 384
 _TOKENS_PER_PAGE = 2_000
-"""Text and picture of a page; vendors differ, and this is on the safe side for a page of ordinary text."""
+"""Text and image of a page. Vendors differ; this overestimates a page of ordinary text."""
 
 
 def encode_media(part: MediaPart, media: Mapping[str, bytes]) -> str:
-    """The bytes in base64; empty where they are not at hand."""
+    """Encode the bytes in base64; empty if they are unavailable."""
     return base64.b64encode(media[part.digest]).decode("ascii") if part.digest in media else ""
 
 
@@ -27,12 +27,12 @@ def is_picture(part: MediaPart) -> bool:
 
 
 def describe_absent(part: MediaPart) -> str:
-    """What is in for a part whose bytes are not at hand."""
+    """Return a placeholder for a part whose bytes are unavailable."""
     return f"[{part.media_type} {part.name!r} is not available]"
 
 
 def count_media(provider: str, part: MediaPart) -> int:
-    """Tokens as the vendor counts them."""
+    """Count tokens the way the vendor does."""
     if part.pages:
         return part.pages * (_TILE_TOKENS if provider == "gemini" else _TOKENS_PER_PAGE)
     match provider:
@@ -46,7 +46,7 @@ def count_media(provider: str, part: MediaPart) -> int:
 
 
 def _count_tiles(width: int, height: int) -> int:
-    """85 for the whole and 170 for each square of 512, after the shorter side was brought down to 768."""
+    # OpenAI's rule: scale the shorter side down to 768, then 85 tokens plus 170 for each 512 × 512 tile.
     shorter = min(width, height)
     scale = min(1.0, 768 / shorter) if shorter else 1.0
     return 85 + 170 * ceil(width * scale / 512) * ceil(height * scale / 512)

@@ -1,6 +1,6 @@
-"""Model names: `provider/model`, or the name of a model of the provider in force.
+"""Model names: `provider/model`, or a model of the current provider.
 
-Every place that names a model (settings, AGENT.md, flags, fallbacks, `/model`) is read by `parse_model_name`.
+`parse_model_name` reads model names everywhere: settings, AGENT.md, flags, fallbacks and `/model`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ DEFAULT_MODELS: Mapping[str, str] = {
     "gemini": "gemini-2.5-pro",
     "openai": "gpt-6.1-terra",
 }
-"""The model that a vendor is asked for if none is named."""
+"""Default model of each vendor."""
 
 _ROUTED = frozenset(get_args(ProviderName.__value__)) - {OFFLINE}
 
@@ -29,10 +29,8 @@ class ModelName(NamedTuple):
 
 
 def parse_model_name(name: str, *, provider: str) -> ModelName:
-    """Split `provider/model`; a name without a known provider in front is a model of `provider`.
-
-    Model names may contain slashes themselves (`meta-llama/Llama-3`): only a known provider routes.
-    """
+    """Split `provider/model`; a name without a known provider is a model of `provider`."""
+    # Model names may contain slashes themselves (`meta-llama/Llama-3`).
     first, _, rest = name.partition("/")
     if f"{first}/" == PLUGIN:
         plugin, _, rest = rest.partition("/")
@@ -41,24 +39,22 @@ def parse_model_name(name: str, *, provider: str) -> ModelName:
 
 
 def qualify_model_name(name: str | None, *, provider: str | None) -> str:
-    """Write a name that was given together with its provider so that `parse_model_name` returns both.
-
-    A repeated provider is dropped, except for `openai`: servers with its format have models such as `openai/gpt-oss`.
-    """
+    """Combine a name and its provider so that `parse_model_name` returns both."""
+    # A repeated provider is dropped, except for `openai`: compatible servers have models such as `openai/gpt-oss`.
     if not name or not provider or (provider != "openai" and name.startswith(f"{provider}/")):
         return name or ""
     return f"{provider}/{name}"
 
 
 def is_allowed(model: ModelName, allowed: Collection[str]) -> bool:
-    """`provider/model` allows that one; a name alone allows it from every provider. An empty list allows all."""
+    """Check a model against a list of `provider/model` or of names from any provider. An empty list allows all."""
     return not allowed or model.model in allowed or str(model) in allowed
 
 
 def check_fallbacks(names: Sequence[str], allowed: Collection[str], *, provider: str) -> None:
-    """Raises `UsageError` for a fallback model outside `allowed_models`; an empty list allows every model."""
+    """Raise `UsageError` for a fallback model outside `allowed_models`. An empty list allows all."""
     for name in names:
         if not is_allowed(parse_model_name(name, provider=provider), allowed):
             raise UsageError(
-                f"Fallback model {name!r} is not allowed", hint="Add it to allowed_models, or leave it out"
+                f"Fallback model {name!r} is not allowed", hint="Add it to allowed_models, or remove the fallback"
             )

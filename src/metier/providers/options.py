@@ -1,19 +1,63 @@
-"""The `model:` section of `agent.yaml`: who answers, with which model, within which limits. Never a key."""
+"""The `model:` section of `agent.yaml`: provider, model, limits and remote agents. It never holds a key or a token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from metier.definitions.names import PluginName
-from metier.messages import Value
-from metier.providers.remote_options import A2aOptions
+from metier.messages import WHEN_USED, Value
+
+STRUCTURED = "structured"
+"""Same as `settings.model.STRUCTURED`: a mapping in the file, read as JSON text."""
+
+
+class RemoteAgentOptions(Value):
+    """A remote agent's address and credentials."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$")]
+    token_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = ""
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
+
+
+_AGENTS: TypeAdapter[dict[str, RemoteAgentOptions]] = TypeAdapter(dict[str, RemoteAgentOptions], config=WHEN_USED)
+
+
+class A2aOptions(Value):
+    """Remote agents."""
+
+    agents: Annotated[str, STRUCTURED] = Field(
+        default="",
+        description=(
+            "Remote agents by name, each with its A2A `url`, the variable with its token (`token_env`), and how long "
+            "it may work on one message (`timeout_seconds`); an agent uses one with `model: a2a/<name>`."
+        ),
+        json_schema_extra={"type": ["object", "string"]},
+    )
+
+    @field_validator("agents")
+    @classmethod
+    def _read_agents(cls, agents: str) -> str:
+        try:
+            read_agents(agents)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "it"
+            raise PydanticCustomError(
+                "agents", "cannot be used: {said}", {"said": f"{place}: {first['msg']}"}
+            ) from None
+        return agents
+
+
+def read_agents(text: str) -> dict[str, RemoteAgentOptions]:
+    return _AGENTS.validate_json(text) if text.strip() else {}
+
 
 type ProviderName = Literal["anthropic", "gemini", "openai", "offline", "a2a"]
 
 OFFLINE = "offline"
-"""The provider without a model. It has no connection to open; it is built from the skills of a run."""
+"""The provider without a model. It has no connection; it is built from the skills of a run."""
 
 
 BASE_URL_VARIABLES = {
@@ -21,18 +65,18 @@ BASE_URL_VARIABLES = {
     "gemini": "GOOGLE_GEMINI_BASE_URL",
     "openai": "OPENAI_BASE_URL",
 }
-"""Environment variables that may replace a vendor's address."""
+"""Environment variables that override a vendor's address."""
 
 KEY_VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai": ("OPENAI_API_KEY",),
 }
-"""Environment variables that hold a vendor's key; the first one that is set counts."""
+"""Environment variables for a vendor's key; the first one that is set is used."""
 
 
 def find_key_variable(usual: Sequence[str], environ: Mapping[str, str], *, configured: str = "") -> str | None:
-    """Return the variable that holds the key. A variable that the settings name replaces the vendor's usual ones."""
+    """Find the variable that holds the key. A `configured` one replaces the vendor's usual ones."""
     variables = (configured,) if configured and configured not in usual else usual
     return next((each for each in variables if environ.get(each, "").strip()), None)
 
@@ -47,114 +91,114 @@ type BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$")]
 
 
 class AnthropicOptions(Value):
-    """How Anthropic is reached."""
+    """Connection to Anthropic."""
 
     api_key_env: VariableName = Field(
         default="ANTHROPIC_API_KEY",
-        description="The environment variable that holds the Anthropic key; the key itself never stands in a file.",
+        description="Environment variable with the Anthropic key. Never put the key itself in a file.",
     )
     base_url: BaseUrl | None = Field(
-        default=None, description="Where requests go instead of Anthropic's own address, such as a gateway."
+        default=None, description="Address to use instead of Anthropic's own, such as a gateway."
     )
 
 
 class GeminiOptions(Value):
-    """How Gemini is reached."""
+    """Connection to Gemini."""
 
     api_key_env: VariableName = Field(
         default="GEMINI_API_KEY",
-        description="The environment variable that holds the Gemini key; the key itself never stands in a file.",
+        description="Environment variable with the Gemini key. Never put the key itself in a file.",
     )
     base_url: BaseUrl | None = Field(
-        default=None, description="Where requests go instead of Google's own address, such as a gateway."
+        default=None, description="Address to use instead of Google's own, such as a gateway."
     )
 
 
 class OpenAIOptions(Value):
-    """How OpenAI, or any server that speaks its protocol, is reached."""
+    """Connection to OpenAI, or to any compatible server."""
 
     api_key_env: VariableName = Field(
         default="OPENAI_API_KEY",
-        description="The environment variable that holds the OpenAI key; servers that want no key may leave it unset.",
+        description="Environment variable with the OpenAI key. Leave it unset for servers without keys.",
     )
     base_url: BaseUrl | None = Field(
         default=None,
-        description="The address of an OpenAI-compatible server, `/v1` included, such as `http://localhost:8080/v1`.",
+        description="Address of an OpenAI-compatible server, including `/v1`, such as `http://localhost:8080/v1`.",
     )
     api: ApiStyle = Field(
         default="auto",
-        description="The format to speak; `auto` means `responses` with OpenAI itself and `chat` elsewhere.",
+        description="API format; `auto` means `responses` for OpenAI itself and `chat` for other servers.",
     )
 
 
 class ProvidersOptions(Value):
-    """How each provider is reached."""
+    """Connections to the providers."""
 
-    a2a: A2aOptions = Field(default=A2aOptions(), description="Which remote agents there are.")
+    a2a: A2aOptions = Field(default=A2aOptions(), description="Remote agents.")
     anthropic: AnthropicOptions = Field(
-        default=AnthropicOptions.model_construct(), description="How Anthropic is reached."
+        default=AnthropicOptions.model_construct(), description="Connection to Anthropic."
     )
-    gemini: GeminiOptions = Field(default=GeminiOptions.model_construct(), description="How Gemini is reached.")
+    gemini: GeminiOptions = Field(default=GeminiOptions.model_construct(), description="Connection to Gemini.")
     openai: OpenAIOptions = Field(
         default=OpenAIOptions.model_construct(),
-        description="How OpenAI, or any server that speaks its protocol, is reached.",
+        description="Connection to OpenAI, or to any compatible server.",
     )
 
 
 class ModelOptions(Value):
-    """Who answers, with which model, within which limits."""
+    """Model provider, model and limits."""
 
     provider: ProviderName | PluginName = Field(
         default="anthropic",
         description=(
-            "Who answers; `offline` needs no key and no network, `plugin/<name>` is one of a plugin, `a2a` the remote "
-            "agent that the model names."
+            "Model provider. `offline` needs no key and no network, `plugin/<name>` comes from a plugin, and `a2a` is "
+            "the remote agent that `name` names."
         ),
     )
     name: str = Field(
         default="claude-sonnet-4-5",
         min_length=1,
-        description="The model, as its provider names it, or `provider/model`.",
+        description="Model, under its provider's name for it, or `provider/model`.",
     )
     fallback_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="Models to try in this order if the first cannot answer, such as `gemini/gemini-2.5-pro`.",
+        description="Models to try, in this order, if the first can't answer, such as `gemini/gemini-2.5-pro`.",
     )
     allowed_models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="The only models that may be asked, fallbacks included; an empty list allows all.",
+        description="The only models that may be used, including fallbacks; an empty list allows all.",
     )
-    max_tokens: int = Field(default=4096, ge=1, description="The longest reply that is asked for, in tokens.")
+    max_tokens: int = Field(default=4096, ge=1, description="Maximum length of a reply, in tokens.")
     temperature: float | None = Field(
         default=None,
         ge=0,
         le=2,
         allow_inf_nan=False,
-        description="How freely the model chooses its words, from 0 to 2; the provider's own default if unset.",
+        description="Sampling temperature from 0 to 2; the provider's default if unset.",
     )
     max_context_tokens: int = Field(
-        default=32_000, ge=1, description="The window that a prompt and its reply share, in tokens."
+        default=32_000, ge=1, description="Context window shared by a prompt and its reply, in tokens."
     )
     response_headroom_tokens: int = Field(
         default=2_000,
         ge=0,
         validate_default=True,
-        description="The part of `max_context_tokens` that no prompt may use, in tokens.",
+        description="Part of `max_context_tokens` reserved for the reply, in tokens.",
     )
     structured_output_mode: StructuredOutputMode = Field(
         default="native_with_json_fallback",
-        description="How a decision is asked for: native tool calls, one strict JSON object, or JSON where calls fail.",
+        description="Format of decisions: native tool calls, one JSON object, or JSON if tool calls are unsupported.",
     )
     timeout_seconds: float = Field(
-        default=120, gt=0, allow_inf_nan=False, description="How long one request to a model may take, in seconds."
+        default=120, gt=0, allow_inf_nan=False, description="Timeout of one model request, in seconds."
     )
     facts_file: str | None = Field(
         default=None,
         min_length=1,
-        description="A YAML file with windows and prices of models, over those that come with the package.",
+        description="YAML file with windows and prices of models, overriding those of the package.",
     )
     providers: ProvidersOptions = Field(
-        default=ProvidersOptions.model_construct(), description="How each provider is reached."
+        default=ProvidersOptions.model_construct(), description="Connections to the providers."
     )
 
     @field_validator("response_headroom_tokens")

@@ -1,6 +1,6 @@
-"""Which providers there are. The only place that loads their modules, and only for the provider in use.
+"""The built-in providers. Only this module imports them, and only the one in use.
 
-A new provider is one file with `open_provider(connection)` and one line here.
+A new provider is one module with `open_provider(connection)` and one entry here.
 """
 
 import importlib
@@ -26,28 +26,28 @@ from metier.providers.options import (
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """Where a provider's code is and what it needs."""
+    """A provider's module and its environment variables."""
 
     module: str
     """Has `open_provider(connection: Connection) -> Provider`."""
     keys: tuple[str, ...] = ()
-    """Environment variables that may hold the key, first found wins; empty where no key is needed."""
+    """Environment variables for the key, the first one that is set wins; empty if no key is needed."""
     base_url_variable: str = ""
-    """The environment variable that may name another address."""
+    """Environment variable for another address."""
     header_variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Headers whose value an environment variable gives, each by its variable."""
+    """Headers by the environment variable that holds their value."""
     key_is_optional_elsewhere: bool = False
-    """A server at another address may want no key."""
+    """True if servers at other addresses may not need a key."""
 
 
 BUILT_IN: Mapping[str, Registration] = {
     "anthropic": Registration(
-        module="metier.providers.anthropic.provider",
+        module="metier.providers.anthropic",
         keys=KEY_VARIABLES["anthropic"],
         base_url_variable=BASE_URL_VARIABLES["anthropic"],
     ),
     "gemini": Registration(
-        module="metier.providers.gemini.provider",
+        module="metier.providers.gemini",
         keys=KEY_VARIABLES["gemini"],
         base_url_variable=BASE_URL_VARIABLES["gemini"],
     ),
@@ -62,43 +62,44 @@ BUILT_IN: Mapping[str, Registration] = {
 
 
 REMOTE = "a2a"
-"""The provider that hands the task to a remote agent; its models are the names of such agents."""
+"""The provider that delegates the task to a remote agent; its models are the names of remote agents."""
 
 
 class ProviderChoice(Struct, frozen=True, kw_only=True):
-    """Which provider, and what the settings say about reaching it."""
+    """A provider and its connection settings."""
 
     name: str
     base_url: str = ""
     api: ApiStyle = "auto"
     key_variable: str = ""
-    """The environment variable with the key, where the settings name one."""
+    """The environment variable for the key, if the settings name one."""
 
 
 def choose_provider(options: ModelOptions, name: str = "") -> ProviderChoice:
-    """The provider of this name, by default the one that the settings name, as they say it is reached."""
+    """Return a provider, by default that of the settings, with its connection settings."""
     wanted = name or options.provider
-    reached = options.providers
+    providers = options.providers
     match wanted:
         case "anthropic":
-            return _choice(wanted, reached.anthropic.base_url, reached.anthropic.api_key_env)
+            return _choice(wanted, providers.anthropic.base_url, providers.anthropic.api_key_env)
         case "gemini":
-            return _choice(wanted, reached.gemini.base_url, reached.gemini.api_key_env)
+            return _choice(wanted, providers.gemini.base_url, providers.gemini.api_key_env)
         case "openai":
-            return _choice(wanted, reached.openai.base_url, reached.openai.api_key_env, api=reached.openai.api)
+            return _choice(wanted, providers.openai.base_url, providers.openai.api_key_env, api=providers.openai.api)
         case _:
             return ProviderChoice(name=wanted)
 
 
-def holds_to_schema(choice: ProviderChoice, environment: Mapping[str, str]) -> bool:
-    """It takes the schema of a result together with tools; servers that only speak like OpenAI differ in this."""
+def enforces_schema(choice: ProviderChoice, environment: Mapping[str, str]) -> bool:
+    """Return True if the vendor accepts the schema of a result together with tools."""
     if choice.name != "openai":
         return choice.name in BUILT_IN
+    # OpenAI itself does; compatible servers differ.
     return not get_base_url(choice, environment)
 
 
 def get_base_url(choice: ProviderChoice, environment: Mapping[str, str]) -> str:
-    """The address that replaces the vendor's own; empty if none does."""
+    """Return the configured address; empty means the vendor's own."""
     return choice.base_url or environment.get(BASE_URL_VARIABLES.get(choice.name, ""), "")
 
 
@@ -109,15 +110,15 @@ def open_provider(
     environment: Mapping[str, str],
     registrations: Mapping[str, Registration] = BUILT_IN,
 ) -> Provider:
-    """Check everything that can be checked without a call, then load the provider's code.
+    """Check the configuration, then import the provider.
 
     Raises:
-        UsageError: No such provider, the base URL is no address, or it is `offline`.
+        UsageError: The provider is unknown or `offline`, or the base URL is invalid.
         MissingKey: The environment holds no key.
     """
     if choice.name == OFFLINE:
         raise UsageError(
-            f"Provider {OFFLINE!r} has no connection to open",
+            f"Provider {OFFLINE!r} has no connection",
             hint="Build it from the skills of the run with `metier.providers.offline.provider.build_offline`",
         )
     registration = get_registration(choice.name, registrations)
@@ -127,8 +128,8 @@ def open_provider(
     module = importlib.import_module(registration.module)
     # The registration promises a function of this type.
     build = cast("Callable[[Connection], Provider]", module.open_provider)
-    named = registration.header_variables.items()
-    headers = {header: value for variable, header in named if (value := environment.get(variable, "").strip())}
+    variables = registration.header_variables.items()
+    headers = {header: value for variable, header in variables if (value := environment.get(variable, "").strip())}
     connection = Connection(facts=facts, key=key, base_url=base_url, api=choice.api, headers=headers)
     return build(connection)
 
@@ -137,12 +138,12 @@ def get_registration(name: str, registrations: Mapping[str, Registration] = BUIL
     registration = registrations.get(name)
     if registration is None:
         known = ", ".join(f"`{each}`" for each in sorted({*registrations, OFFLINE}))
-        raise UsageError(f"Provider {name!r} is not known", hint=f"Use one of {known}")
+        raise UsageError(f"Unknown provider {name!r}", hint=f"Use one of {known}")
     return registration
 
 
 def get_key(choice: ProviderChoice, registration: Registration, environment: Mapping[str, str]) -> str:
-    """The key, or an empty text where none is needed. Raises `MissingKey` before any call is made."""
+    """Return the key, or an empty string if none is needed. Raises `MissingKey`."""
     own = choice.key_variable
     if (variable := find_key_variable(registration.keys, environment, configured=own)) is not None:
         return environment[variable].strip()
@@ -151,19 +152,19 @@ def get_key(choice: ProviderChoice, registration: Registration, environment: Map
         return ""
     hint = f"Set {own or registration.keys[0]} in the environment"
     if registration.key_is_optional_elsewhere:
-        hint += f", or model.providers.{choice.name}.base_url to a server of your own"
+        hint += f", or model.providers.{choice.name}.base_url to your own server"
     raise MissingKey(f"Provider {choice.name!r} has no API key", hint=hint)
 
 
 def check_base_url(base_url: str) -> None:
-    """Raises `UsageError` for an address that no HTTP client can use; an empty one is the vendor's own."""
+    """Raise `UsageError` for an invalid address. An empty one means the vendor's own."""
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if base_url and not usable:
-        raise UsageError(f"Base URL {base_url!r} is not an address", hint="Write it like `http://localhost:8080/v1`")
+        raise UsageError(f"Base URL {base_url!r} is invalid", hint="Write it like `http://localhost:8080/v1`")
 
 
 def _choice(name: str, base_url: str | None, key_variable: str, *, api: ApiStyle = "auto") -> ProviderChoice:

@@ -1,6 +1,6 @@
-"""Ask a model until it answers: retries with back-off, Retry-After, and a chain of models to fall back to.
+"""Retries of model calls: backoff, Retry-After, and fallback models.
 
-One call of `reply_with_retries` is one turn, however many attempts it takes.
+One call of `reply_with_retries` is one turn, regardless of the number of attempts.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,25 +14,24 @@ from metier.events.model import LlmRequestFailed, LlmRequestMeta, LlmRequestSent
 from metier.events.payload import Payload
 from metier.messages import ModelReply, TextPart, ToolCallPart
 from metier.providers.base import Delta, ModelRequest, Observer, Provider
-from metier.providers.cost import cost_usd
-from metier.providers.facts import FactBook
-from metier.providers.failures import AuthFailed, BadRequest, CallFailed
+from metier.providers.facts import FactBook, cost_usd
+from metier.providers.failures import AuthFailed, BadRequest, CallFailed, ContextTooLong
 from metier.providers.seams import Seams
 from metier.telemetry.excerpt import cut_middle, one_line
 
 MAX_PARTIAL_CHARACTERS = 8_000
-"""Of a reply that was interrupted, so much is kept: its beginning and its end."""
+"""Length of the recorded text of an interrupted reply: its start and its end."""
 
 type Emit = Callable[[Payload], None]
 
 MAX_RETRY_AFTER_SECONDS = 60.0
-"""A server that asks for more patience than this gets none: the attempt counts as the last."""
+"""Longest wait that a server may ask for; a longer one ends the retries."""
 
 _SUMMARY_LENGTH = 200
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """How often and how long to wait. Delays grow as base × 2ⁿ up to the maximum, each drawn at random from 0 up."""
+    """Number of retries and their delays: base × 2ⁿ up to the maximum, with full jitter."""
 
     max_retries: int = 3
     base_delay_seconds: float = 1.0
@@ -40,14 +39,14 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Candidate(NamedTuple):
-    """A model that may answer, and who serves it."""
+    """A model and its provider."""
 
     provider: Provider
     model: str
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """What stays the same over the attempts of one turn."""
+    """Parameters shared by the attempts of one turn."""
 
     number: int
     emit: Emit
@@ -55,30 +54,32 @@ class Turn(Struct, frozen=True, kw_only=True):
     facts: FactBook
     observe: Observer | None = None
     fallbacks: Sequence[Candidate] = ()
-    """Asked in this order when the one before could not answer; inside `allowed_models`."""
+    """Tried in this order; all within `allowed_models`."""
     seams: Seams = field(default_factory=Seams)
 
 
 async def reply_with_retries(provider: Provider, request: ModelRequest, turn: Turn) -> ModelReply:
-    """The reply of the first candidate that gives one.
+    """Return the reply of the first candidate that answers.
 
     Raises:
-        CallFailed: None did; the failure of the last one asked.
+        CallFailed: No candidate answered; this is the last one's failure.
     """
     candidates = [Candidate(provider, request.model), *turn.fallbacks]
     for candidate in candidates[:-1]:
         try:
             return await _ask(candidate, request, turn)
         except CallFailed as failure:
-            if not _another_may_answer(failure):
+            if not _can_fall_back(failure):
                 raise
-            _void_what_was_shown(turn)
+            _discard_shown_text(turn)
     return await _ask(candidates[-1], request, turn)
 
 
 def back_off(policy: RetryPolicy, attempt: int, draw: Callable[[], float]) -> float:
-    """Seconds before the attempt that follows attempt number `attempt`: full jitter, bounded."""
+    """Return the seconds to wait after attempt number `attempt`."""
+    # The exponent is bounded because 2 ** n becomes too large for a float.
     ceiling = min(policy.max_delay_seconds, policy.base_delay_seconds * 2 ** min(attempt - 1, 62))
+    # Full jitter: clients that failed together must not retry together.
     return draw() * ceiling
 
 
@@ -91,7 +92,7 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
         started = turn.seams.clock.monotonic()
         shown: list[str] = []
         try:
-            reply = await candidate.provider.reply(asked, observe=_keep_text(turn.observe, shown))
+            reply = await candidate.provider.reply(asked, observe=_record_text(turn.observe, shown))
         except anyio.get_cancelled_exc_class():
             turn.emit(_interrupted(meta.model_copy(update={"latency_ms": _since(started, turn)}), shown, turn))
             raise
@@ -99,20 +100,20 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
             failed = meta.model_copy(update={"latency_ms": _since(started, turn)})
             delay = _delay(failure, attempt, turn)
             if delay is None:
-                _name_wait(failure, attempt, turn)
+                _add_wait_to_message(failure, attempt, turn)
                 turn.emit(_failed(failure, failed, turn))
                 raise
             turn.emit(_scheduled(failure, failed, turn, delay=delay))
         else:
             turn.emit(_received(reply, meta.model_copy(update={"latency_ms": _since(started, turn)}), turn))
             return reply
-        _void_what_was_shown(turn)
+        _discard_shown_text(turn)
         await turn.seams.sleep(delay)
         attempt += 1
 
 
 def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
-    """Seconds until the next attempt, or None where there is none."""
+    """Return the seconds until the next attempt, or None if this was the last."""
     if not failure.retryable or attempt > turn.policy.max_retries:
         return None
     after = failure.retry_after_seconds
@@ -120,7 +121,7 @@ def _delay(failure: CallFailed, attempt: int, turn: Turn) -> float | None:
         return back_off(turn.policy, attempt, turn.seams.draw)
     if after > _get_longest_wait(turn):
         return None
-    # Never earlier than the server asked, and not all clients at the same moment.
+    # Never earlier than the server asked, with jitter so that clients don't return at the same moment.
     return after + turn.seams.draw() * min(turn.policy.base_delay_seconds, 1.0)
 
 
@@ -128,48 +129,48 @@ def _get_longest_wait(turn: Turn) -> float:
     return max(MAX_RETRY_AFTER_SECONDS, turn.policy.max_delay_seconds)
 
 
-def _name_wait(failure: CallFailed, attempt: int, turn: Turn) -> None:
-    """Say how long the server asked to wait, where that is why there is no further attempt."""
+def _add_wait_to_message(failure: CallFailed, attempt: int, turn: Turn) -> None:
+    """Add the requested wait to the message if it is the reason for giving up."""
     after, longest = failure.retry_after_seconds, _get_longest_wait(turn)
     if after is None or after <= longest or not failure.retryable or attempt > turn.policy.max_retries:
         return
-    failure.message += f"; it asks to wait {after:g} seconds, longer than the {longest:g} that a run waits"
-    failure.hint = f"Go on with `agent resume` in {after:g} seconds, or raise runtime.retry_max_delay_seconds"
+    failure.message += f"; it asked to wait {after:g} seconds, longer than the limit of {longest:g} seconds"
+    failure.hint = f"Run `agent resume` in {after:g} seconds, or raise runtime.retry_max_delay_seconds"
 
 
-def _another_may_answer(failure: CallFailed) -> bool:
-    """A wrong request is wrong everywhere, but for its length; a bad key is for a user to fix."""
+def _can_fall_back(failure: CallFailed) -> bool:
     if isinstance(failure, AuthFailed):
-        return False
-    return not isinstance(failure, BadRequest) or failure.reason == "context_too_long"
+        return False  # the user must fix the key; another model would hide that
+    # A bad request fails everywhere, but another model may have a larger window.
+    return not isinstance(failure, BadRequest) or isinstance(failure, ContextTooLong)
 
 
-def _keep_text(observe: Observer | None, shown: list[str]) -> Observer | None:
-    """The observer, with the text that it is given kept; a reply without an observer is not streamed."""
+def _record_text(observe: Observer | None, shown: list[str]) -> Observer | None:
+    """Wrap the observer to record the text it gets."""
     if observe is None:
-        return None
+        return None  # without an observer the reply isn't streamed
 
-    def keep(delta: Delta) -> None:
+    def record(delta: Delta) -> None:
         if delta.kind == "text":
             shown.append(delta.text)
         observe(delta)
 
-    return keep
+    return record
 
 
 def _interrupted(meta: LlmRequestMeta, shown: list[str], turn: Turn) -> LlmRequestFailed:
-    """The request was given up: a signal, a time limit, a cancellation. It is sent again when the run continues."""
+    """Build the event for a request ended by a signal, a time limit or a cancellation."""
     return LlmRequestFailed(
         turn=turn.number,
         meta=meta,
         reason="interrupted",
-        message="Given up before the reply was complete",
+        message="Interrupted before the reply was complete",
         retryable=True,
         partial_text=cut_middle("".join(shown), MAX_PARTIAL_CHARACTERS),
     )
 
 
-def _void_what_was_shown(turn: Turn) -> None:
+def _discard_shown_text(turn: Turn) -> None:
     if turn.observe is not None:
         turn.observe(Delta("restart"))
 
@@ -204,7 +205,7 @@ def _received(reply: ModelReply, meta: LlmRequestMeta, turn: Turn) -> LlmRespons
                 "input_tokens": usage.input_tokens,
                 "output_tokens": usage.output_tokens,
                 "cached_tokens": usage.cache_read_tokens,
-                "cost_usd": cost_usd(usage, turn.facts.find(meta.provider, meta.model)),
+                "cost_usd": cost_usd(usage, turn.facts.get(meta.provider, meta.model)),
             }
         ),
         stop_reason=reply.stop_reason,

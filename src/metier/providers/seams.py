@@ -1,4 +1,4 @@
-"""Time and chance where a model is asked."""
+"""Clock, sleep and random numbers of model calls."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -12,9 +12,9 @@ type Sleep = Callable[[float], Awaitable[None]]
 
 
 class Seams(Struct, frozen=True):
-    """Time and chance, so that tests decide both."""
+    """Replaceable time and randomness, for tests."""
 
     clock: Clock = field(default_factory=SystemClock)
     sleep: Sleep = anyio.sleep
     draw: Callable[[], float] = random.random
-    """A number from 0 up to 1."""
+    """Returns a number in [0, 1)."""

@@ -1,4 +1,4 @@
-"""Providers without a connection of their own: for a missing key, for dry runs, and for a list of allowed models."""
+"""Providers without a connection of their own: for missing keys, for dry runs, and for `allowed_models`."""
 
 from collections.abc import Collection
 from typing import NoReturn
@@ -9,8 +9,8 @@ from metier.providers.failures import CallFailed, MissingKey, ModelNotAllowed
 from metier.providers.model_names import ModelName, is_allowed
 
 
-class AbsentProvider:
-    """Never sends anything."""
+class UnavailableProvider:
+    """Fails every request with the same failure, such as a missing key."""
 
     def __init__(self, name: str, failure: MissingKey) -> None:
         self.name = name
@@ -27,7 +27,7 @@ class AbsentProvider:
 
 
 class DryRunProvider:
-    """Has a name and no connection."""
+    """Has a provider's name, but sends nothing."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,15 +37,14 @@ class DryRunProvider:
         raise CallFailed("A dry run sends nothing")
 
     async def count_tokens(self, request: ModelRequest) -> None:
-        """The local estimate has to do."""
-        del request
+        del request  # the local estimate is used instead
 
     async def close(self) -> None:
         return None
 
 
 class AllowedProvider:
-    """A provider that is asked for models of a list only: retries, fallbacks and summaries all come through here."""
+    """Restricts a provider to `allowed_models`, for every request: retries, fallbacks and summaries."""
 
     def __init__(self, provider: Provider, allowed: Collection[str]) -> None:
         self._provider = provider
@@ -70,5 +69,5 @@ class AllowedProvider:
     def _check(self, request: ModelRequest) -> None:
         if not is_allowed(ModelName(self.name, request.model), self._allowed):
             raise ModelNotAllowed(
-                f"Model {request.model!r} is not allowed in this run", hint=f"Allowed are {', '.join(self._allowed)}"
+                f"Model {request.model!r} is not allowed in this run", hint=f"Use one of {', '.join(self._allowed)}"
             )

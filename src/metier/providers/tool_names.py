@@ -1,8 +1,8 @@
-"""Names of tools that every vendor accepts, and the way back. Pure, and the same for every request.
+"""Tool names that every vendor accepts, and their reverse mapping. Pure, and the same for every request.
 
-Vendors take letters, digits, `_` and `-`, at most 64. Ours may hold dots and slashes: `notes.search` goes out as
-`notes__search` and `github/issues` as `github___issues`. A name that this cannot express without doubt gets a hash
-at its end, so two tools never share a wire name.
+Vendors accept at most 64 letters, digits, `_` and `-`. Ours may contain dots and slashes: `notes.search` is sent as
+`notes__search` and `github/issues` as `github___issues`. Names that would be ambiguous get a hash as a suffix, so two
+tools never share a wire name.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def wire_name(name: str) -> str:
-    """The name on the wire. Depends on nothing but `name`, so history stays valid when the list of tools changes."""
+    """Return the name on the wire. It depends only on `name`, so history stays valid when the tools change."""
     if _SEGMENTS.fullmatch(name):
         plain = name.replace("/", "___").replace(".", "__")
-        # A name that ends like a hashed one is hashed itself: the two kinds must not meet.
+        # A name that looks hashed is hashed too, or it could equal the hashed form of another.
         if _SAFE.fullmatch(plain) and not _HASHED.fullmatch(plain):
             return plain
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -32,5 +32,5 @@ def wire_name(name: str) -> str:
 
 
 def own_names(names: Iterable[str]) -> dict[str, str]:
-    """Wire name → our name, for reading a reply to a request that offered these tools."""
+    """Map wire names back to our names."""
     return {wire_name(name): name for name in names}

@@ -1,7 +1,7 @@
-"""Make a history valid for any vendor: every call answered right after it, ids unique and short, no foreign reasoning.
+"""Histories that every vendor accepts: each call answered right after it, short unique ids, no foreign reasoning.
 
-Pure. A history is cut into segments (what the model said, then what it was told); each is settled on its own, and its
-JSON is kept by the identity of its messages, so a long run does not pay for its length again on every turn.
+Pure. A history is split into segments (messages of the model, then messages to it). Each is converted on its own, and
+its JSON is cached by the identity of its messages, so a turn doesn't convert the whole history again.
 """
 
 import hashlib
@@ -19,71 +19,73 @@ from metier.providers.json_values import Wire, serialise
 
 NO_RESULT = "No result: the call was interrupted before it finished"
 CONTINUE = "Continue."
-CUT = "(Earlier messages were left out.)"
+OMITTED = "(Earlier messages were left out.)"
 
 OPEN_PIECES = 2
-"""Pieces at the end that stay open: a vendor may mark them, and the last one may still grow."""
+"""Number of pieces at the end that stay open: a vendor may mark them, and the last one may grow."""
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class Turn(Struct, frozen=True):
-    """Everything one side said in a row. Results of tools come first in a user's turn, in the order of their calls."""
+    """Consecutive messages of one side. Tool results come first in a user turn, in the order of their calls."""
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """How one wire format wants a history."""
+    """The requirements of one wire format."""
 
     provider: str
-    """Reasoning of other providers is left out."""
-    longest_id: int
+    """Reasoning of other providers is omitted."""
+    max_id_length: int
     to_wire: Callable[[Turn], list[Wire]]
     variant: str = ""
-    """Tells apart wire forms of one provider that must not share a cache."""
+    """Distinguishes wire forms of one provider that must not share a cache."""
 
 
 def render_result(part: ToolResultPart) -> str:
-    """A result for a format that cannot mark failures. A failure in JSON says `"success": false` itself."""
+    """Render a result for a format that has no flag for failures."""
+    # A failure in JSON already contains `"success": false`.
     return f"Error: {part.text}" if part.is_error and read_failure(part.text) is None else part.text
 
 
 class Segment(NamedTuple):
-    spoken: tuple[Message, ...]
-    """Of the model; empty only in the first segment."""
-    told: tuple[Message, ...]
+    replies: tuple[Message, ...]
+    """Messages of the model; empty only in the first segment."""
+    inputs: tuple[Message, ...]
+    """Messages to the model."""
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """A segment in wire form, ready to be sent."""
+    """A segment in wire form."""
 
     turns: tuple[Turn, ...]
     wires: tuple[Wire, ...]
     """Shared with later requests: copy before changing one."""
     encoded: bytes
-    """The wires as JSON, without the brackets of the list around them."""
+    """The wires as JSON, without the brackets of the list."""
     ids: frozenset[str]
-    """Of the calls in it, as they are on the wire."""
+    """Call ids on the wire."""
     messages: tuple[Message, ...] = ()
 
 
-class _Beginning(Struct, frozen=True, kw_only=True):
-    """The settled part of a history that only grows at its end."""
+class _Prefix(Struct, frozen=True, kw_only=True):
+    """The finished part of a history that only grows at its end."""
 
     messages: tuple[Message, ...] = ()
     encoded: bytes = b""
     ids: frozenset[str] = frozenset()
 
 
-_NOTHING = _Beginning()
+_NO_PREFIX = _Prefix()
 
 
 class HistoryCache:
-    """What was built before, found by the identity of messages: single pieces, and the beginnings of whole histories.
+    """A cache by the identity of messages: single pieces, and prefixes of whole histories.
 
-    Holds the messages too, so an identity is never used twice. Without it, a turn of a run of 50 takes 49 % more CPU
+    It holds the messages too, so that no identity is reused. Without it, a turn in a run of 50 takes 49 % more CPU
     (3.99 instead of 2.67 ms).
     """
 
@@ -91,14 +93,14 @@ class HistoryCache:
         self._limits = (pieces, histories)
         self._heads: dict[str, tuple[ModelRequest, bytes]] = {}
         self._pieces: dict[tuple[object, ...], Piece] = {}
-        self._histories: dict[tuple[str, int], _Beginning] = {}
+        self._prefixes: dict[tuple[str, int], _Prefix] = {}
         self._marked: list[tuple[Piece, Piece]] = []
 
     def encode_head(self, kind: str, request: ModelRequest, build: Callable[[], Wire]) -> bytes:
-        """What stands before the history, as JSON without its last brace; of the last request of this `kind`, kept.
+        """Return the part of a request before the history, as JSON without its last brace.
 
-        Tools and instructions are most of it, and the same turn after turn: they are encoded once. What `build` makes
-        must not depend on the messages.
+        It is mostly tools and instructions, which are the same on every turn, so the last one of each `kind` is cached.
+        `build` must not depend on the messages.
         """
         known = self._heads.get(kind)
         if known is not None and _has_same_head(known[0], request):
@@ -110,13 +112,13 @@ class HistoryCache:
     def find_piece(self, key: tuple[object, ...]) -> Piece | None:
         return self._pieces.get(key)
 
-    def keep_piece(self, key: tuple[object, ...], piece: Piece) -> None:
+    def add_piece(self, key: tuple[object, ...], piece: Piece) -> None:
         if len(self._pieces) >= self._limits[0]:
             self._pieces.clear()
         self._pieces[key] = piece
 
     def mark(self, piece: Piece, build: Callable[[Piece], Piece]) -> Piece:
-        """What `build` makes of a piece at the end of a history; of the last few pieces, kept for the next request."""
+        """Return `build(piece)`, cached for the last few pieces of a history."""
         for known, marked in self._marked:
             if known is piece:
                 return marked
@@ -124,30 +126,30 @@ class HistoryCache:
         self._marked = [*self._marked[1 - 2 * OPEN_PIECES :], (piece, marked)]
         return marked
 
-    def get_beginning(self, variant: str, messages: tuple[Message, ...]) -> _Beginning:
-        known = self._histories.get((variant, id(messages[0])), _NOTHING) if messages else _NOTHING
+    def get_prefix(self, variant: str, messages: tuple[Message, ...]) -> _Prefix:
+        known = self._prefixes.get((variant, id(messages[0])), _NO_PREFIX) if messages else _NO_PREFIX
         size = len(known.messages)
-        return known if size <= len(messages) and all(map(is_, known.messages, messages)) else _NOTHING
+        return known if size <= len(messages) and all(map(is_, known.messages, messages)) else _NO_PREFIX
 
-    def keep_beginning(self, variant: str, beginning: _Beginning) -> None:
-        if len(self._histories) >= self._limits[1]:
-            self._histories.clear()
-        self._histories[variant, id(beginning.messages[0])] = beginning
+    def add_prefix(self, variant: str, prefix: _Prefix) -> None:
+        if len(self._prefixes) >= self._limits[1]:
+            self._prefixes.clear()
+        self._prefixes[variant, id(prefix.messages[0])] = prefix
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """A whole history in wire form: JSON of the settled beginning, and the pieces at its end."""
+    """A whole history in wire form: the JSON of the finished prefix, and the pieces after it."""
 
     first: bytes = b""
-    """What a vendor wants in front, a system message for one."""
+    """JSON in front of the history, such as a system message."""
 
-    beginning: bytes
+    prefix: bytes
     pieces: list[Piece]
 
     def fragments(self) -> Iterator[bytes]:
-        """What makes up the JSON of the list, commas included, brackets not."""
+        """Yield the JSON of the list, with commas and without brackets."""
         comma = False
-        for part in (self.first, self.beginning, *(piece.encoded for piece in self.pieces)):
+        for part in (self.first, self.prefix, *(piece.encoded for piece in self.pieces)):
             if part:
                 if comma:
                     yield b","
@@ -156,20 +158,21 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 def build_history(messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache) -> History:
-    """The whole history, valid for the vendor: it begins and ends with the user, and the sides take turns."""
-    beginning = cache.get_beginning(dialect.variant, messages)
-    pieces, takes_turns = _build_pieces(messages, dialect, cache, beginning=beginning)
-    if beginning.messages and not (takes_turns and len(pieces) >= OPEN_PIECES):
-        beginning = _NOTHING  # what follows it now is not what followed it then
-        pieces, takes_turns = _build_pieces(messages, dialect, cache, beginning=beginning)
+    """Build a history that the vendor accepts: it starts and ends with the user, and the sides alternate."""
+    prefix = cache.get_prefix(dialect.variant, messages)
+    pieces, alternates = _build_pieces(messages, dialect, cache, prefix=prefix)
+    if prefix.messages and not (alternates and len(pieces) >= OPEN_PIECES):
+        # The messages after the prefix changed: its last turn may have to be merged with the next one.
+        prefix = _NO_PREFIX
+        pieces, alternates = _build_pieces(messages, dialect, cache, prefix=prefix)
     closed = pieces[:-OPEN_PIECES]
-    if takes_turns and any(piece.messages for piece in closed):
-        beginning = _extend(beginning, closed, messages)
-        cache.keep_beginning(dialect.variant, beginning)
+    if alternates and any(piece.messages for piece in closed):
+        prefix = _extend(prefix, closed, messages)
+        cache.add_prefix(dialect.variant, prefix)
         pieces = pieces[-OPEN_PIECES:]
     if not pieces or pieces[-1].turns[-1].role == "assistant":
         pieces.append(build_piece((Turn("user", (TextPart(text=CONTINUE),)),), dialect))
-    return History(beginning=beginning.encoded, pieces=pieces)
+    return History(prefix=prefix.encoded, pieces=pieces)
 
 
 def build_piece(turns: tuple[Turn, ...], dialect: Dialect, messages: tuple[Message, ...] = ()) -> Piece:
@@ -183,13 +186,13 @@ def encode_wires(wires: Sequence[Wire]) -> bytes:
 
 
 def encode_body(head: bytes, key: str, history: History) -> bytes:
-    """One JSON object: `head` (see `encode_head`), and under `key` the list of all wires. Copies the history once."""
+    """Encode one JSON object: `head` (see `encode_head`), then the list of all wires under `key`."""
     comma = b"," if len(head) > 1 else b""
     return b"".join((head, comma, b'"', key.encode(), b'":[', *history.fragments(), b"]}"))
 
 
 def _has_same_head(one: ModelRequest, other: ModelRequest) -> bool:
-    """They differ in their messages at most. Tools and schema by identity: comparing them costs what it would save."""
+    # Tools and schema are compared by identity: comparing their values costs as much as encoding them.
     return (
         one.tools is other.tools
         and one.response_schema is other.response_schema
@@ -200,87 +203,85 @@ def _has_same_head(one: ModelRequest, other: ModelRequest) -> bool:
 
 
 def split_segments(messages: Sequence[Message]) -> Iterator[Segment]:
-    spoken: list[Message] = []
-    told: list[Message] = []
+    replies: list[Message] = []
+    inputs: list[Message] = []
     for message in messages:
         if message.role == "assistant":
-            if told:
-                yield Segment(tuple(spoken), tuple(told))
-                spoken, told = [], []
-            spoken.append(message)
+            if inputs:
+                yield Segment(tuple(replies), tuple(inputs))
+                replies, inputs = [], []
+            replies.append(message)
         else:
-            told.append(message)
-    if spoken or told:
-        yield Segment(tuple(spoken), tuple(told))
+            inputs.append(message)
+    if replies or inputs:
+        yield Segment(tuple(replies), tuple(inputs))
 
 
-def settle_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozenset[str] = frozenset()) -> list[Turn]:
-    """One or two valid turns. `taken` are call ids that earlier segments used."""
-    results = _Results(segment.told)
+def convert_segment(segment: Segment, dialect: Dialect, taken: set[str] | frozenset[str] = frozenset()) -> list[Turn]:
+    """Convert a segment to one or two valid turns. `taken` has the call ids of earlier segments."""
+    results = _Results(segment.inputs)
     used = set(taken)
-    said: list[Part] = []
+    reply: list[Part] = []
     answers: list[Part] = []
-    for part in _parts(segment.spoken):
+    for part in _parts(segment.replies):
         match part:
             case ToolCallPart():
                 call = _with_short_id(part, dialect, used)
                 used.add(call.id)
-                said.append(call)
+                reply.append(call)
                 answers.append(results.take(part, wire_id=call.id))
             case ThinkingPart() if part.provider != dialect.provider:
                 pass
             case TextPart() if not part.text.strip():
                 pass
             case TextPart() | ThinkingPart():
-                said.append(part)
+                reply.append(part)
             case ToolResultPart() | MediaPart():
                 pass
-    told = (*answers, *results.rest())
-    turns = [Turn("assistant", tuple(said))] if said else []
-    return [*turns, Turn("user", told)] if told else turns
+    inputs = (*answers, *results.list_rest())
+    turns = [Turn("assistant", tuple(reply))] if reply else []
+    return [*turns, Turn("user", inputs)] if inputs else turns
 
 
 class _Built(NamedTuple):
     pieces: list[Piece]
-    takes_turns: bool
-    """The sides took turns as they stand; nothing had to be dropped or put together."""
+    alternates: bool
+    """True if the sides alternated without dropping or merging anything."""
 
 
-def _build_pieces(
-    messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache, *, beginning: _Beginning
-) -> _Built:
+def _build_pieces(messages: tuple[Message, ...], dialect: Dialect, cache: HistoryCache, *, prefix: _Prefix) -> _Built:
     pieces: list[Piece] = []
-    seen = set(beginning.ids)
-    takes_turns = True
-    for segment in split_segments(messages[len(beginning.messages) :]):
-        if not beginning.messages and not pieces and segment.spoken:
-            pieces.append(build_piece((Turn("user", (TextPart(text=CUT),)),), dialect))
-        piece = _settle(segment, dialect, cache, seen=seen)
+    seen = set(prefix.ids)
+    alternates = True
+    for segment in split_segments(messages[len(prefix.messages) :]):
+        if not prefix.messages and not pieces and segment.replies:
+            pieces.append(build_piece((Turn("user", (TextPart(text=OMITTED),)),), dialect))
+        piece = _convert(segment, dialect, cache, seen=seen)
         seen |= piece.ids
-        follows = bool(pieces) or not beginning.messages or _begins_with_assistant(piece)
-        takes_turns = _append(pieces, piece, dialect) and follows and takes_turns
-    return _Built(pieces, takes_turns)
+        follows = bool(pieces) or not prefix.messages or _starts_with_assistant(piece)
+        alternates = _append(pieces, piece, dialect) and follows and alternates
+    return _Built(pieces, alternates)
 
 
-def _begins_with_assistant(piece: Piece) -> bool:
+def _starts_with_assistant(piece: Piece) -> bool:
     return bool(piece.turns) and piece.turns[0].role == "assistant"
 
 
-def _settle(segment: Segment, dialect: Dialect, cache: HistoryCache, *, seen: set[str]) -> Piece:
-    key = (dialect.variant, *map(id, segment.spoken), None, *map(id, segment.told))
-    messages = (*segment.spoken, *segment.told)
+def _convert(segment: Segment, dialect: Dialect, cache: HistoryCache, *, seen: set[str]) -> Piece:
+    key = (dialect.variant, *map(id, segment.replies), None, *map(id, segment.inputs))
+    messages = (*segment.replies, *segment.inputs)
     piece = cache.find_piece(key)
     if piece is None:
-        piece = build_piece(tuple(settle_segment(segment, dialect)), dialect, messages)
-        cache.keep_piece(key, piece)
+        piece = build_piece(tuple(convert_segment(segment, dialect)), dialect, messages)
+        cache.add_piece(key, piece)
     if seen.isdisjoint(piece.ids):
         return piece
-    # Other ids than usual, for this history only.
-    return build_piece(tuple(settle_segment(segment, dialect, seen)), dialect, messages)
+    # An id is taken in this history, so this piece gets other ids and is not cached.
+    return build_piece(tuple(convert_segment(segment, dialect, seen)), dialect, messages)
 
 
 def _append(pieces: list[Piece], piece: Piece, dialect: Dialect) -> bool:
-    """Put `piece` at the end. False where a side said nothing usable, so that two turns of the other became one."""
+    """Append a piece. Return False if a side had no usable content, so that two turns of the other were merged."""
     if not piece.turns:
         return False
     before = pieces[-1].turns if pieces else ()
@@ -292,19 +293,19 @@ def _append(pieces: list[Piece], piece: Piece, dialect: Dialect) -> bool:
     return False
 
 
-def _extend(beginning: _Beginning, closed: list[Piece], messages: tuple[Message, ...]) -> _Beginning:
-    size = len(beginning.messages) + sum(len(piece.messages) for piece in closed)
-    encoded = b"".join(History(beginning=beginning.encoded, pieces=closed).fragments())
-    ids = beginning.ids.union(*(piece.ids for piece in closed))
-    return _Beginning(messages=messages[:size], encoded=encoded, ids=ids)
+def _extend(prefix: _Prefix, closed: list[Piece], messages: tuple[Message, ...]) -> _Prefix:
+    size = len(prefix.messages) + sum(len(piece.messages) for piece in closed)
+    encoded = b"".join(History(prefix=prefix.encoded, pieces=closed).fragments())
+    ids = prefix.ids.union(*(piece.ids for piece in closed))
+    return _Prefix(messages=messages[:size], encoded=encoded, ids=ids)
 
 
 class _Results:
-    """The results among what the model was told, handed out to the calls they belong to."""
+    """The tool results of a segment, matched to their calls."""
 
-    def __init__(self, told: Sequence[Message]) -> None:
+    def __init__(self, inputs: Sequence[Message]) -> None:
         self._waiting: dict[str, list[ToolResultPart]] = {}
-        self._parts = list(_parts(told))
+        self._parts = list(_parts(inputs))
         self._taken: set[int] = set()
         for part in self._parts:
             if isinstance(part, ToolResultPart):
@@ -318,8 +319,8 @@ class _Results:
         self._taken.add(id(result))
         return result if result.call_id == wire_id else result.model_copy(update={"call_id": wire_id})
 
-    def rest(self) -> Iterator[Part]:
-        """What is left, as text: a result whose call is gone is still worth reading."""
+    def list_rest(self) -> Iterator[Part]:
+        """Yield the other parts, and results without a call as text."""
         for part in self._parts:
             match part:
                 case ToolResultPart():
@@ -340,7 +341,7 @@ def _parts(messages: Sequence[Message]) -> Iterator[Part]:
 
 
 def _with_short_id(call: ToolCallPart, dialect: Dialect, used: set[str]) -> ToolCallPart:
-    fits = len(call.id) <= dialect.longest_id and _SHORT_ID.fullmatch(call.id)
+    fits = len(call.id) <= dialect.max_id_length and _SHORT_ID.fullmatch(call.id)
     if fits and call.id not in used:
         return call
     number = 0

@@ -1,19 +1,24 @@
-"""The HTTP client of providers, the deadline of one exchange, and reading a reply from the wire.
+"""The HTTP transport of all providers: client, deadline, and JSON or event-stream replies.
 
-Knows no vendor. Whatever goes wrong below becomes a `CallFailed`.
+Independent of vendors. Every failure becomes a `CallFailed`.
 """
 
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
 import httpx2
 from pydantic import ValidationError
 
+from metier.providers.connection import Connection, Server
 from metier.providers.failures import ConnectionLost, ReplyBroken, TimedOut
-from metier.providers.json_values import Wire, as_object, parse_json
+from metier.providers.http_status import failure_of_status
+from metier.providers.json_values import Wire, as_object, as_objects, as_text, parse_json
 from metier.telemetry.excerpt import one_line
+from metier.telemetry.otel.trace_context import HEADER
 from metier.tls import choose_context
+from metier.version import __version__
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_SECONDS = 15.0
@@ -22,17 +27,18 @@ _QUOTED_CHARACTERS = 80
 
 
 class ReplyTooLarge(httpx2.TransportError):
-    """The server sent more than any reply can be."""
+    """The server sent more than the size limit of a reply."""
 
 
 def open_http_client(url: str) -> httpx2.AsyncClient:
-    """Open a client for one server. It uses the proxies and certificates that the environment names.
+    """Open a client for one server, with the proxies and certificates of the environment.
 
     `read_body` and `read_events` read its replies. Raises `httpx2.ConnectError` if certificates cannot be read.
     """
     return httpx2.AsyncClient(
-        headers={"Accept-Encoding": "identity"},  # decompressing costs more than the few bytes saved on the wire
-        # A call in flight holds a connection, and a run may have several in flight.
+        # Decompressing small replies costs more time than it saves on the wire.
+        headers={"Accept-Encoding": "identity"},
+        # Every call in flight holds a connection, and a run may have several: a limit would make calls wait for others.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS),
         verify=choose_context(url),
@@ -41,7 +47,7 @@ def open_http_client(url: str) -> httpx2.AsyncClient:
 
 @contextmanager
 def exchange(provider: str, seconds: float) -> Generator[None]:
-    """Bound everything inside by one deadline and let nothing out but `CallFailed`s."""
+    """Apply one deadline to the block, and turn every failure into a `CallFailed`."""
     try:
         with anyio.fail_after(seconds):
             yield
@@ -54,9 +60,9 @@ def exchange(provider: str, seconds: float) -> Generator[None]:
     except httpx2.HTTPError as error:
         raise connection_lost(provider, error) from error
     except ValidationError as error:
-        raise ReplyBroken(f"{provider} sent a reply of an unknown shape: {_describe_shape(error)}") from error
+        raise ReplyBroken(f"{provider} sent a reply in an unknown format: {_describe_mismatch(error)}") from error
     except (ValueError, httpx2.InvalidURL) as error:
-        raise ReplyBroken(f"{provider} sent a reply that cannot be read: {error}") from error
+        raise ReplyBroken(f"{provider} sent an unreadable reply: {error}") from error
 
 
 def timed_out(provider: str, seconds: float) -> TimedOut:
@@ -80,10 +86,10 @@ def connection_lost(provider: str, error: BaseException) -> ConnectionLost:
 
 
 def _get_address(error: BaseException) -> str:
-    """Host and port that were called, without what else an address may carry."""
+    """Return host and port only: the rest of an address may hold credentials."""
     try:
         url = error.request.url if isinstance(error, httpx2.RequestError) else None
-    except RuntimeError:  # an error that no request belongs to
+    except RuntimeError:  # an error without a request
         return ""
     if url is None:
         return ""
@@ -91,42 +97,30 @@ def _get_address(error: BaseException) -> str:
     return f"{url.host}:{port}"
 
 
-def _describe_shape(error: ValidationError) -> str:
-    """Where the first thing is that does not fit, never what is there."""
+def _describe_mismatch(error: ValidationError) -> str:
+    """Describe the first mismatch without the value: replies are untrusted and may hold secrets."""
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _quote(body: bytes) -> str:
-    """How something began that is no JSON, in one line."""
+    """Return the first characters as one line."""
     return one_line(body[:_QUOTED_BYTES].decode("utf-8", "replace"), _QUOTED_CHARACTERS)
 
 
 async def read_body(response: httpx2.Response, *, max_bytes: int = MAX_REPLY_BYTES) -> bytes:
-    """The whole of a reply. Raises `ReplyTooLarge` beyond `max_bytes`."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in _read_chunks(response):
-        size = _add_size(size, chunk, max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _read_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """As they came; unfolded where the server folded them though it was not asked to."""
-    return response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
-
-
-def _add_size(size: int, chunk: bytes, max_bytes: int = MAX_REPLY_BYTES) -> int:
-    size += len(chunk)
-    if size > max_bytes:
-        raise ReplyTooLarge("reply too large")
-    return size
+    """Read a whole reply. Raises `ReplyTooLarge` beyond `max_bytes`."""
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > max_bytes:
+            raise ReplyTooLarge("reply too large")
+    return bytes(body)
 
 
 async def read_object(response: httpx2.Response, provider: str) -> Wire:
-    """The one JSON object that a reply without streaming consists of."""
+    """Read a reply that is one JSON object."""
     body = await read_body(response)
     kind = response.headers.get("content-type", "nothing")
     if not body.strip():
@@ -134,7 +128,7 @@ async def read_object(response: httpx2.Response, provider: str) -> Wire:
     try:
         value = parse_json(body)
     except ValueError as error:
-        message = f"{provider} sent {kind!r} that is not JSON and begins with {_quote(body)!r}"
+        message = f"{provider} sent {kind!r} that is not JSON and starts with {_quote(body)!r}"
         raise ReplyBroken(message, hint="Check the base URL") from error
     if not as_object(value):
         raise ReplyBroken(f"{provider} sent JSON that is not a reply", hint="Check the base URL")
@@ -146,36 +140,129 @@ def is_event_stream(response: httpx2.Response) -> bool:
 
 
 async def read_events(response: httpx2.Response, provider: str, each: Callable[[Wire], None]) -> None:
-    """Give `each` the JSON objects of a server-sent event stream, until it ends or says `[DONE]`."""
-    data: list[bytes] = []
-    rest: list[bytes] = []
+    """Pass each JSON object of a server-sent event stream to `each`, until the stream ends or sends `[DONE]`."""
     size = 0
-    async for chunk in _read_chunks(response):
-        size = _add_size(size, chunk)
-        # Split at line feeds only: JSON text may hold the other characters that Python takes for line ends.
-        first, *more = chunk.split(b"\n")
-        rest.append(first)
-        if not more:
-            continue
-        lines = (b"".join(rest), *more[:-1])
-        rest = [more[-1]]
-        for line in lines:
-            if line.startswith(b"data:"):
-                data.append(line[5:].strip())
-            elif not line.strip() and data:
-                if data == [b"[DONE]"]:
-                    return
-                each(_parse_event(b"\n".join(data), provider))
-                data = []
-    last = b"".join(rest)
-    if last.startswith(b"data:"):
-        data.append(last[5:].strip())
-    if data and data != [b"[DONE]"]:
-        each(_parse_event(b"\n".join(data), provider))
+    try:
+        async for event in httpx2.EventSource(response, max_event_size=MAX_REPLY_BYTES):
+            if event.data == "[DONE]":
+                return
+            # The event source limits single events only; a flood of small ones must end too.
+            size += len(event.data)
+            if size > MAX_REPLY_BYTES:
+                raise ReplyTooLarge("reply too large")
+            if event.data:
+                each(_parse_event(event.data, provider))
+    except httpx2.SSEError as error:
+        raise ReplyTooLarge("event too large") from error
 
 
-def _parse_event(text: bytes, provider: str) -> Wire:
+def _parse_event(text: str, provider: str) -> Wire:
     try:
         return as_object(parse_json(text))
     except ValueError as error:
-        raise ReplyBroken(f"{provider} sent a stream event that is not JSON: {_quote(text)!r}") from error
+        raise ReplyBroken(f"{provider} sent a stream event that is not JSON: {_quote(text.encode())!r}") from error
+
+
+_HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": f"metier/{__version__}"}
+
+
+class Assembly(Protocol):
+    """Builds a complete reply from stream events."""
+
+    def add(self, event: Wire, /) -> None: ...
+
+    def message(self) -> Wire: ...
+
+
+type CheckEvent = Callable[[Wire], None]
+"""Raises `CallFailed` if a stream event reports an error."""
+
+
+class Rest:
+    """A server with a REST interface: its address, its headers, and its own client, opened at the first request."""
+
+    def __init__(self, connection: Connection, server: Server, *, root: str, headers: Mapping[str, str]) -> None:
+        self.root = root.rstrip("/")
+        self._server = server
+        self._client: httpx2.AsyncClient | None = None
+        self._headers = httpx2.Headers(_HEADERS)
+        self._headers.update(headers)
+        self._headers.update(connection.headers)
+
+    async def fetch(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        assembly: Assembly | None = None,
+        check: CheckEvent | None = None,
+        trace_parent: str = "",
+    ) -> Wire:
+        """Return the JSON object of the reply; with an `assembly` the reply may also be an event stream.
+
+        Raises `CallFailed` for an error status. Use it inside `exchange`.
+        """
+        response = await self._send("POST", path, body, trace_parent=trace_parent)
+        try:
+            if not response.is_success:
+                raise await self._read_failure(response)
+            if assembly is None or not is_event_stream(response):
+                return await read_object(response, self._server.provider)
+            await read_events(response, self._server.provider, _checked(assembly, check))
+            return assembly.message()
+        finally:
+            await response.aclose()
+
+    async def get(self, path: str) -> Wire:
+        """Return the JSON object at an address. Raises like `fetch`; use it inside `exchange`, too."""
+        response = await self._send("GET", path)
+        try:
+            if not response.is_success:
+                raise await self._read_failure(response)
+            return await read_object(response, self._server.provider)
+        finally:
+            await response.aclose()
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _send(
+        self, method: str, path: str, body: bytes | None = None, *, trace_parent: str = ""
+    ) -> httpx2.Response:
+        """Send a request and return the response, its body unread. The caller closes it."""
+        if self._client is None:
+            self._client = open_http_client(self.root)
+        request = self._client.build_request(method, self.root + path, content=body, headers=self._headers)
+        if trace_parent:
+            request.headers[HEADER] = trace_parent
+        return await self._client.send(request, stream=True)
+
+    async def _read_failure(self, response: httpx2.Response) -> Exception:
+        raw = await read_body(response)
+        try:
+            body = parse_json(raw)
+        except ValueError:
+            body = raw
+        return failure_of_status(self._server, response.status_code, body, headers=response.headers)
+
+
+def _checked(assembly: Assembly, check: CheckEvent | None) -> Callable[[Wire], None]:
+    if check is None:
+        return assembly.add
+
+    def add(event: Wire) -> None:
+        check(event)
+        assembly.add(event)
+
+    return add
+
+
+MAX_MODELS = 1000
+_MAX_NAME_LENGTH = 200
+
+
+def name_models(reply: Wire, *, items: str = "data", name: str = "id") -> tuple[str, ...]:
+    """List the model names of a reply. Invalid ones are skipped: any server may answer at a configured address."""
+    names = [as_text(each.get(name)) for each in as_objects(reply.get(items))[:MAX_MODELS]]
+    return tuple(dict.fromkeys(each for each in names if each and len(each) <= _MAX_NAME_LENGTH and each.isprintable()))

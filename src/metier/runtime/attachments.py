@@ -217,4 +217,4 @@ def can_see(host: Host) -> bool:
         return False
     named = host.settings.model.facts_file
     facts = load_facts(host.workspace / named if named else None)
-    return facts.find(provider, host.settings.model.name).takes_images
+    return facts.get(provider, host.settings.model.name).takes_images

@@ -26,11 +26,11 @@ from metier.engine.skill_index import SkillIndex
 from metier.errors import MetierError, UsageError
 from metier.events.model import ProjectInstructionsLoaded
 from metier.ids import measure_ms
-from metier.providers.abilities import Abilities, KnownLacks, RememberedLacks
 from metier.providers.base import Observer, Provider
 from metier.providers.facts import FactBook, load_facts
+from metier.providers.feature_support import FeatureCache, FeatureMemory, FeatureSupport
 from metier.providers.options import OFFLINE, ModelOptions
-from metier.providers.registry import choose_provider, get_base_url, holds_to_schema
+from metier.providers.registry import choose_provider, enforces_schema, get_base_url
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
 from metier.runtime.delegation.authority import bind, choose_partners, get_tool_bounds
@@ -101,8 +101,8 @@ async def build_services(
             provider=models.provider,
             counter=TokenCounter(models.provider.name),
             fallbacks=models.fallbacks,
-            abilities=_remember_abilities(host),
-            holds_to_schema=holds_to_schema(choose_provider(settings.model), host.environ),
+            features=_open_feature_cache(host),
+            enforces_schema=enforces_schema(choose_provider(settings.model), host.environ),
             facts=facts,
             policy=rules,
             find_new_denial=NewDenials(host.workspace, policy.text, tools=tools, root=host.root).find,
@@ -402,12 +402,12 @@ def _script_tools(packages: Sequence[SkillPackage], host: Host, confinement: Con
     return build_script_tools(ScriptCatalog(packages), runner, limits)
 
 
-def _remember_abilities(host: Host) -> Abilities:
+def _open_feature_cache(host: Host) -> FeatureSupport:
     """By who is reached and where; a provider of the host's own is nothing to remember."""
     if host.provider is not None:
-        return KnownLacks()
+        return FeatureMemory()
     choice = choose_provider(host.settings.model)
-    return RememberedLacks(host.cache, choice.name, get_base_url(choice, host.environ))
+    return FeatureCache(host.cache, choice.name, get_base_url(choice, host.environ))
 
 
 def get_model_options(host: Host, provider: Provider) -> ModelOptions:
@@ -421,7 +421,7 @@ def check_budget(host: Host) -> None:
     model = host.settings.model
     if host.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or host.provider is not None:
         return
-    if load_facts(find_facts_file(host)).find(model.provider, model.name).prices is None:
+    if load_facts(find_facts_file(host)).get(model.provider, model.name).prices is None:
         raise UsageError(
             f"The price of model {model.name!r} is not known, so its cost cannot be limited",
             hint="Name its price in a file and the file in model.facts_file, or leave max_cost_usd out",

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from metier.definitions.files.contained_path import is_absent
-from metier.providers.remote_options import read_agents
+from metier.providers.options import read_agents
 from metier.runtime.host import Host
 from metier.telemetry.environment_secrets import list_secret_values
 from metier.telemetry.redaction import Redactor, build_redactor

@@ -25,7 +25,7 @@ from metier.errors import ConfigError, UsageError
 from metier.extras import hint_extra
 from metier.programs.launcher import PROBE, run_program, use_own_program
 from metier.programs.search import build_trusted_environment, get_trusted_program
-from metier.providers.abilities import list_unsupported
+from metier.providers.feature_support import list_unsupported
 from metier.routing.similar_opening import find_embeddings_fault
 from metier.runtime.cleaning import load_servers
 from metier.runtime.confinement import build_confinement, get_host_level, requires_sandbox, wants_sandbox
@@ -238,7 +238,7 @@ def examine_features(cache: Path) -> Iterator[Finding]:
     if not unsupported:
         return
     until = (
-        f"{each.model or 'a model'} without {each.ability} until {datetime.fromtimestamp(each.expires, UTC):%Y-%m-%d}"
+        f"{each.model or 'a model'} without {each.feature} until {datetime.fromtimestamp(each.expires, UTC):%Y-%m-%d}"
         for each in unsupported
     )
     detail = f"{'; '.join(until)}; to try again: agent doctor --clear-unsupported"

@@ -30,7 +30,7 @@ from metier.errors import ConfigError, StoreError, unwrapped
 from metier.events.run import PinnedDefinitionUsed
 from metier.providers.base import Observer
 from metier.providers.failures import MissingKey
-from metier.providers.stand_ins import AbsentProvider
+from metier.providers.stand_ins import UnavailableProvider
 from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.child_runs import follow_children, lend, prepare_run, restore_run, use_settings
@@ -552,7 +552,11 @@ class RunDriver:
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
         """A key that is missing ends the run before anything is sent."""
-        if isinstance(services.provider, AbsentProvider) and log.state.phase not in FINAL and not is_planned(log.state):
+        if (
+            isinstance(services.provider, UnavailableProvider)
+            and log.state.phase not in FINAL
+            and not is_planned(log.state)
+        ):
             failure = services.provider.failure
             if log.state.phase == "LOAD_SKILL_CATALOG":
                 # The catalog will not be loaded: report a misspelled skill together with the missing key.

@@ -106,7 +106,7 @@ def _check_sight(agent: AgentInForce, services: Services) -> None:
     name = services.provider.name
     if name == OFFLINE:
         raise UsageError("The offline provider cannot see pictures or documents", hint="Choose a model: --provider")
-    if not services.facts.find(name, agent.model.name).takes_images:
+    if not services.facts.get(name, agent.model.name).takes_images:
         raise UsageError(
             f"Model {agent.model.name!r} takes text only, and the task has a picture or a document",
             hint="Choose another model, or correct takes_images in model.facts_file",

@@ -17,13 +17,12 @@ from metier.providers.facts import FactBook, load_facts
 from metier.providers.failures import MissingKey
 from metier.providers.model_names import parse_model_name
 from metier.providers.offline.plan import Places
-from metier.providers.offline.progress import find_task
+from metier.providers.offline.progress import read_task
 from metier.providers.offline.provider import build_offline
-from metier.providers.options import OFFLINE, ModelOptions, find_key_variable
+from metier.providers.options import OFFLINE, ModelOptions, RemoteAgentOptions, find_key_variable, read_agents
 from metier.providers.registry import BUILT_IN, REMOTE, choose_provider, get_key, get_registration, open_provider
-from metier.providers.remote_options import RemoteAgentOptions, read_agents
 from metier.providers.retry import Candidate
-from metier.providers.stand_ins import AbsentProvider, AllowedProvider, DryRunProvider
+from metier.providers.stand_ins import AllowedProvider, DryRunProvider, UnavailableProvider
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import get_agent_model
 from metier.runtime.workspace.plugins import get_brought
@@ -35,11 +34,11 @@ RANKED = 8
 
 def open_remote(host: Host, *, run: PreparedRun) -> Provider:
     """Open the remote agent that the settings name. Raises `UsageError` if they don't have it, or `MissingKey`."""
-    from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
+    from metier.providers.a2a import RemoteAgent, RemoteAgentProvider
 
     options, token = _get_remote(host, name := host.settings.model.name)
     agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=options.timeout_seconds)
-    return RemoteAgentProvider(agent, run_id=run.folder.name, find_task=find_task)
+    return RemoteAgentProvider(agent, run_id=run.folder.name, read_task=read_task)
 
 
 def _get_remote(host: Host, name: str) -> tuple[RemoteAgentOptions, str]:
@@ -109,7 +108,7 @@ def _has_key(name: str, host: Host) -> bool:
 def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: PreparedRun) -> Models:
     """Open the provider and its fallbacks. Raises `UsageError`.
 
-    One without a key is an `AbsentProvider`: a resumed run reports it.
+    One without a key is an `UnavailableProvider`: a resumed run reports it.
     """
     options = host.settings.model
     if run.is_plan_only:
@@ -127,14 +126,14 @@ def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: Prepared
         try:
             return guard(Models(open_remote(host, run=run)), options.allowed_models)
         except MissingKey as missing:
-            return Models(AbsentProvider(REMOTE, missing))
+            return Models(UnavailableProvider(REMOTE, missing))
     choice = choose_provider(options)
     if not choice.base_url:
         check_owner(options.name, choice.name, facts)
     try:
         provider = open_provider(choice, facts, environment=host.environ)
     except MissingKey as missing:
-        return Models(AbsentProvider(choice.name, _add_alternatives(missing, host)))
+        return Models(UnavailableProvider(choice.name, _add_alternatives(missing, host)))
     return guard(Models(provider, _open_fallbacks(host, facts, provider)), options.allowed_models)
 
 

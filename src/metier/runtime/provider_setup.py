@@ -103,7 +103,7 @@ def find_ready(candidates: tuple[Candidate, ...], readiness: Readiness) -> Candi
 
 def render_settings(choice: ModelChoice, facts: FactBook | None = None) -> str:
     """The text of an `agent.yaml` with limits for real work."""
-    known = (facts or load_facts()).find(choice.provider, choice.model)
+    known = (facts or load_facts()).get(choice.provider, choice.model)
     lines = [
         "# Settings of `agent`. What is not here has its default: `agent config show --origin` shows all of them,",
         "# `agent config set KEY VALUE` changes one. Keys never stand here; they come from environment variables.",

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.output import write_json, write_text
 from metier.definitions.files.user_folders import get_cache_folder
-from metier.providers.abilities import clear_unsupported
+from metier.providers.feature_support import clear_unsupported
 from metier.runtime.diagnosis import Finding, examine
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

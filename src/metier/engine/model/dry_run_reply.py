@@ -16,7 +16,7 @@ from metier.engine.services import Services
 from metier.engine.state.run_state import RunState
 from metier.messages import ModelReply, ToolCallPart, Usage
 from metier.providers.base import ModelRequest
-from metier.providers.cost import cost_usd
+from metier.providers.facts import cost_usd
 
 
 def answer_dry_run(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
@@ -40,7 +40,7 @@ def build_plan(
 ) -> dict[str, JsonValue]:
     """What would be sent first, what it would cost, and what would be allowed."""
     usage = Usage(input_tokens=fitted.tokens, output_tokens=0)
-    facts = services.facts.find(services.provider.name, request.model)
+    facts = services.facts.get(services.provider.name, request.model)
     longest = usage.model_copy(update={"output_tokens": request.max_tokens})
     return {
         "mode": "dry_run",

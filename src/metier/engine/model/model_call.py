@@ -35,10 +35,10 @@ from metier.engine.turn_cache import Fingerprint
 from metier.errors import ConfigError, PromptTooLarge, ProviderError
 from metier.events.model import PromptBudgetComputed, PromptComposed, StructuredOutputFallback
 from metier.messages import ModelReply, TextPart
-from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest
-from metier.providers.cost import get_price
+from metier.providers.facts import reply_cost
 from metier.providers.failures import CallFailed, ContextTooLong, SchemaUnsupported, ToolsUnsupported
+from metier.providers.feature_support import Feature
 from metier.providers.retry import RetryPolicy, Turn, reply_with_retries
 from metier.providers.tool_names import own_names
 from metier.telemetry.excerpt import one_line
@@ -61,7 +61,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
         await _ask(action, log, services, asking=asking)
     except ToolsUnsupported as failure:
         # Once: what follows asks in JSON, as will later turns and runs.
-        services.abilities.note_lack("tools", services.model.name)
+        services.features.mark_unsupported("tools", services.model.name)
         log.emit(_describe_lack("tools", action.turn, services, failure=failure))
         await _ask(action, log, services, asking=asking._replace(is_json=True))
 
@@ -124,7 +124,7 @@ async def _ask_once(
         return
     keep_reply(action, reply, services)
     latency = round((services.clock.monotonic() - started) * 1000, 3)
-    price = get_price(reply, asked=request.model, facts=services.facts)
+    price = reply_cost(reply, requested=request.model, facts=services.facts)
     await log.record(ModelReplied(turn=action.turn, reply=reply, cost_usd=price, latency_ms=latency))
 
 
@@ -138,20 +138,20 @@ async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn
         if request.response_schema is None:
             raise
         lacking = name_schema(request.model, request.response_schema) if request.tools else request.model
-        services.abilities.note_lack("response_schema", lacking)
+        services.features.mark_unsupported("response_schema", lacking)
         log.emit(_describe_lack("response_schema", turn, services, failure=failure))
         plain = replace(request, response_schema=None)
         return await reply_with_retries(services.provider, plain, _turn(turn, log, services))
 
 
 def _describe_lack(
-    ability: Ability, turn: int, services: Services, *, failure: CallFailed | None = None
+    feature: Feature, turn: int, services: Services, *, failure: CallFailed | None = None
 ) -> StructuredOutputFallback:
     return StructuredOutputFallback(
         turn=turn,
         provider=services.provider.name,
         model=services.model.name,
-        lacks=ability,
+        lacks=feature,
         message=failure.message if failure else "",
         remembered=failure is None,
     )

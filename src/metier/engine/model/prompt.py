@@ -44,7 +44,7 @@ def asks_for_json(services: Services) -> bool:
     """The settings want it, or the endpoint is known to take no tools."""
     mode = services.model.structured_output_mode
     if mode == "native_with_json_fallback":
-        return services.abilities.lacks("tools", services.model.name)
+        return services.features.is_unsupported("tools", services.model.name)
     return mode == "json"
 
 
@@ -236,13 +236,19 @@ def _find_response_schema(
     with the turn that repairs a result, when the work is done.
     """
     if is_json:
-        return None if services.abilities.lacks("response_schema", model) else build_decision_schema(offer.tools)
+        return (
+            None if services.features.is_unsupported("response_schema", model) else build_decision_schema(offer.tools)
+        )
     order = state.started.order if state.started else None
     schema = order.output_schema if order else None
     if schema is None or services.provider.name == OFFLINE:
         return None
-    is_wanted = services.holds_to_schema or state.unaccepted is not None
-    return schema if is_wanted and not services.abilities.lacks("response_schema", name_schema(model, schema)) else None
+    is_wanted = services.enforces_schema or state.unaccepted is not None
+    return (
+        schema
+        if is_wanted and not services.features.is_unsupported("response_schema", name_schema(model, schema))
+        else None
+    )
 
 
 def name_schema(model: str, schema: dict[str, JsonValue]) -> str:

@@ -39,9 +39,9 @@ from metier.engine.turn_cache import Fingerprint, Fingerprints, TurnCache
 from metier.errors import PromptTooLarge
 from metier.events.record import EventRecord
 from metier.messages import ModelReply
-from metier.providers.abilities import Ability
 from metier.providers.base import ModelRequest, Observer
 from metier.providers.failures import CallFailed, ContextTooLong, ToolsUnsupported
+from metier.providers.feature_support import Feature
 from metier.routing.similar import FoundSimilar, Similar
 from metier.store.base import Lease
 from metier.telemetry.redaction import build_redactor
@@ -75,7 +75,7 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
     player = _Player(tape)
     provider = _RecordedProvider(tape, _get_provider(entries))
     access = partial(_read_recorded_access, tape, state)
-    abilities = _RecordedAbilities(tape)
+    features = _RecordedFeatures(tape)
     shelf = replace(services.shelf, similarities=_RecordedSimilarities(tape))
     played = replace(
         services,
@@ -84,7 +84,7 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
         provider=provider,
         fallbacks=(),
         read_access=access,
-        abilities=abilities,
+        features=features,
         cache=TurnCache(fingerprints=_RecordedFingerprints(tape)),
         recall_ranking=partial(_recall_ranking, tape),
     )
@@ -332,19 +332,19 @@ class _RecordedProvider:
         return None
 
 
-class _RecordedAbilities:
+class _RecordedFeatures:
     """What was known of the endpoint then: whether the next request on record asks for JSON."""
 
     def __init__(self, tape: Recording) -> None:
         self._tape = tape
 
-    def lacks(self, ability: Ability, model: str) -> bool:
+    def is_unsupported(self, feature: Feature, model: str) -> bool:
         del model
         entry = self._tape.peek()
-        return ability == "tools" and isinstance(entry, ModelCallStarted) and bool(entry.is_json)
+        return feature == "tools" and isinstance(entry, ModelCallStarted) and bool(entry.is_json)
 
-    def note_lack(self, ability: Ability, model: str) -> None:
-        del ability, model
+    def mark_unsupported(self, feature: Feature, model: str) -> None:
+        del feature, model
 
 
 class _RecordedFingerprints(Fingerprints):

@@ -19,7 +19,7 @@ from metier.protocols.mcp.call_results import (
 )
 from metier.protocols.mcp.endpoint import Context, McpEndpoint, is_readable, readable_prefix
 from metier.protocols.mcp.skills import SCHEME, find_file, list_resources, read_cursor
-from metier.providers.cost import find_cost
+from metier.providers.facts import find_cost
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.listed import list_definitions
 from metier.store.base import RunRow

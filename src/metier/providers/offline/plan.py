@@ -1,7 +1,6 @@
-"""Which skill does which part of a request, and with which arguments its script is called. Pure.
+"""Plans of the offline provider: the skill for each part of a request, and the arguments of its script. Pure.
 
-The same request, skills and scores always give the same plan: a run that is resumed or replayed plans again and finds
-itself where it was.
+The same request, skills and scores always give the same plan, so a resumed or replayed run computes it again.
 """
 
 import re
@@ -16,23 +15,23 @@ from metier.providers.offline.request import read_request, split_parts, split_we
 from metier.providers.offline.words import list_keywords, list_matched
 
 MIN_SCORE = 55.0
-"""On 0-100: below it a skill counts as no answer. Running the wrong script is worse than saying that none fits."""
+"""Lowest score, of 100, at which a skill is used. Running a wrong script is worse than reporting that none matches."""
 WEAK_MIN_SCORE = 60.0
-"""What both sides of a weak joint must reach, by different skills, to be two pieces of work."""
+"""Score that both sides of a weak joint must reach, with different skills, to be separate steps."""
 MAX_STEPS = 50
 MAX_PIECES = 24
-"""Pieces between weak joints that are looked at in one part; the rest of it stays with the last one."""
+"""Maximum number of pieces in one part; the last piece keeps the rest of the text."""
 RANKED_CHARACTERS = 2_000
 TASK_BYTES = 1_500
 KEYWORDS_BYTES = 600
 MATCHES_SHOWN = 6
 
 type Rank = Callable[[str], Sequence[tuple[str, float]]]
-"""Skills for a text with their scores on 0-100, best first."""
+"""Ranks skills for a text: names and scores from 0 to 100, best first."""
 
 
 class OfflineSkill(Struct, frozen=True, kw_only=True):
-    """A skill as far as it can be used without a model."""
+    """The parts of a skill that can be used without a model."""
 
     name: str
     description: str = ""
@@ -40,18 +39,18 @@ class OfflineSkill(Struct, frozen=True, kw_only=True):
     scripts: tuple[str, ...] = ()
     """Canonical names, with `.py`."""
     inputs: tuple[str, ...] | None = None
-    """What its `impl.py` takes; nothing where it has none."""
+    """Inputs of its `impl.py`; None without one."""
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """What the placeholders of an entrypoint stand for."""
+    """Values for the placeholders of an entrypoint."""
 
     workspace: str
     artifacts: str
     previous: str
-    """A JSON file with the results of earlier steps, which the run keeps up to date."""
+    """A JSON file with the results of earlier steps, updated by the run."""
     has_given: bool = False
-    """There are earlier steps that are not of this run, but of the task that it is a step of."""
+    """True if the task that this run is a step of already has results of earlier steps."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -61,41 +60,41 @@ class Step(Struct, frozen=True, kw_only=True):
     text: str
     skill: OfflineSkill | None = None
     reason: str = ""
-    """Why this skill: score and words."""
+    """The reason for this skill: its score and the matched words."""
     problem: str = ""
-    """Why the part cannot be done; empty where it can."""
+    """The reason that the part can't be done; empty if it can."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
-    left_out: int = 0
-    """Parts beyond the most that are planned."""
-    is_cut: bool = False
-    """The request is longer than what is read."""
+    omitted: int = 0
+    """Number of parts beyond `MAX_STEPS`."""
+    is_truncated: bool = False
+    """True if the request is longer than the part that is read."""
 
 
 class Planner(Struct, frozen=True, kw_only=True):
-    """Everything a plan depends on besides the request."""
+    """Everything a plan depends on, apart from the request."""
 
     skills: tuple[OfflineSkill, ...]
     rank: Rank
     places: Places
     min_score: float = MIN_SCORE
     only: str = ""
-    """The one skill that the whole request is for, where the user named it."""
+    """The skill for the whole request, if the user named one."""
 
     def plan(self, text: str) -> Plan:
-        """The steps for a request, in order."""
         request = read_request(text)
         if skill := self.find(self.only) if self.only else None:
             choice = _Choice(skill, reason="named by the step")
-            return Plan(steps=(self._build_step(1, request.text, choice),), is_cut=request.is_cut)
+            return Plan(steps=(self._build_step(1, request.text, choice),), is_truncated=request.is_truncated)
         parts = [piece for part in split_parts(request) for piece in self._split_by_skill(part)]
         routed = [(part, choice) for part in parts for choice in self._choose(part)]
         steps = [
             self._build_step(number, part, choice) for number, (part, choice) in enumerate(routed[:MAX_STEPS], start=1)
         ]
-        return Plan(steps=tuple(steps), left_out=max(0, len(routed) - MAX_STEPS), is_cut=request.is_cut)
+        omitted = max(0, len(routed) - MAX_STEPS)
+        return Plan(steps=tuple(steps), omitted=omitted, is_truncated=request.is_truncated)
 
     def find(self, name: str) -> OfflineSkill | None:
         wanted = canonical_name(name)
@@ -108,36 +107,37 @@ class Planner(Struct, frozen=True, kw_only=True):
         return self.rank(text[:RANKED_CHARACTERS])
 
     def _split_by_skill(self, part: str) -> list[str]:
-        """Cut at the weak joints whose two sides clearly belong to different skills."""
+        """Split at the weak joints whose two sides clearly belong to different skills."""
         spans = split_weakly(part)[:MAX_PIECES]
         if len(spans) == 1:
             return [part]
         pieces: list[str] = []
-        start, skill = 0, self._get_clear(part[slice(*spans[0])])
+        start, skill = 0, self._get_clear_skill(part[slice(*spans[0])])
         for begin, end in spans[1:]:
-            following = self._get_clear(part[begin:end])
+            following = self._get_clear_skill(part[begin:end])
             if skill and following and following != skill:
                 pieces.append(part[start:begin])
                 start = begin
             skill = following or skill
         return [_trim_end(piece) for piece in [*pieces, part[start:]]]
 
-    def _get_clear(self, text: str) -> str:
-        named = find_named(text, self.skills)
+    def _get_clear_skill(self, text: str) -> str:
+        """Return the name of the skill that the text is clearly about, or an empty string."""
+        named = list_named(text, self.skills)
         if named:
             return named[0].name
         best = next(iter(self._ranked(text)), ("", 0.0))
         return best[0] if best[1] >= max(WEAK_MIN_SCORE, self.min_score) else ""
 
     def _choose(self, part: str) -> list["_Choice"]:
-        """The skills that the part names, else the best one."""
-        named = find_named(part, self.skills)
+        """Choose the skills that the part names, or else the best one."""
+        named = list_named(part, self.skills)
         if named:
             return [_Choice(skill, reason="named in the request") for skill in named]
         name, score = next(iter(self._ranked(part)), ("", 0.0))
         skill = self.find(name) if name else None
         if skill is None or score < self.min_score:
-            best = f"; the nearest is {skill.name!r} with {score:.0f} of 100" if skill and score >= 1 else ""
+            best = f"; the closest is {skill.name!r} with {score:.0f} of 100" if skill and score >= 1 else ""
             return [_Choice(None, problem=f"no skill matches{best}")]
         matched = list_matched(part, f"{skill.name} {skill.description}")[:MATCHES_SHOWN]
         words = f"; matched: {', '.join(matched)}" if matched else ""
@@ -149,13 +149,13 @@ class Planner(Struct, frozen=True, kw_only=True):
 
 
 class ScriptCall(Struct, frozen=True, kw_only=True):
-    """What `script_run` is called with; or, without a script, the tool of the skill itself."""
+    """Arguments of `script_run`, or, without a script, of the tool of a callable skill."""
 
     skill: str
     script: str = ""
     args: tuple[str, ...] = ()
     inputs: tuple[tuple[str, str], ...] = ()
-    """Of a skill that is called: by name, in order of names."""
+    """Inputs of a callable skill, sorted by name."""
 
     @property
     def tool(self) -> str:
@@ -169,7 +169,7 @@ class _Choice(Struct, frozen=True):
 
 
 def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_previous: bool) -> ScriptCall:
-    """The skill's code with the inputs that are known, else its entrypoint with its placeholders filled."""
+    """Build the call of a callable skill with its known inputs, or of an entrypoint with its placeholders filled."""
     keywords = ",".join(list_keywords(text, without=frozenset({skill.name.casefold()})))
     values = {
         "workspace": places.workspace,
@@ -181,19 +181,19 @@ def build_script_call(skill: OfflineSkill, text: str, places: Places, *, has_pre
     if skill.inputs is not None:
         known = tuple((name, values[name]) for name in sorted(skill.inputs) if values.get(name))
         return ScriptCall(skill=canonical_name(skill.name), inputs=known)
-    assert skill.entrypoint is not None, "steps without an entrypoint have a problem and are not called"
+    assert skill.entrypoint is not None, "a step without an entrypoint has a problem and is never called"
     args = fill_arguments(skill.entrypoint.args, values)
     return ScriptCall(skill=skill.name, script=skill.entrypoint.script.removesuffix(".py"), args=args)
 
 
-def find_named(text: str, skills: Sequence[OfflineSkill]) -> list[OfflineSkill]:
-    """Skills that the text calls by name, in the order in which it does."""
+def list_named(text: str, skills: Sequence[OfflineSkill]) -> list[OfflineSkill]:
+    """List the skills that the text names, in the order of the text."""
     by_name = {canonical_name(skill.name): skill for skill in skills}
-    found = {canonical_name(name): None for name in _names(text)}
+    found = {canonical_name(name): None for name in _list_names(text)}
     return [by_name[name] for name in found if name in by_name]
 
 
-_CALLED = re.compile(
+_NAMED = re.compile(
     r"(?<![\w/$.~-])[/$]([a-z0-9][\w-]*)(?![\w/.-])"  # /name, $name
     r"|`([\w-]+)`"
     r"|(?<![\w/.$~-])([a-z0-9]+(?:[-_][a-z0-9]+)+)(?![\w/-]|\.\w)"  # a name of several words, written as one
@@ -203,8 +203,8 @@ _CALLED = re.compile(
 )
 
 
-def _names(text: str) -> Iterator[str]:
-    for match in _CALLED.finditer(text):
+def _list_names(text: str) -> Iterator[str]:
+    for match in _NAMED.finditer(text):
         yield next(group for group in match.groups() if group)
     yield text.strip(" .!?\n")
 
@@ -216,16 +216,14 @@ def _get_problem(skill: OfflineSkill) -> str:
         return f"skill {skill.name!r} has no entrypoint and no impl.py, so only a model can use it"
     script = skill.entrypoint.script.lower().removesuffix(".py") + ".py"
     if script not in skill.scripts:
-        return (
-            f"the entrypoint of skill {skill.name!r} names the script {skill.entrypoint.script!r}, which is not there"
-        )
+        return f"the entrypoint of skill {skill.name!r} names script {skill.entrypoint.script!r}, which doesn't exist"
     return ""
 
 
-def _argument(text: str, most_bytes: int) -> str:
-    """A value that every command line takes: one line, bounded, not to be mistaken for an option."""
+def _argument(text: str, max_bytes: int) -> str:
+    # One bounded line without dashes in front, so that no script mistakes it for an option.
     line = " ".join(text.split()).lstrip("-–— ")
-    return line.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
+    return line.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
 
 
 def _trim_end(piece: str) -> str:

@@ -1,7 +1,7 @@
-"""What a request's transcript says about the run: the task, what was called, what came of it. Pure.
+"""The run's progress, read from a request's transcript: the task, the calls, their results. Pure.
 
-Only the structure counts, never words in it: a call is known by its id, a skill's content by its label at the very
-beginning of a part. What a tool result or a skill says cannot change the plan.
+Only the structure is read, never the wording: a call is identified by its id, a skill's content by its label at the
+very start of a part. So the text of a tool result or a skill can't change the plan.
 """
 
 import re
@@ -14,9 +14,9 @@ from metier.messages import Message, TextPart, ToolCallPart, ToolResultPart
 from metier.providers.offline.plan import ScriptCall
 
 STEP_TITLE = "# This step\n\n"
-"""How the prompt's layer for a structured step begins."""
+"""First words of the prompt layer for a step of a structured task."""
 DONE_TITLE = "Done means:\n"
-"""How the list begins that a result is held against."""
+"""First words of the list of acceptance criteria."""
 SCHEMA_TITLE = "The result is JSON by this schema, and nothing else: "
 
 _CALL_ID = re.compile(r"offline-(\d{1,9})-(\d{1,9})")
@@ -30,23 +30,23 @@ class Attempt(Struct, frozen=True, kw_only=True):
     call: ScriptCall
     ok: bool
     text: str
-    """The tool's answer, or why there is none."""
+    """The tool's answer, or the reason that there is none."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
     turn: int = 1
-    """The turn that is to be answered."""
-    in_charge: str = ""
-    """The skill that has the run, as far as is known."""
+    """The turn to answer."""
+    active_skill: str = ""
+    """The last known active skill."""
     fallback: str = ""
-    """The skill to which the run was handed after the last script failed."""
+    """The skill that became active after the last script failed."""
     attempts: tuple[Attempt, ...] = ()
-    refused: tuple[tuple[int, str], ...] = ()
-    """Steps whose skill could not be put in charge, and why."""
+    rejected: tuple[tuple[int, str], ...] = ()
+    """Steps whose skill could not be activated, with the reason."""
     forgotten: int = 0
-    """Steps up to this one were taken in turns that are no longer told."""
+    """Number of the last step whose turn is no longer in the transcript."""
 
-    def of(self, step: int) -> list[Attempt]:
+    def list_attempts(self, step: int) -> list[Attempt]:
         return [attempt for attempt in self.attempts if attempt.step == step]
 
     @property
@@ -54,15 +54,15 @@ class Progress(Struct, frozen=True, kw_only=True):
         return self.forgotten > 0 or any(attempt.ok for attempt in self.attempts)
 
 
-def find_task(messages: Sequence[Message]) -> str:
-    """What is to be done now: the step of a structured task, else the task. Skill content and input are not orders."""
+def read_task(messages: Sequence[Message]) -> str:
+    """Read the current step of a structured task, or else the task. Skill content and input are not instructions."""
     texts = _texts(messages[_get_start(messages)]) if messages else []
     step = texts[1].removeprefix(STEP_TITLE) if len(texts) > 1 and texts[1].startswith(STEP_TITLE) else ""
-    return _cut_measures(step) or (texts[0] if texts else "")
+    return _strip_criteria(step) or (texts[0] if texts else "")
 
 
-def _cut_measures(step: str) -> str:
-    """The step without what its result is held against. The first step of a task has nothing else of its own."""
+def _strip_criteria(step: str) -> str:
+    """Remove the acceptance criteria from a step. The first step of a task may consist of nothing else."""
     for title in (SCHEMA_TITLE, DONE_TITLE):
         before, found, _ = f"\n\n{step}".rpartition(f"\n\n{title}")
         step = before.strip() if found else step
@@ -70,7 +70,6 @@ def _cut_measures(step: str) -> str:
 
 
 def read_progress(messages: Sequence[Message]) -> Progress:
-    """How far the run has come since its task was put."""
     if not messages:
         return Progress()
     start = _get_start(messages)
@@ -81,16 +80,16 @@ def read_progress(messages: Sequence[Message]) -> Progress:
     fallback = _get_fallback(calls, messages[start])
     return Progress(
         turn=calls[-1].turn + 1,
-        in_charge=fallback or _get_in_charge(calls),
+        active_skill=fallback or _get_active_skill(calls),
         fallback=fallback,
         attempts=attempts,
-        refused=tuple((call.step, call.text) for call in calls if call.skill and not call.ok and call.is_alone),
+        rejected=tuple((call.step, call.text) for call in calls if call.skill and not call.ok and call.is_alone),
         forgotten=calls[0].step - 1 if calls[0].turn > 1 else 0,
     )
 
 
 class _Call(Struct, frozen=True, kw_only=True):
-    """One of our own calls, with its result."""
+    """A call made by this provider, with its result."""
 
     turn: int
     step: int
@@ -103,7 +102,7 @@ class _Call(Struct, frozen=True, kw_only=True):
 
 
 def _get_start(messages: Sequence[Message]) -> int:
-    """The task is the last thing a user said; everything after it is the run."""
+    # The task is the user's last message; everything after it belongs to the run.
     return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user"), 0)
 
 
@@ -148,13 +147,13 @@ def _as_attempt(call: _Call) -> Attempt | None:
     return Attempt(step=call.step, call=call.script, ok=call.ok, text=call.text) if call.script else None
 
 
-def _get_in_charge(calls: Sequence[_Call]) -> str:
+def _get_active_skill(calls: Sequence[_Call]) -> str:
     names = [call.script.skill if call.script else call.skill for call in calls if call.script or call.ok]
     return next((name for name in reversed(names) if name), "")
 
 
 def _get_fallback(calls: Sequence[_Call], task: Message) -> str:
-    """A skill whose content was loaded after a failure, although this planner did not ask for it."""
+    """Return the skill whose content was loaded after a failure without a call of this provider."""
     scripts = [call for call in calls if call.turn == calls[-1].turn and call.script]
     if not scripts or scripts[-1].ok:
         return ""

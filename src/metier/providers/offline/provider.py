@@ -1,7 +1,7 @@
 """The provider without a model: it plans by routing scores and runs the entrypoints of skills. No network, no clock.
 
-Every reply is a function of the request alone. Planning is `offline_plan`, reading the transcript `offline_progress`,
-the final words `offline_result`; this file chooses the next call.
+Every reply is a function of the request alone. `plan` makes the plan, `progress` reads the transcript, `result` writes
+the final text; this module chooses the next call.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from metier.providers.offline.plan import (
     Step,
     build_script_call,
 )
-from metier.providers.offline.progress import Progress, find_task, read_progress
+from metier.providers.offline.progress import Progress, read_progress, read_task
 from metier.providers.offline.result import (
     NO_SKILL,
     Ending,
@@ -44,10 +44,9 @@ MAX_TURNS = 8
 
 
 class OfflineProvider:
-    """Answers without a model. `min_score` is the routing score from which a skill counts as an answer.
+    """Answers without a model, using skills with a routing score of at least `min_score`, or the skill `only`.
 
-    In turn `max_turns`, the run's limit, it ends with what there is, rather than be stopped. `only` is the skill that
-    the whole request is for.
+    In turn `max_turns`, the run's limit, it finishes with the results so far instead of being stopped.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class OfflineProvider:
                     observe(Delta("text", part.text))
         return reply
 
-    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002  the contract's
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002  required by `Provider`
         return None
 
     async def close(self) -> None:
@@ -91,7 +90,7 @@ def build_offline(
     max_turns: int = MAX_TURNS,
     only: str = "",
 ) -> OfflineProvider:
-    """The provider for the active skills of a run. Looks at the names of their scripts; runs nothing."""
+    """Build the provider for the active skills of a run. Lists their scripts; runs nothing."""
     skills = [
         OfflineSkill(
             name=package.definition.name,
@@ -106,11 +105,11 @@ def build_offline(
 
 
 def _find_inputs(skill: SkillDefinition) -> tuple[str, ...] | None:
-    """The names of what its `impl.py` takes, as its contract writes them."""
+    """Find the names of its inputs in its contract; None if it is not a callable skill."""
     if find_impl(skill) is None:
         return None
-    below = skill.contract.find("contract")
-    mappings = [skill.contract, below.value if below and isinstance(below.value, Mapping) else Mapping((), 1)]
+    inner = skill.contract.find("contract")
+    mappings = [skill.contract, inner.value if inner and isinstance(inner.value, Mapping) else Mapping((), 1)]
     found: dict[str, None] = {}
     for mapping in mappings:
         for key in ("input_schema", "input_request_jsonschema"):
@@ -122,12 +121,12 @@ def _find_inputs(skill: SkillDefinition) -> tuple[str, ...] | None:
 
 
 def plan(request: ModelRequest, planner: Planner, *, max_turns: int = MAX_TURNS) -> ModelReply:
-    """The reply to a request: pure, so replaying or resuming a run gives the same calls again."""
+    """Reply to a request. Pure, so replaying or resuming a run gives the same calls again."""
     if request.response_schema is not None:
-        return _refuse_json()
+        return _reject_json_mode()
     turn = _Turn(
         planner=planner,
-        plan=planner.plan(find_task(request.messages)),
+        plan=planner.plan(read_task(request.messages)),
         progress=read_progress(request.messages),
         offered=_list_offered(request),
         max_turns=max_turns,
@@ -136,8 +135,6 @@ def plan(request: ModelRequest, planner: Planner, *, max_turns: int = MAX_TURNS)
 
 
 class _Turn(Struct, frozen=True, kw_only=True):
-    """One request, understood."""
-
     planner: Planner
     plan: Plan
     progress: Progress
@@ -149,7 +146,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return _build_reply(calls) if calls else self._finish()
 
     def _choose(self) -> list[ToolCallPart]:
-        """The next script, and with it the hand-off to the skill after it; nothing when all is through."""
+        """Choose the next script and, in the same turn, the activation of the skill after it."""
         pending = [step for step in self.plan.steps if not is_settled(step, self.progress) and self._is_offered(step)]
         failed = self._find_step_for_fallback()
         if failed is not None:
@@ -159,7 +156,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         if not pending:
             return []
         first = pending[0]
-        if self._needs_hand_off(first, self.progress.in_charge):
+        if self._needs_activation(first, self.progress.active_skill):
             return [self._use(first)] if self._has_room_for(2) else []
         return [self._run(first), *self._use_next(pending[1:], after=first)]
 
@@ -167,20 +164,20 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return self._script_call(step).tool in self.offered
 
     def _use_next(self, pending: list[Step], *, after: Step) -> list[ToolCallPart]:
-        in_charge = after.skill.name if after.skill else ""
-        if not pending or not self._needs_hand_off(pending[0], in_charge) or not self._has_room_for(2):
+        active = after.skill.name if after.skill else ""
+        if not pending or not self._needs_activation(pending[0], active) or not self._has_room_for(2):
             return []
         return [self._use(pending[0])]
 
-    def _needs_hand_off(self, step: Step, in_charge: str) -> bool:
-        return "use_skill" in self.offered and step.skill is not None and step.skill.name != in_charge
+    def _needs_activation(self, step: Step, active: str) -> bool:
+        return "use_skill" in self.offered and step.skill is not None and step.skill.name != active
 
     def _has_room_for(self, turns: int) -> bool:
-        """Whether so many turns remain after this one, the last of them for the result."""
+        """Return True if so many turns remain after this one; the last turn reports the result."""
         return self.progress.turn + turns <= self.max_turns
 
     def _find_step_for_fallback(self) -> Step | None:
-        """The step that just failed, for the skill that the run was handed to, where that one can do it too."""
+        """Find the step that just failed, if the skill that became active after it can do it too."""
         skill = self.planner.find(self.progress.fallback) if self.progress.fallback else None
         can_work = skill is not None and (skill.entrypoint is not None or skill.inputs is not None)
         if skill is None or not can_work or not self.progress.attempts:
@@ -194,18 +191,18 @@ class _Turn(Struct, frozen=True, kw_only=True):
         return instead if self._is_offered(instead) else None
 
     def _get_covered(self) -> frozenset[int]:
-        """Steps for which the very same call was made before and went well: it is not made again."""
+        """Return the numbers of open steps whose exact call already succeeded. It isn't repeated."""
         made = {attempt.call for attempt in self.progress.attempts if attempt.ok}
         open_steps = [step for step in self.plan.steps if not is_settled(step, self.progress)]
         return frozenset(step.number for step in open_steps if self._script_call(step) in made)
 
     def _script_call(self, step: Step) -> ScriptCall:
-        assert step.skill is not None, "a step without a skill has a problem and is not called"
+        assert step.skill is not None, "a step without a skill has a problem and is never called"
         has_previous = self.progress.has_results or self.planner.places.has_given
         return build_script_call(step.skill, step.text, self.planner.places, has_previous=has_previous)
 
     def _use(self, step: Step) -> ToolCallPart:
-        assert step.skill is not None, "a step without a skill has a problem and is not called"
+        assert step.skill is not None, "a step without a skill has a problem and is never called"
         reason = f"{step.text[:200]}: {step.reason}"
         return self._call(step, "use_skill", {"skill": step.skill.name, "reason": reason})
 
@@ -233,7 +230,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
             result = render_result(self.plan, self.progress, ending)
             short = find_shortfall(self.plan, self.progress, ending)
         call_id = f"{OFFLINE}-{self.progress.turn}-0"
-        reply = _say(result)
+        reply = _build_text_reply(result)
         if "finish" in self.offered:
             reply = _build_reply([ToolCallPart(id=call_id, name="finish", arguments={"result": result})])
         return reply.model_copy(update={"shortfall": short})
@@ -243,10 +240,10 @@ class _Turn(Struct, frozen=True, kw_only=True):
         missing = sorted(wanted - self.offered)
         covered = self._get_covered()
         if missing:
-            why = f"the tool {missing[0]!r} is not offered in this run"
-            return Ending(blocked=why, covered=covered, hint=hint, reason="tool_not_offered")
-        why = f"the run has {self.max_turns} turns (runtime.max_turns), and they are used up"
-        return Ending(blocked=why, covered=covered, hint=hint)
+            blocked = f"the tool {missing[0]!r} is not offered in this run"
+            return Ending(blocked=blocked, covered=covered, hint=hint, reason="tool_not_offered")
+        blocked = f"the run has used its {self.max_turns} turns (runtime.max_turns)"
+        return Ending(blocked=blocked, covered=covered, hint=hint)
 
 
 def _list_offered(request: ModelRequest) -> frozenset[str]:
@@ -265,16 +262,16 @@ def _build_reply(calls: Sequence[ToolCallPart]) -> ModelReply:
     return ModelReply(parts=parts, stop_reason="tool_calls", provider=OFFLINE, model=OFFLINE)
 
 
-def _say(text: str) -> ModelReply:
+def _build_text_reply(text: str) -> ModelReply:
     return ModelReply(parts=(TextPart(text=text),), stop_reason="end", provider=OFFLINE, model=OFFLINE)
 
 
-def _refuse_json() -> ModelReply:
-    """Without tool calls there is nothing to plan with; the answer still has the form that was asked for."""
+def _reject_json_mode() -> ModelReply:
+    """Report that nothing can be planned without tools, in the requested JSON format."""
     result = (
         "Nothing was done: the offline provider calls tools, and model.structured_output_mode 'json' offers none. "
         "Set it to 'native'."
     )
     decision = ModelDecision(planned_actions=(ActionStep(type="finish", params={"result": result}),))
     short = Shortfall(reason="tool_not_offered", message="The offline provider needs tool calls")
-    return _say(decision.model_dump_json()).model_copy(update={"shortfall": short})
+    return _build_text_reply(decision.model_dump_json()).model_copy(update={"shortfall": short})

@@ -1,8 +1,8 @@
-"""Take a request apart into pieces of work, in the order in which they are to be done. Pure: text in, texts out.
+"""Split a request into parts, in the order in which they must be done. Pure: text in, texts out.
 
-Two grades of joints. A *strong* one says that something follows ("then", ";", a numbered list) and always splits. A
-*weak* one only may ("and write …", ", find …", a new sentence): the planner, which knows the skills, decides. Nothing
-is split inside quotes, code or brackets.
+There are two kinds of joints. A *strong* one ("then", ";", a numbered list) always splits. At a *weak* one ("and
+write …", ", find …", a new sentence) the planner, which knows the skills, decides. Nothing is split inside quotes, code
+or brackets.
 """
 
 import re
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from metier.providers.offline.words import VERBS, list_content_words
 
 READ_CHARACTERS = 20_000
-"""What lies beyond is not read; the result says so."""
+"""Maximum length that is read; the result mentions the rest."""
 
 type Span = tuple[int, int]
 
@@ -22,7 +22,7 @@ _AND = r"(?:and|und|et|y)"
 _ENDED = rf"(?:[,;.!?]\s+(?:{_AND}\s+)?|\s+{_AND}\s+)"
 _MAYBE_ENDED = rf"(?:[,;.!?])?\s+(?:{_AND}\s+)?"
 
-_CLOSED = re.compile(
+_PROTECTED = re.compile(
     r"```.{0,5000}?```|`[^`\n]{0,500}`|\"[^\"]{0,1000}\"|“[^“”]{0,1000}[“”]|„[^„“”]{0,1000}[“”]|«[^«»]{0,1000}»"
     r"|(?<!\w)'[^'\n]{0,500}'(?!\w)|‘[^‘’\n]{0,500}’(?!\w)|「[^「」]{0,500}」|\((?!\d+\))[^()]{0,500}\)",
     re.DOTALL,
@@ -36,7 +36,7 @@ _VERB_FIRST = re.compile(
     rf"(?:,\s+|\s+)(?:und\s+)?(?=(?:{'|'.join(VERBS)})\s+(?:dann|danach|anschließend|zuletzt|zum\s+schluss)\b)",
     re.IGNORECASE,
 )
-"""German puts the verb before the joint: "und schreibe danach …"."""
+"""In German the verb precedes the joint: "und schreibe danach …"."""
 _LATER = re.compile(
     rf"{_ENDED}(?:finally|lastly|at\s+the\s+end|in\s+the\s+end|zum\s+schluss|schlie(?:ß|ss)lich|zuletzt|abschließend"
     r"|enfin|finalement|finalmente|por\s+último|al\s+final)\b[,:]?\s+"
@@ -79,59 +79,59 @@ class Joint(NamedTuple):
     start: int
     end: int
     swaps: bool = False
-    """What follows is to be done before what precedes."""
+    """The text after the joint must be done before the text in front of it."""
 
 
 class RequestText(Struct, frozen=True):
-    """A request, cleaned and bounded, with the stretches in which nothing is split."""
+    """A normalized, bounded request with the spans in which nothing is split."""
 
     text: str
-    is_cut: bool = False
-    closed: tuple[Span, ...] = field(default=())
+    is_truncated: bool = False
+    protected: tuple[Span, ...] = field(default=())
 
-    def is_open(self, position: int) -> bool:
-        """Whether a joint may stand here: not strictly inside quotes, code or brackets."""
-        index = bisect_right(self.closed, (position, len(self.text) + 1)) - 1
-        return index < 0 or not self.closed[index][0] < position < self.closed[index][1]
+    def can_split(self, position: int) -> bool:
+        """Return True outside quotes, code and brackets."""
+        index = bisect_right(self.protected, (position, len(self.text) + 1)) - 1
+        return index < 0 or not self.protected[index][0] < position < self.protected[index][1]
 
 
 def read_request(text: str) -> RequestText:
-    """Single spaces, no control characters, no half characters, and no more than is read at once."""
-    beginning = text[:READ_CHARACTERS].encode("utf-8", "replace").decode()
-    lines = (" ".join(line.split()) for line in _CONTROL.sub(" ", beginning.replace("\r\n", "\n")).split("\n"))
-    return _mark("\n".join(lines).strip(), is_cut=len(text) > READ_CHARACTERS)
+    """Normalize a request: single spaces, no control characters, no lone surrogates, bounded length."""
+    head = text[:READ_CHARACTERS].encode("utf-8", "replace").decode()
+    lines = (" ".join(line.split()) for line in _CONTROL.sub(" ", head.replace("\r\n", "\n")).split("\n"))
+    return _protect("\n".join(lines).strip(), is_truncated=len(text) > READ_CHARACTERS)
 
 
 def split_parts(request: RequestText) -> list[str]:
-    """The pieces between strong joints, in the order in which they are to be done."""
-    pieces = [part for item in _split_items(request) for part in _split_joints(_mark(item))]
+    """Split at strong joints, in the order in which the parts must be done."""
+    pieces = [part for item in _split_items(request) for part in _split_joints(_protect(item))]
     several = len(pieces) > 1
-    opened = [_open(piece, several=several) for piece in pieces]
-    ordered = [part for piece in opened for part in _split_after(piece)]
+    stripped = [_strip_opening(piece, several=several) for piece in pieces]
+    ordered = [part for piece in stripped for part in _split_after(piece)]
     return [part for part in ordered if list_content_words(part)]
 
 
 def split_weakly(part: str) -> list[Span]:
-    """Where the pieces between weak joints lie in a part. A piece of one word is none: "find and list" is one act."""
-    request = _mark(part)
+    """Return the spans between weak joints. One word is not a piece: "find and list" is one action."""
+    request = _protect(part)
     spans: list[Span] = []
     start = 0
     for match in _WEAK.finditer(part):
-        if not request.is_open(match.start()) or len(part[start : match.start()].split()) < 2:
+        if not request.can_split(match.start()) or len(part[start : match.start()].split()) < 2:
             continue
         spans.append((start, match.start()))
         start = match.end()
     return [*spans, (start, len(part))]
 
 
-def _mark(text: str, *, is_cut: bool = False) -> RequestText:
-    return RequestText(text, is_cut, tuple(match.span() for match in _CLOSED.finditer(text)))
+def _protect(text: str, *, is_truncated: bool = False) -> RequestText:
+    return RequestText(text, is_truncated, tuple(match.span() for match in _PROTECTED.finditer(text)))
 
 
 def _split_items(request: RequestText) -> list[str]:
-    """The items of a list, with what stands before it; a list needs two items to be one."""
+    """Split a list of at least two items, keeping the text in front of it."""
     text = request.text
-    marks = [match.span() for match in _ITEM.finditer(text) if request.is_open(match.start())]
+    marks = [match.span() for match in _ITEM.finditer(text) if request.can_split(match.start())]
     if len(marks) < 2:
         marks = _list_inline_items(request)
     if len(marks) < 2:
@@ -139,15 +139,15 @@ def _split_items(request: RequestText) -> list[str]:
     before = text[: marks[0][0]].strip()
     ends = [start for start, _ in marks[1:]] + [len(text)]
     items = [text[mark[1] : end].strip() for mark, end in zip(marks, ends, strict=True)]
-    # "Please do the following:" announces the list and is no work of its own.
+    # "Please do the following:" announces the list; it is not a task of its own.
     return items if not before or before.endswith((":", "：")) else [before, *items]
 
 
 def _list_inline_items(request: RequestText) -> list[Span]:
-    """`1) … 2) …` in one line, as far as the numbers follow each other."""
+    """List the items of `1) … 2) …` on one line, as long as the numbers are consecutive."""
     found: list[Span] = []
     for match in _INLINE_ITEM.finditer(request.text):
-        if int(match.group(1)) == len(found) + 1 and request.is_open(match.start()):
+        if int(match.group(1)) == len(found) + 1 and request.can_split(match.start()):
             found.append(match.span())
     return found
 
@@ -164,20 +164,20 @@ def _split_joints(request: RequestText) -> list[str]:
 
 
 def _list_joints(request: RequestText) -> list[Joint]:
-    """Strong joints in order, none of them overlapping."""
+    """List the strong joints in order, without overlaps."""
     found = [Joint(*match.span(), swaps=True) for match in _BUT_FIRST.finditer(request.text)]
     for pattern in (_VERB_FIRST, _LATER, _PLAIN):
         found += [Joint(*match.span()) for match in pattern.finditer(request.text)]
     found += [Joint(*match.span()) for match in _THEN.finditer(request.text) if _follows(request, match)]
     joints: list[Joint] = []
     for joint in sorted(found, key=lambda each: (each.start, -each.end)):
-        if request.is_open(joint.start) and (not joints or joint.start >= joints[-1].end):
+        if request.can_split(joint.start) and (not joints or joint.start >= joints[-1].end):
             joints.append(joint)
     return joints
 
 
 def _follows(request: RequestText, match: re.Match[str]) -> bool:
-    """Not the "then" of "if … then" or "until then", nor the "danach" of "schreibe danach"."""
+    """Return False for the "then" of "if … then" or "until then", and for the "danach" of "schreibe danach"."""
     before = request.text[max(0, match.start() - 300) : match.start()]
     word = match.group("word").casefold()
     if word in ("then", "dann") and (_CONDITION.search(before) or _IDIOM.search(before)):
@@ -185,8 +185,8 @@ def _follows(request: RequestText, match: re.Match[str]) -> bool:
     return not (word in _GERMAN and before.rpartition(" ")[2].casefold() in VERBS)
 
 
-def _open(piece: str, *, several: bool) -> str:
-    """The piece without the words that only say when it is its turn."""
+def _strip_opening(piece: str, *, several: bool) -> str:
+    """Remove words that only mark the order, such as "first"."""
     for _ in range(4):
         shorter = _OPENING.sub("", piece)
         if several:
@@ -198,6 +198,6 @@ def _open(piece: str, *, several: bool) -> str:
 
 
 def _split_after(piece: str) -> list[str]:
-    """ "After taking stock, write a report" are two things, in this order."""
+    """Split "After taking stock, write a report" into two parts, in this order."""
     match = _AFTER_DOING.match(piece)
     return [match.group(1).strip(), match.group(2).strip()] if match else [piece]

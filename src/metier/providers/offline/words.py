@@ -1,4 +1,4 @@
-"""Words of a request: which of them say what is looked for, and which open an order. Pure."""
+"""Keywords, stop words and verbs of requests. Pure."""
 
 import re
 
@@ -38,7 +38,7 @@ cherche dossier fichier fichiers liste montre trouve
 archivo archivos busca carpeta encuentra lista muestra
 """
 ASKING_WORDS = frozenset(_ASKING_TEXT.split())
-"""Words by which one asks for a search; they are not what is searched for."""
+"""Words that ask for a search and are not search terms themselves."""
 
 _VERB_TEXT = """
 add analyse analyze build check collect compare compile convert count create describe draft export extract fetch find
@@ -49,7 +49,7 @@ cherche crée fais liste montre rédige résume trouve écris
 busca crea encuentra escribe haz lista muestra redacta resume
 """
 VERBS = tuple(sorted(frozenset(_VERB_TEXT.split())))
-"""Words that open an order. After "and", a comma or a full stop they may begin another piece of work."""
+"""Verbs that open an instruction. After "and", a comma or a full stop they may start another part."""
 
 _WORD = re.compile(r"[^\W_](?:[\w./+#'’-]*[\w+#])?")
 _QUOTED = re.compile(
@@ -59,20 +59,20 @@ _QUOTED = re.compile(
 
 
 def split_words(text: str) -> list[str]:
-    """The words as they are written; paths, versions and names with hyphens stay whole."""
+    """Split into words as written; paths, versions and hyphenated names stay whole."""
     return _WORD.findall(text)
 
 
 def list_content_words(text: str) -> list[str]:
-    """Words that carry meaning, each once, in order."""
+    """List the words that are not stop words, each once, in order."""
     words = (word for word in split_words(text) if word.casefold() not in STOP_WORDS)
     return list({word.casefold(): word for word in reversed(list(words))}.values())[::-1]
 
 
 def list_keywords(text: str, *, without: frozenset[str] = frozenset()) -> list[str]:
-    """What a request looks for: its quoted phrases, or else its content words without those that only ask.
+    """List the search terms of a request: its quoted phrases, or else its content words that don't just ask.
 
-    `without` are further words to leave out, in lower case: the name of the skill that was called.
+    `without` has more words to skip, in lower case, such as the name of the skill.
     """
     quoted = [next(group for group in match.groups() if group) for match in _QUOTED.finditer(text)]
     phrases = [" ".join(phrase.replace(",", " ").split()) for phrase in quoted]
@@ -85,7 +85,7 @@ def list_keywords(text: str, *, without: frozenset[str] = frozenset()) -> list[s
 
 
 def list_matched(text: str, described: str) -> list[str]:
-    """Words of the request that a skill's name or description has too, give or take an ending."""
+    """List the words of the request that also occur in a skill's name or description, ignoring endings."""
     known = {_root(word) for word in split_words(described.replace("-", " "))}
     return [word for word in list_content_words(text) if _root(word) in known]
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, the format that every compatible server speaks: request to JSON, JSON to reply. Pure."""
+"""OpenAI's chat completions, the format of every compatible server: request to JSON, JSON to reply. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -20,9 +20,17 @@ from metier.messages import (
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
-from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
+from metier.providers.json_values import (
+    Wire,
+    as_count,
+    as_list,
+    as_object,
+    as_objects,
+    as_text,
+    read_arguments,
+    serialise,
+)
 from metier.providers.media import build_data_url, describe_absent, is_picture
-from metier.providers.openai.strict_schema import schema_is_strict
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, History, HistoryCache, Turn, build_history, encode_body, render_result
 
@@ -40,7 +48,7 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 def build_body(
     request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool, own_server: bool
 ) -> bytes:
-    """`own_server`: it is OpenAI's; other servers know the older name of the token limit only."""
+    """`own_server`: OpenAI's own server; others only know the older name of the token limit."""
 
     def build() -> Wire:
         return _build_head(request, facts, stream=stream, own_server=own_server)
@@ -48,7 +56,9 @@ def build_body(
     head = cache.encode_head("stream" if stream else "whole", request, build)
     to_wire = _to_wire_with_reasoning if facts.wants_reasoning_text else _to_wire
     variant = "chat with reasoning" if facts.wants_reasoning_text else "chat"
-    dialect = Dialect(provider=NAME, longest_id=40, to_wire=lambda turn: to_wire(turn, request.media), variant=variant)
+    dialect = Dialect(
+        provider=NAME, max_id_length=40, to_wire=lambda turn: to_wire(turn, request.media), variant=variant
+    )
     history = build_history(request.messages, dialect, cache)
     return encode_body(head, "messages", _with_system(request, history))
 
@@ -99,7 +109,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
 
 
 class StreamAssembly:
-    """Builds from chunks the very completion that the server would have sent at once."""
+    """Builds the complete response from stream chunks."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
@@ -134,7 +144,8 @@ class StreamAssembly:
             self._extend_call(self._get_call(piece), piece)
 
     def _get_call(self, piece: Wire) -> int:
-        """The call that a piece belongs to: by its index; by its id where a server leaves the index out."""
+        """Return the number of the call that a piece belongs to."""
+        # Some servers leave the index out; then the id identifies the call, and a piece without either continues it.
         index, call_id = piece.get("index"), as_text(piece.get("id"))
         if isinstance(index, int):
             return index
@@ -184,7 +195,7 @@ def _stop_reason(finish: str, message: Wire, parts: tuple[Part, ...]) -> StopRea
     if message.get("refusal"):
         return "refusal"
     reason = _STOP_REASONS.get(finish, "other")
-    # Some servers say `stop` although they call tools.
+    # Some servers report `stop` although the reply has tool calls.
     if reason == "end" and any(isinstance(part, ToolCallPart) for part in parts):
         return "tool_calls"
     return reason
@@ -222,7 +233,7 @@ def _assistant_message(turn: Turn) -> Wire:
     texts = [part.text for part in turn.parts if isinstance(part, TextPart)]
     calls = [_call(part) for part in turn.parts if isinstance(part, ToolCallPart)]
     message: Wire = {"role": "assistant", "content": "\n\n".join(texts) if texts else None}
-    # Without text and calls (only reasoning was said) the content must still be a text.
+    # A message without text or calls, with reasoning only, must still have a string as content.
     return {**message, "tool_calls": calls} if calls else {**message, "content": message["content"] or ""}
 
 
@@ -235,7 +246,7 @@ def _user_messages(turn: Turn, media: Mapping[str, bytes]) -> list[Wire]:
             case ToolResultPart():
                 content = render_result(part)
                 messages.append({"role": "tool", "tool_call_id": part.call_id, "content": content})
-                # The message of a tool holds text only: what it shows is in one of the user right behind.
+                # Tool messages hold text only, so images follow in a user message.
                 for each in part.media:
                     seen += [_text_piece(f"{each.name} (from {part.name}):"), _media_piece(each, media)]
             case TextPart():
@@ -278,3 +289,15 @@ def _tool_choice(choice: ToolChoice) -> object:
             return {"type": "function", "function": {"name": wire_name(choice.name)}}
         case _:
             assert_never(choice)
+
+
+def schema_is_strict(schema: object) -> bool:
+    """Return True if OpenAI can enforce the schema: every object is closed and requires all its properties."""
+    node = as_object(schema)
+    properties = as_object(node.get("properties"))
+    if "properties" in node or node.get("type") == "object":
+        closed = node.get("additionalProperties") is False
+        if not closed or set(map(str, as_list(node.get("required")))) != set(properties):
+            return False
+    children = [*properties.values(), *as_object(node.get("$defs")).values(), *as_list(node.get("anyOf"))]
+    return all(schema_is_strict(child) for child in [*children, node.get("items")] if child is not None)

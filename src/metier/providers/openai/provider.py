@@ -1,4 +1,4 @@
-"""OpenAI's two APIs over HTTP, for OpenAI itself and every compatible server."""
+"""OpenAI's chat and responses APIs over HTTP, for OpenAI itself and compatible servers."""
 
 from functools import partial
 from urllib.parse import urlsplit
@@ -11,16 +11,15 @@ from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object
 from metier.providers.openai import chat_wire as chat
 from metier.providers.openai import responses_wire as responses
-from metier.providers.rest import Assembly, Rest, name_models
 from metier.providers.transcript import HistoryCache
-from metier.providers.transport import exchange
+from metier.providers.transport import Assembly, Rest, exchange, name_models
 
 ADDRESS = "https://api.openai.com/v1"
 _OWN_HOST = "api.openai.com"
 
 
 class OpenAIProvider:
-    """OpenAI itself, and llama.cpp, Ollama, vLLM, LM Studio and every other server with its format."""
+    """OpenAI itself, llama.cpp, Ollama, vLLM, LM Studio and other servers with its format."""
 
     name = chat.NAME
 
@@ -29,7 +28,7 @@ class OpenAIProvider:
         self._server = Server(self.name, connection.key)
         self._cache = HistoryCache()
         root = connection.base_url or ADDRESS
-        # A server that wants no key gets no header: some refuse a key that they do not know.
+        # No header without a key: some servers reject keys that they don't know.
         headers = {"Authorization": f"Bearer {connection.key}"} if connection.key else {}
         self._rest = Rest(connection, self._server, root=root, headers=headers)
         self._is_own_server = urlsplit(root).hostname == _OWN_HOST
@@ -48,9 +47,8 @@ class OpenAIProvider:
                 raise
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Only the responses format has a way to ask, and not every server with it."""
         if not self._speaks_responses:
-            return None
+            return None  # chat completions have no endpoint that counts tokens
         body = responses.build_count_body(request, self._cache)
         with exchange(self.name, request.timeout_seconds):
             try:
@@ -67,7 +65,7 @@ class OpenAIProvider:
         await self._rest.aclose()
 
     async def _ask_chat(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
-        facts = self._facts.find(self.name, request.model)
+        facts = self._facts.get(self.name, request.model)
         stream = observe is not None
         body = chat.build_body(request, facts, self._cache, stream=stream, own_server=self._is_own_server)
         assembly = chat.StreamAssembly(observe) if observe is not None else None
@@ -76,7 +74,7 @@ class OpenAIProvider:
         )
 
     async def _ask_responses(self, request: ModelRequest, observe: Observer | None) -> ModelReply:
-        facts = self._facts.find(self.name, request.model)
+        facts = self._facts.get(self.name, request.model)
         body = responses.build_body(request, facts, self._cache, stream=observe is not None)
         assembly = responses.StreamAssembly(observe) if observe is not None else None
         reply = await self._fetch("/responses", body, assembly, trace_parent=request.trace_parent)

@@ -1,4 +1,4 @@
-"""OpenAI's responses format: request to JSON, JSON and stream events to reply. Pure. Nothing is kept on the server."""
+"""OpenAI's responses format: request to JSON, JSON and stream events to reply. Pure; the server stores nothing."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from metier.providers.json_values import (
     read_arguments,
 )
 from metier.providers.media import build_data_url, describe_absent, is_picture
-from metier.providers.openai.strict_schema import schema_is_strict
+from metier.providers.openai.chat_wire import schema_is_strict
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body, render_result
 
@@ -55,10 +55,10 @@ def build_count_body(request: ModelRequest, cache: HistoryCache) -> bytes:
 
 
 def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
-    # Reasoning is sealed for one model: the wire form of a history depends on it.
+    # Reasoning is encrypted for one model, so the wire form of a history depends on the model.
     dialect = Dialect(
         provider=NAME,
-        longest_id=64,
+        max_id_length=64,
         to_wire=lambda turn: [item for part in turn.parts for item in _items(part, turn, request)],
         variant=f"responses {request.model}",
     )
@@ -114,7 +114,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
 
 
 class StreamAssembly:
-    """Shows the deltas and keeps the last event, which carries the whole response."""
+    """Reports deltas to the observer. The last event carries the whole response."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
@@ -165,8 +165,8 @@ def _parse_item(item: Wire, names: Mapping[str, str], model: str) -> list[Part]:
 
 def _stop_reason(body: Wire, items: list[Wire], parts: tuple[Part, ...]) -> StopReason:
     if body.get("status") == "incomplete":
-        why = as_object(body.get("incomplete_details")).get("reason")
-        return "max_tokens" if why == "max_output_tokens" else "refusal" if why == "content_filter" else "other"
+        reason = as_object(body.get("incomplete_details")).get("reason")
+        return "max_tokens" if reason == "max_output_tokens" else "refusal" if reason == "content_filter" else "other"
     if any(content.get("type") == "refusal" for item in items for content in as_objects(item.get("content"))):
         return "refusal"
     if any(isinstance(part, ToolCallPart) for part in parts):

@@ -9,8 +9,7 @@ from metier.providers.connection import Connection, Server
 from metier.providers.facts import FactBook
 from metier.providers.failures import CallFailed, ReplyBroken
 from metier.providers.json_values import as_list, as_objects, serialise
-from metier.providers.rest import Rest
-from metier.providers.transport import exchange
+from metier.providers.transport import Rest, exchange
 from metier.routing.embeddings_options import EmbeddingsOptions
 from metier.routing.similar import EmbeddingsFailed
 from metier.routing.vectors import Vector, build_vector

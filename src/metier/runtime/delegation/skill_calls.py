@@ -23,7 +23,7 @@ from metier.ids import CHILD
 from metier.providers.base import Provider
 from metier.providers.facts import FactBook
 from metier.providers.options import OFFLINE
-from metier.providers.stand_ins import AbsentProvider
+from metier.providers.stand_ins import UnavailableProvider
 from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.host import Host
 from metier.runtime.workspace.prepared_run import PreparedRun
@@ -132,7 +132,7 @@ def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
 
 def find_advisor(host: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
     """The model of the run; None where there is none."""
-    if provider.name == OFFLINE or isinstance(provider, AbsentProvider):
+    if provider.name == OFFLINE or isinstance(provider, UnavailableProvider):
         return None
     model = host.settings.model
     return ProviderAdvisor(

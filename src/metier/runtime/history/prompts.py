@@ -100,7 +100,7 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
     services = await build_replay_services(runtime.host, runtime.store, entries)
     past = await rebuild_prompt(run_id, entries, services, turn=turn or (turns[-1] if turns else 1))
     shown = _show(past.state, services, past.fitted, request=past.request, files=())
-    known = load_facts(find_facts_file(runtime.host)).find(services.provider.name, shown.model)
+    known = load_facts(find_facts_file(runtime.host)).get(services.provider.name, shown.model)
     return replace(shown, turn=past.turn, recorded_hash=past.recorded_hash, prices=known.prices)
 
 

@@ -25,7 +25,7 @@ from metier.engine.skill_index import build_shelf
 from metier.engine.state.authority import find_authority, find_origin
 from metier.providers.facts import load_facts
 from metier.providers.failures import MissingKey
-from metier.providers.stand_ins import AbsentProvider
+from metier.providers.stand_ins import UnavailableProvider
 from metier.runtime.build import compose_instructions, get_model_options, list_tools, narrow
 from metier.runtime.child_runs import restore_run
 from metier.runtime.delegation.authority import bind
@@ -183,7 +183,7 @@ async def build_replay_services(
     instructions = pinned or compose_instructions(
         replace(run, agent=agent), tools, partners, project=load_project(host)
     )
-    provider = AbsentProvider(started.provider, MissingKey("A replay calls no model"))
+    provider = UnavailableProvider(started.provider, MissingKey("A replay calls no model"))
     return Services(
         store=store,
         provider=provider,

@@ -14,9 +14,9 @@ from metier.engine.journal import RunLog
 from metier.engine.state.fold import apply
 from metier.errors import MetierError, ToolFailed
 from metier.messages import Value
-from metier.providers.offline.progress import find_task
+from metier.providers.offline.progress import read_task
+from metier.providers.options import read_agents
 from metier.providers.registry import REMOTE
-from metier.providers.remote_options import read_agents
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
 from metier.runtime.notify.clients import using_clients
@@ -256,11 +256,11 @@ async def cancel_remote(row: OutboxRow, host: Host, *, seconds: float) -> str:
     options = read_agents(host.settings.model.providers.a2a.agents).get(name)
     if options is None:
         return f"the settings name no remote agent {name!r}"
-    from metier.providers.a2a.provider import RemoteAgent, RemoteAgentProvider
+    from metier.providers.a2a import RemoteAgent, RemoteAgentProvider
 
     token = host.environ.get(options.token_env, "").strip() if options.token_env else ""
     agent = RemoteAgent(name=name, url=options.url, token=token, timeout_seconds=seconds)
-    provider = RemoteAgentProvider(agent, run_id=row.run_id, find_task=find_task)
+    provider = RemoteAgentProvider(agent, run_id=row.run_id, read_task=read_task)
     try:
         with anyio.fail_after(seconds):
             await provider.cancel()

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from metier.providers.cost import find_cost
+from metier.providers.facts import find_cost
 from metier.providers.options import OFFLINE
 from metier.store.base import RUNNABLE, RunRow
 

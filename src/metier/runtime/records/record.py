@@ -18,7 +18,7 @@ from metier.engine.projection import tool_of
 from metier.engine.state.fold import fold
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
-from metier.providers.cost import find_cost
+from metier.providers.facts import find_cost
 from metier.store.base import RunRow
 
 FILE_NAME = "run.json"

@@ -1,6 +1,7 @@
-"""Anthropic's Messages format: our request to its JSON, its JSON and stream events to our reply. Pure."""
+"""Anthropic's Messages API: requests and replies as its JSON and stream events, and the calls over HTTP."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -18,8 +19,10 @@ from metier.messages import (
     Usage,
 )
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.connection import Connection, Server
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
+from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments, serialise
 from metier.providers.media import describe_absent, encode_media, is_picture
 from metier.providers.tool_names import own_names, wire_name
@@ -33,16 +36,21 @@ from metier.providers.transcript import (
     encode_body,
     encode_wires,
 )
+from metier.providers.transport import Rest, exchange, name_models
 
 NAME = "anthropic"
+ADDRESS = "https://api.anthropic.com"
+VERSION = "2026-10-21"
+MAX_CONTINUATIONS = 8
+"""Maximum number of times that one reply continues a turn paused by the server."""
 
 _MARK = {"type": "ephemeral"}
 _MAX_MARKS = 4
 _END_OF_BODY = b"]}"
-"""The history stands last in a body, see `encode_body`."""
+"""`encode_body` puts the history last."""
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _REDACTED = "redacted:"
-"""Begins the signature of a thinking part whose text the vendor keeps to itself."""
+"""Signature prefix of a thinking part whose text the vendor doesn't disclose."""
 
 _STOP_REASONS: Mapping[str, StopReason] = {
     "end_turn": "end",
@@ -52,6 +60,58 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "stop_sequence": "stop_sequence",
     "refusal": "refusal",
 }
+
+
+class AnthropicProvider:
+    """Claude models, or any server with the Messages format."""
+
+    name = NAME
+
+    def __init__(self, connection: Connection) -> None:
+        self._facts = connection.facts
+        self._server = Server(self.name, connection.key)
+        self._cache = HistoryCache()
+        headers = {"Authorization": f"Bearer {connection.key}", "anthropic-version": VERSION}
+        self._rest = Rest(connection, self._server, root=connection.base_url or ADDRESS, headers=headers)
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        facts = self._facts.get(self.name, request.model)
+        body = build_body(request, facts, self._cache, stream=observe is not None)
+        with exchange(self.name, request.timeout_seconds):
+            message = await self._ask(body, observe, request.trace_parent)
+            for _ in range(MAX_CONTINUATIONS):
+                if not is_paused(message):
+                    break
+                more = await self._ask(continue_body(body, message), observe, request.trace_parent)
+                message = join_messages(message, more)
+            return parse_reply(message, request)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        body = build_count_body(request, self._cache)
+        with exchange(self.name, request.timeout_seconds):
+            counted = await self._rest.fetch("/v1/messages/count_tokens", body)
+        return as_count(counted.get("input_tokens")) or None
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        with exchange(self.name, seconds):
+            return name_models(await self._rest.get("/v1/models?limit=1000"))
+
+    async def close(self) -> None:
+        await self._rest.aclose()
+
+    async def _ask(self, body: bytes, observe: Observer | None, trace_parent: str) -> Wire:
+        assembly = StreamAssembly(observe) if observe is not None else None
+        check = partial(_check, self._server)
+        return await self._rest.fetch("/v1/messages", body, assembly=assembly, check=check, trace_parent=trace_parent)
+
+
+def _check(server: Server, event: Wire) -> None:
+    if event.get("type") == "error":
+        raise failure_of_event(server, as_object(event.get("error")))
+
+
+def open_provider(connection: Connection) -> AnthropicProvider:
+    return AnthropicProvider(connection)
 
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache, *, stream: bool) -> bytes:
@@ -95,33 +155,35 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
 
 
 def is_paused(message: Wire) -> bool:
-    """The server stopped in the middle of the turn and wants the same request again, with what it said so far."""
+    """Return True if the server paused the turn and expects the same request again, with the content so far."""
     return message.get("stop_reason") == "pause_turn" and bool(as_objects(message.get("content")))
 
 
 def continue_body(body: bytes, message: Wire) -> bytes:
-    """The request of a paused turn, with what was said so far at the end of its history, block by block as it came."""
-    said = serialise({"role": "assistant", "content": message.get("content")})
-    return b"".join((body.removesuffix(_END_OF_BODY), b",", said, _END_OF_BODY))
+    """Build the request that continues a paused turn."""
+    # The blocks go back exactly as they came: the server rejects changed thinking blocks.
+    paused = serialise({"role": "assistant", "content": message.get("content")})
+    return b"".join((body.removesuffix(_END_OF_BODY), b",", paused, _END_OF_BODY))
 
 
 def join_messages(message: Wire, more: Wire) -> Wire:
-    """A paused turn and its continuation as one message. Each request is paid for, so counts are added."""
+    """Join a paused turn and its continuation into one message."""
     counts = as_object(message.get("usage")), as_object(more.get("usage"))
     usage = {**counts[0], **counts[1]}
+    # Both requests are billed, so their token counts are added.
     usage |= {name: sum(as_count(each.get(name)) for each in counts) for name in _COUNTS}
     content = [*as_objects(message.get("content")), *as_objects(more.get("content"))]
     return {**more, "content": content, "usage": usage}
 
 
 class StreamAssembly:
-    """Builds from stream events the very message that the server would have sent at once."""
+    """Builds the complete message from stream events."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
         self._message: Wire = {}
         self._blocks: dict[int, Wire] = {}
-        """By the index that every event of a block carries: blocks may grow side by side."""
+        """By index: the events of several blocks may be interleaved."""
         self._inputs: dict[int, list[str]] = {}
         self._complete = False
 
@@ -155,7 +217,7 @@ class StreamAssembly:
     def _extend(self, index: int, delta: Wire) -> None:
         block = self._blocks.get(index)
         if block is None:
-            raise ReplyBroken("anthropic sent a piece of a block that never began")
+            raise ReplyBroken("anthropic sent a delta for a block that it never started")
         match delta.get("type"):
             case "text_delta":
                 block["text"] = as_text(block.get("text")) + as_text(delta.get("text"))
@@ -240,14 +302,15 @@ def _build_head(request: ModelRequest) -> Wire:
         ]
         head["tool_choice"] = _tool_choice(request.tool_choice)
     if request.response_schema is not None:
-        # An open object is refused by the server: the prompt has the schema in words, and the reply is checked here.
+        # The server rejects open objects. Without a schema the prompt still describes the format, and the reply is
+        # validated here.
         schema = close_schema(request.response_schema) if request.tools else request.response_schema
         head |= {"output_config": {"format": {"type": "json_schema", "schema": schema}}} if schema else {}
     return head
 
 
 def _encode(head: bytes, request: ModelRequest, cache: HistoryCache) -> bytes:
-    dialect = Dialect(provider=NAME, longest_id=64, to_wire=lambda turn: _to_wire(turn, request.media))
+    dialect = Dialect(provider=NAME, max_id_length=64, to_wire=lambda turn: _to_wire(turn, request.media))
     history = build_history(request.messages, dialect, cache)
     marks = sum(block.cache for block in request.system)
     if marks:
@@ -275,7 +338,7 @@ def _tool_choice(choice: ToolChoice) -> Wire:
 
 
 def _mark_last_turns(pieces: list[Piece], cache: HistoryCache, *, at_most: int) -> None:
-    """Mark the newest user turns, so that the next request finds this one's history in the cache."""
+    """Mark the newest user turns as cache breakpoints, so that the next request hits the vendor's prompt cache."""
     for index in range(len(pieces) - 1, -1, -1):
         if at_most <= 0:
             return
@@ -292,7 +355,7 @@ def _mark(piece: Piece) -> Piece:
     return replace(piece, wires=wires, encoded=encode_wires(wires))
 
 
-_KEPT = frozenset(
+_ALLOWED_KEYWORDS = frozenset(
     {"type", "enum", "const", "description", "title", "default", "$ref", "required", "additionalProperties", "format"}
 )
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
@@ -301,11 +364,13 @@ _LISTS = ("anyOf", "allOf")
 
 
 def close_schema(schema: JsonValue) -> dict[str, JsonValue] | None:
-    """The schema with every object closed and without limits on values; None where it has open objects or `oneOf`."""
+    """Close every object of a schema and drop limits on values. Return None if it has open objects or `oneOf`."""
     if not isinstance(schema, dict) or "oneOf" in schema:
         return None
     closed: dict[str, JsonValue] = {
-        key: value for key, value in schema.items() if key in _KEPT and (key != "format" or value in _FORMATS)
+        key: value
+        for key, value in schema.items()
+        if key in _ALLOWED_KEYWORDS and (key != "format" or value in _FORMATS)
     }
     if schema.get("type") == "object" or "properties" in schema:
         if not schema.get("properties") or schema.get("additionalProperties", False) not in (False, None):

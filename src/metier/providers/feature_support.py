@@ -1,6 +1,6 @@
-"""What an endpoint turned out not to support, kept in the user's cache: the next run does not try it again.
+"""Features that an endpoint was found not to support, cached per user so that the next run doesn't try them again.
 
-By provider, address and model. Forgotten after a week, because servers are updated.
+Entries are by provider, address and model, and expire after a week because servers are updated.
 """
 
 import hashlib
@@ -13,39 +13,39 @@ from typing import Literal, NamedTuple, Protocol, cast
 
 from metier.definitions.files.whole_file import replace_file
 
-type Ability = Literal["tools", "response_schema"]
+type Feature = Literal["tools", "response_schema"]
 
 EXPIRY_SECONDS = 7 * 24 * 3600
 _FILE = "endpoints.json"
 
 
-class Abilities(Protocol):
-    """Of the endpoint that a run asks."""
+class FeatureSupport(Protocol):
+    """Feature support of the endpoint that a run uses."""
 
-    def lacks(self, ability: Ability, model: str) -> bool: ...
+    def is_unsupported(self, feature: Feature, model: str) -> bool: ...
 
-    def note_lack(self, ability: Ability, model: str) -> None: ...
+    def mark_unsupported(self, feature: Feature, model: str) -> None: ...
 
 
-class KnownLacks:
-    """In memory, for a run whose endpoint is not remembered."""
+class FeatureMemory:
+    """Feature support in memory, for runs without a cache."""
 
     def __init__(self) -> None:
-        self._lacks: set[tuple[Ability, str]] = set()
+        self._unsupported: set[tuple[Feature, str]] = set()
 
-    def lacks(self, ability: Ability, model: str) -> bool:
-        return (ability, model) in self._lacks
+    def is_unsupported(self, feature: Feature, model: str) -> bool:
+        return (feature, model) in self._unsupported
 
-    def note_lack(self, ability: Ability, model: str) -> None:
-        self._lacks.add((ability, model))
+    def mark_unsupported(self, feature: Feature, model: str) -> None:
+        self._unsupported.add((feature, model))
 
 
 class Unsupported(NamedTuple):
     """A feature that a model was found not to support."""
 
-    ability: str
+    feature: str
     model: str
-    """With its provider; empty if an older version noted it."""
+    """`provider/model`; empty in entries of older versions."""
     noted: float
 
     @property
@@ -53,8 +53,8 @@ class Unsupported(NamedTuple):
         return self.noted + EXPIRY_SECONDS
 
 
-class RememberedLacks:
-    """In a file. One that cannot be read or written costs one refused request per run, and no more."""
+class FeatureCache:
+    """Feature support in a file. If that can't be read or written, each run has one more rejected request."""
 
     def __init__(self, folder: Path, provider: str, address: str, *, now: Callable[[], float] = time.time) -> None:
         self._file = folder / _FILE
@@ -63,36 +63,36 @@ class RememberedLacks:
         self._now = now
         self._known: dict[str, Unsupported] | None = None
 
-    def lacks(self, ability: Ability, model: str) -> bool:
+    def is_unsupported(self, feature: Feature, model: str) -> bool:
         if self._known is None:
             self._known = _load(self._file)
-        found = self._known.get(self._key(ability, model))
+        found = self._known.get(self._key(feature, model))
         return found is not None and found.expires > self._now()
 
-    def note_lack(self, ability: Ability, model: str) -> None:
+    def mark_unsupported(self, feature: Feature, model: str) -> None:
         now = self._now()
-        noted = Unsupported(ability, f"{self._provider}/{model}", now)
+        noted = Unsupported(feature, f"{self._provider}/{model}", now)
         fresh = {key: each for key, each in _load(self._file).items() if each.expires > now}
-        self._known = {**fresh, self._key(ability, model): noted}
-        kept = {key: {"model": each.model, "noted": each.noted} for key, each in self._known.items()}
+        self._known = {**fresh, self._key(feature, model): noted}
+        saved = {key: {"model": each.model, "noted": each.noted} for key, each in self._known.items()}
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._file, json.dumps(kept, indent=1).encode())
+            replace_file(self._file, json.dumps(saved, indent=1).encode())
 
-    def _key(self, ability: Ability, model: str) -> str:
-        """Hashed: an address may hold a name and a password."""
+    def _key(self, feature: Feature, model: str) -> str:
+        # Hashed because an address may contain credentials.
         endpoint = f"{self._provider} {self._address}\0{model}"
-        return f"{ability}:{hashlib.sha256(endpoint.encode()).hexdigest()[:32]}"
+        return f"{feature}:{hashlib.sha256(endpoint.encode()).hexdigest()[:32]}"
 
 
 def list_unsupported(folder: Path, *, now: Callable[[], float] = time.time) -> tuple[Unsupported, ...]:
-    """The features in the cache that are not expired, sorted by model."""
+    """List the cached entries that have not expired, sorted by model."""
     found = (each for each in _load(folder / _FILE).values() if each.expires > now())
-    return tuple(sorted(found, key=lambda each: (each.model, each.ability)))
+    return tuple(sorted(found, key=lambda each: (each.model, each.feature)))
 
 
 def clear_unsupported(folder: Path) -> None:
-    """Try every feature again from the next run on. Raises `OSError`."""
+    """Clear the cache, so that the next run tries every feature again. Raises `OSError`."""
     (folder / _FILE).unlink(missing_ok=True)
 
 

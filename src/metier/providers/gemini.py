@@ -1,10 +1,12 @@
-"""Gemini's generateContent format: our request to its JSON, its JSON and stream chunks to our reply. Pure."""
+"""Gemini's generateContent API over HTTP. What the JSON means is in `wire`."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import assert_never
+from urllib.parse import quote
 
 from metier.messages import (
     MediaPart,
@@ -18,18 +20,23 @@ from metier.messages import (
     Usage,
 )
 from metier.providers.base import Delta, ModelRequest, Observer, OneTool, ToolChoice
+from metier.providers.connection import Connection, Server
 from metier.providers.facts import ModelFacts
 from metier.providers.failures import ReplyBroken
+from metier.providers.http_status import failure_of_event
 from metier.providers.json_values import Wire, as_count, as_object, as_objects, as_text, read_arguments
 from metier.providers.media import describe_absent, encode_media
 from metier.providers.tool_names import own_names, wire_name
 from metier.providers.transcript import Dialect, HistoryCache, Turn, build_history, encode_body
+from metier.providers.transport import Assembly, Rest, exchange, name_models
 
 NAME = "gemini"
+ADDRESS = "https://generativelanguage.googleapis.com"
+VERSION = "v1"
 
 _ROLES = {"user": "user", "assistant": "model"}
 _UNSIGNED = "skip_thought_signature_validator"
-"""What the vendor accepts on the calls of another model, which it cannot have signed."""
+"""Placeholder signature that the vendor accepts on calls of another model."""
 
 _STOP_REASONS: Mapping[str, StopReason] = {
     "STOP": "end",
@@ -42,9 +49,61 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "LANGUAGE": "refusal",
     "IMAGE_SAFETY": "refusal",
 }
-_SCHEMA_BESIDE_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
-"""Models before these refuse a schema in a request that has tools."""
+_SCHEMA_WITH_TOOLS = re.compile(r"gemini-(?:[3-9]|\d\d)")
+"""Models that accept a schema together with tools; older ones reject the request."""
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE"})
+
+
+class GeminiProvider:
+    """Gemini models, or any server with their format."""
+
+    name = NAME
+
+    def __init__(self, connection: Connection) -> None:
+        self._facts = connection.facts
+        self._server = Server(self.name, connection.key)
+        self._cache = HistoryCache()
+        headers = {"x-goog-api-key": connection.key}
+        self._rest = Rest(connection, self._server, root=connection.base_url or ADDRESS, headers=headers)
+
+    async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
+        facts = self._facts.get(self.name, request.model)
+        body = build_body(request, facts, self._cache)
+        method = "generateContent" if observe is None else "streamGenerateContent?alt=sse"
+        assembly = StreamAssembly(observe) if observe is not None else None
+        with exchange(self.name, request.timeout_seconds):
+            return parse_reply(await self._fetch(method, body, request, assembly=assembly), request)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        facts = self._facts.get(self.name, request.model)
+        body = build_count_body(request, facts, self._cache)
+        with exchange(self.name, request.timeout_seconds):
+            counted = await self._fetch("countTokens", body, request)
+        return as_count(counted.get("totalTokens")) or None
+
+    async def list_models(self, *, seconds: float) -> tuple[str, ...]:
+        with exchange(self.name, seconds):
+            listed = name_models(await self._rest.get(f"/{VERSION}/models?pageSize=1000"), items="models", name="name")
+        return tuple(name.removeprefix("models/") for name in listed)
+
+    async def close(self) -> None:
+        await self._rest.aclose()
+
+    async def _fetch(
+        self, method: str, body: bytes, request: ModelRequest, *, assembly: Assembly | None = None
+    ) -> Wire:
+        path = f"/{VERSION}/models/{quote(request.model.removeprefix('models/'), safe='')}:{method}"
+        check = partial(_check, self._server)
+        return await self._rest.fetch(path, body, assembly=assembly, check=check, trace_parent=request.trace_parent)
+
+
+def _check(server: Server, chunk: Wire) -> None:
+    if chunk.get("error"):
+        raise failure_of_event(server, as_object(chunk["error"]))
+
+
+def open_provider(connection: Connection) -> GeminiProvider:
+    return GeminiProvider(connection)
 
 
 def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) -> bytes:
@@ -52,7 +111,7 @@ def build_body(request: ModelRequest, facts: ModelFacts, cache: HistoryCache) ->
         generation: Wire = {"maxOutputTokens": request.max_tokens}
         if request.temperature is not None and facts.takes_temperature:
             generation["temperature"] = request.temperature
-        if request.response_schema is not None and (not request.tools or _SCHEMA_BESIDE_TOOLS.search(request.model)):
+        if request.response_schema is not None and (not request.tools or _SCHEMA_WITH_TOOLS.search(request.model)):
             generation |= {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
         return {**_build_head(request), "generationConfig": generation}
 
@@ -82,7 +141,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
     if finish in _BROKEN:
         raise ReplyBroken(f"gemini gave up on its own reply: {finish}")
     pieces = as_objects(as_object(candidate.get("content")).get("parts"))
-    parts = _Reading(request, response_id or _fingerprint(pieces)).read(pieces)
+    parts = _PartReader(request, response_id or _fingerprint(pieces)).read(pieces)
     called = any(isinstance(part, ToolCallPart) for part in parts)
     reason = _STOP_REASONS.get(finish, "other")
     return ModelReply(
@@ -96,7 +155,7 @@ def parse_reply(body: Wire, request: ModelRequest) -> ModelReply:
 
 
 class StreamAssembly:
-    """Builds from chunks the very answer that the server would have sent at once."""
+    """Builds the complete answer from stream chunks."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
@@ -133,7 +192,7 @@ class StreamAssembly:
             self._pieces.append(piece)
 
 
-class _Reading:
+class _PartReader:
     """Reads the parts of one candidate."""
 
     def __init__(self, request: ModelRequest, response_id: str) -> None:
@@ -151,9 +210,9 @@ class _Reading:
         text = as_text(piece.get("text"))
         if piece.get("thought"):
             return [ThinkingPart(text=text, signature=self._sign(signature), provider=NAME)]
-        said: list[Part] = [TextPart(text=text)] if text else []
-        # A signature on text travels on its own, right after the text.
-        return [*said, ThinkingPart(signature=self._sign(signature), provider=NAME)] if signature else said
+        parts: list[Part] = [TextPart(text=text)] if text else []
+        # Text parts have no signature of their own: it becomes an empty thinking part right after the text.
+        return [*parts, ThinkingPart(signature=self._sign(signature), provider=NAME)] if signature else parts
 
     def _read_call(self, index: int, call: Wire, signature: str) -> ToolCallPart:
         name = as_text(call.get("name"))
@@ -167,7 +226,7 @@ class _Reading:
         )
 
     def _sign(self, signature: str) -> str:
-        """Signatures hold for one model, so its name is kept with them."""
+        # Signatures are valid for one model only, so they carry its name.
         return f"{NAME}:{self._model}:{signature}" if signature else ""
 
 
@@ -176,8 +235,8 @@ def _fingerprint(pieces: list[Wire]) -> str:
 
 
 def _encode(head: bytes, request: ModelRequest, facts: ModelFacts, *, cache: HistoryCache) -> bytes:
-    writing = _Writing(request.model, signs_calls=facts.signs_calls, media=request.media)
-    dialect = Dialect(provider=NAME, longest_id=64, to_wire=writing.to_wire, variant=request.model)
+    writer = _TurnWriter(request.model, signs_calls=facts.signs_calls, media=request.media)
+    dialect = Dialect(provider=NAME, max_id_length=64, to_wire=writer.to_wire, variant=request.model)
     return encode_body(head, "contents", build_history(request.messages, dialect, cache))
 
 
@@ -200,7 +259,7 @@ def _build_head(request: ModelRequest) -> Wire:
     return body
 
 
-class _Writing:
+class _TurnWriter:
     """Writes turns for one model."""
 
     def __init__(self, model: str, *, signs_calls: bool, media: Mapping[str, bytes]) -> None:
@@ -212,7 +271,7 @@ class _Writing:
         pieces: list[Wire] = []
         called = False
         for part in turn.parts:
-            # The vendor signs the first of parallel calls only, and asks for no more.
+            # The vendor signs, and checks, only the first of parallel calls.
             pieces.extend(self._pieces(part, first_call=not called))
             called = called or isinstance(part, ToolCallPart)
         return [{"role": _ROLES[turn.role], "parts": pieces}] if pieces else []
@@ -232,7 +291,7 @@ class _Writing:
             case ToolResultPart():
                 response = {"error" if part.is_error else "output": part.text}
                 result = {"id": part.call_id, "name": wire_name(part.name), "response": response}
-                # Not every model takes pictures inside of a response: they stand behind it.
+                # Not every model accepts images inside a function response, so they follow it.
                 return [{"functionResponse": result}, *map(self._media_piece, part.media)]
             case MediaPart():
                 return [self._media_piece(part)]

@@ -1,8 +1,8 @@
-"""A remote agent as the one who answers in a run: the task goes to it by A2A, and its result is the result.
+"""A remote agent as the model provider of a run: it gets the task over A2A, and its result is the run's result.
 
-The wait is durable: the id of the message follows from the run, so a process that continues after a kill sends the same
-message again and finds the same task. What comes back is only ever a result or a question: a remote agent has no tools
-here, and its text is never read as a decision.
+The wait is durable: the message id is derived from the run, so a process that continues after a crash sends the same
+message again and finds the same task. The answer is only ever a result or a question: a remote agent has no tools here,
+and its text is never parsed as a decision.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,34 +39,35 @@ from metier.telemetry.otel.trace_context import HEADER
 
 _PREFIX = "TASK_STATE_"
 ENDED = frozenset({"completed", "failed", "canceled", "rejected"})
-RESTING = ENDED | {"input_required", "auth_required"}
+SETTLED = ENDED | {"input_required", "auth_required"}
+"""States that only change after an answer, or not at all."""
 
 
 class RemoteTask(Struct, frozen=True, kw_only=True):
     id: str
     state: str
-    """As the protocol names it, without the prefix, in lower case."""
+    """The protocol's name for it, without the prefix, in lower case."""
     text: str = ""
-    """The result, the question, or why it failed."""
+    """The result, the question, or the reason of the failure."""
     fields: JsonValue = None
-    """The form of the answer that it asks for."""
+    """The fields of the answer that it asks for."""
 
     @property
-    def is_resting(self) -> bool:
-        return self.state in RESTING
+    def is_settled(self) -> bool:
+        return self.state in SETTLED
 
 
 def read_card(card: Wire) -> str:
-    """The address for JSON-RPC of version 1. Raises `BadRequest` where there is none."""
+    """Return the address for JSON-RPC of version 1. Raises `BadRequest` if there is none."""
     for interface in as_objects(card.get("supportedInterfaces")):
         version = as_text(interface.get("protocolVersion"))
         if interface.get("protocolBinding") == "JSONRPC" and version.startswith("1"):
             return as_text(interface.get("url"))
-    raise BadRequest("The card of the remote agent names no JSON-RPC address of version 1")
+    raise BadRequest("The remote agent's card has no JSON-RPC 1.x address")
 
 
 def read_result(result: Wire) -> RemoteTask:
-    """The answer to a message: a task, or a message that is the whole answer."""
+    """Read the answer to a message: a task, or a message that is the whole answer."""
     if task := as_object(result.get("task")):
         return read_task(task)
     if message := as_object(result.get("message")):
@@ -80,12 +81,12 @@ def read_task(task: Wire) -> RemoteTask:
     if not state or not task_id:
         raise ReplyBroken("The remote agent answered with a task that has no id or no state")
     parts = as_object(status.get("message")).get("parts")
-    said = _join(parts)
+    text = _join(parts)
     if state == "completed":
-        said = "\n\n".join(_join(each.get("parts")) for each in as_objects(task.get("artifacts"))) or said
+        text = "\n\n".join(_join(each.get("parts")) for each in as_objects(task.get("artifacts"))) or text
     data = [as_object(part.get("data")) for part in as_objects(parts)]
     fields = next((each["fields"] for each in data if "fields" in each), None)
-    return RemoteTask(id=task_id, state=state, text=said, fields=cast("JsonValue", fields))  # what JSON holds is JSON
+    return RemoteTask(id=task_id, state=state, text=text, fields=cast("JsonValue", fields))  # parsed JSON
 
 
 def _join(parts: object) -> str:
@@ -94,37 +95,37 @@ def _join(parts: object) -> str:
 
 A2A = "a2a"
 CARD = "/.well-known/agent-card.json"
-FIRST_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.2, 5.0
-AWAY_SECONDS = 60.0
-"""How long a server that was there may be away, for a restart, before the call fails."""
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 5.0
+OUTAGE_TIMEOUT_SECONDS = 60.0
+"""Tolerated outage of a server that answered before, such as a restart."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
-"""Of one answer: a card, a task with its artifacts, or a list of tasks."""
+"""Limit for one answer: a card, a task with its artifacts, or a list of tasks."""
 ASK, FINISH = "ask_user", "finish"
 _WAITS = "waits:"
-"""How the mark of a question begins that the remote agent does not want an answer to."""
+"""Mark prefix of a question whose answer the remote agent doesn't need."""
 
 
 class RemoteAgent(Struct, frozen=True, kw_only=True):
-    """Where a remote agent is, and as whom it is called."""
+    """A remote agent's address and credentials."""
 
     name: str
     url: str
     token: str = ""
     timeout_seconds: float = 3600.0
-    """How long it may work on one message."""
+    """Time limit for one message."""
 
 
-type FindTask = Callable[[tuple[Message, ...]], str]
-"""What is to be done, out of the messages that a model would read."""
+type ReadTask = Callable[[tuple[Message, ...]], str]
+"""Extracts the task from the messages that a model would read."""
 
 
 class RemoteAgentProvider:
-    """Answers by asking a remote agent. `run_id` makes its messages ones that are known again."""
+    """Answers by asking a remote agent. `run_id` makes message ids repeatable after a crash."""
 
-    def __init__(self, agent: RemoteAgent, *, run_id: str, find_task: FindTask) -> None:
+    def __init__(self, agent: RemoteAgent, *, run_id: str, read_task: ReadTask) -> None:
         self._agent = agent
         self._run_id = run_id
-        self._find_task = find_task
+        self._read_task = read_task
         self._client: httpx2.AsyncClient | None = None
         self._server = Server(A2A, agent.token)
         self._endpoint = ""
@@ -134,11 +135,11 @@ class RemoteAgentProvider:
         return A2A
 
     async def reply(self, request: ModelRequest, *, observe: Observer | None = None) -> ModelReply:
-        del observe  # its progress is not text of ours
+        del observe  # a remote agent's progress isn't part of the reply
         with exchange(A2A, self._agent.timeout_seconds):
             headers = {HEADER: request.trace_parent} if request.trace_parent else {}
-            await self._find_endpoint(headers)
-            task = await self._hand_over(request, headers)
+            await self._resolve_endpoint(headers)
+            task = await self._submit(request, headers)
             task = await self._wait(task, headers)
         return ModelReply(
             parts=(self._decide(task, number=_count_replies(request.messages)),),
@@ -149,9 +150,9 @@ class RemoteAgentProvider:
         )
 
     async def cancel(self) -> int:
-        """End what the remote agent still does for this run; how much that was."""
+        """Cancel the remote tasks of this run and return their number."""
         with exchange(A2A, self._agent.timeout_seconds):
-            await self._find_endpoint({})
+            await self._resolve_endpoint({})
             listed = await self._call("ListTasks", {"contextId": self._run_id}, {})
             tasks = [read_task(each) for each in as_objects(listed.get("tasks"))]
             open_ones = [task for task in tasks if task.state not in ENDED]
@@ -167,52 +168,53 @@ class RemoteAgentProvider:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _hand_over(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
-        """Send the task, or the answer to what was asked; a question that wanted none is only looked at again."""
+    async def _submit(self, request: ModelRequest, headers: Mapping[str, str]) -> RemoteTask:
+        """Send the task, or the answer to its question. A question without an answer is only polled again."""
         number = _count_replies(request.messages)
         mark, text = _get_answer(request.messages)
         if mark.startswith(_WAITS):
-            return await self._look(mark.removeprefix(_WAITS), headers)
+            return await self._poll(mark.removeprefix(_WAITS), headers)
         message: dict[str, JsonValue] = {
             "messageId": f"{self._run_id}-{number}",
             "contextId": self._run_id,
             "role": "ROLE_USER",
-            "parts": [{"text": text if number else self._find_task(request.messages)}],
+            "parts": [{"text": text if number else self._read_task(request.messages)}],
         }
         if mark:
             message["taskId"] = mark
-        elif (known := await self._find_known(number, headers)) is not None:
-            return known
+        elif (task := await self._find_started(number, headers)) is not None:
+            return task
         configuration: dict[str, JsonValue] = {"returnImmediately": True}
         sent: dict[str, JsonValue] = {"message": message, "configuration": configuration}
         return read_result(await self._call("SendMessage", sent, headers))
 
-    async def _find_known(self, number: int, headers: Mapping[str, str]) -> RemoteTask | None:
-        """The task that a process before this one began: not every server knows a message by its id."""
+    async def _find_started(self, number: int, headers: Mapping[str, str]) -> RemoteTask | None:
+        """Find the task that an earlier process of this run started."""
+        # Not every server recognizes a repeated message by its id, so sending it again could start a second task.
         try:
             listed = await self._call("ListTasks", {"contextId": self._run_id}, headers)
         except CallFailed as failure:
             if isinstance(failure, AuthFailed | ConnectionLost | AnswerTooLarge):
                 raise
-            return None  # a server need not list tasks
+            return None  # listing tasks is optional in the protocol
         found = as_objects(listed.get("tasks"))
         return read_task(found[0]) if len(found) > number else None
 
     async def _wait(self, task: RemoteTask, headers: Mapping[str, str]) -> RemoteTask:
-        """Until it rests. A server that goes away for a while is waited for."""
-        pause, away_since = FIRST_LOOK_SECONDS, None
-        while not task.is_resting:
+        """Poll until the task is settled, through short outages of the server."""
+        pause, down_since = FIRST_POLL_SECONDS, None
+        while not task.is_settled:
             await anyio.sleep(pause)
-            pause = min(pause * 1.5, MAX_LOOK_SECONDS)
+            pause = min(pause * 1.5, MAX_POLL_SECONDS)
             try:
-                task, away_since = await self._look(task.id, headers), None
+                task, down_since = await self._poll(task.id, headers), None
             except (ConnectionLost, ServerFailed):
-                away_since = anyio.current_time() if away_since is None else away_since
-                if anyio.current_time() - away_since > AWAY_SECONDS:
+                down_since = anyio.current_time() if down_since is None else down_since
+                if anyio.current_time() - down_since > OUTAGE_TIMEOUT_SECONDS:
                     raise
         return task
 
-    async def _look(self, task_id: str, headers: Mapping[str, str]) -> RemoteTask:
+    async def _poll(self, task_id: str, headers: Mapping[str, str]) -> RemoteTask:
         return read_task(await self._call("GetTask", {"id": task_id}, headers))
 
     def _decide(self, task: RemoteTask, *, number: int) -> Part:
@@ -226,23 +228,24 @@ class RemoteAgentProvider:
                     arguments["fields"] = task.fields
                 return ToolCallPart(id=call_id, name=ASK, arguments=arguments, signature=task.id)
             case "auth_required":
-                question = f"The remote agent {self._agent.name!r} waits for a person there: {task.text}"
-                arguments = {"question": f"{question}\n\nAnswer anything when that is done."}
+                question = f"Remote agent {self._agent.name!r} is waiting for someone to sign in there: {task.text}"
+                arguments = {"question": f"{question}\n\nReply with any text when that is done."}
                 return ToolCallPart(id=call_id, name=ASK, arguments=arguments, signature=f"{_WAITS}{task.id}")
             case _:
-                said = task.text or "it did not say why"
-                raise BadRequest(f"The remote agent {self._agent.name!r} ended as {task.state}: {said}")
+                reason = task.text or "it gave no reason"
+                raise BadRequest(f"Remote agent {self._agent.name!r} ended the task as {task.state}: {reason}")
 
-    async def _find_endpoint(self, headers: Mapping[str, str]) -> None:
-        """The JSON-RPC address that the card names. It must be of the same origin: the token goes there."""
+    async def _resolve_endpoint(self, headers: Mapping[str, str]) -> None:
+        """Read the JSON-RPC address from the agent's card."""
         if self._endpoint:
             return
         card = await self._send("GET", self._agent.url.rstrip("/") + CARD, headers=headers)
         endpoint = read_card(card)
+        # The token is sent to this address, so a card may not redirect it to another origin.
         if _origin(endpoint) != _origin(self._agent.url):
             raise BadRequest(
-                f"The card of remote agent {self._agent.name!r} names an address elsewhere: {endpoint!r}",
-                hint="Name that address in model.providers.a2a.agents if you trust it",
+                f"The card of remote agent {self._agent.name!r} names an address of another origin: {endpoint!r}",
+                hint="Use that address in model.providers.a2a.agents if you trust it",
             )
         self._endpoint = endpoint
 
@@ -250,7 +253,7 @@ class RemoteAgentProvider:
         body: dict[str, JsonValue] = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         answer = await self._send("POST", self._endpoint, headers=headers, body=body)
         if error := as_object(answer.get("error")):
-            raise BadRequest(f"The remote agent {self._agent.name!r} refused {method}: {error.get('message', '')}")
+            raise BadRequest(f"Remote agent {self._agent.name!r} rejected {method}: {error.get('message', '')}")
         return as_object(answer.get("result"))
 
     async def _send(
@@ -265,7 +268,7 @@ class RemoteAgentProvider:
                 data = await read_body(response, max_bytes=MAX_ANSWER_BYTES)
         except ReplyTooLarge as error:
             raise AnswerTooLarge(
-                f"The remote agent {self._agent.name!r} answered with more than {MAX_ANSWER_BYTES} bytes",
+                f"Remote agent {self._agent.name!r} answered with more than {MAX_ANSWER_BYTES} bytes",
                 hint="Ask it for a shorter result",
             ) from error
         except httpx2.HTTPError as error:
@@ -275,21 +278,21 @@ class RemoteAgentProvider:
 
 
 def check_status(status: int, agent: str) -> None:
-    """Raises the `CallFailed` that a status stands for."""
+    """Raise the `CallFailed` for an HTTP status."""
     if status < 300:
         return
-    said = f"The remote agent {agent!r} answered with status {status}"
+    message = f"Remote agent {agent!r} answered with status {status}"
     if status in (401, 403):
-        raise AuthFailed(said, hint="Check token_env of model.providers.a2a.agents", status=status)
+        raise AuthFailed(message, hint="Check token_env of model.providers.a2a.agents", status=status)
     if status == 404:
-        raise NotFound(said, hint="Check the url of model.providers.a2a.agents", status=status)
+        raise NotFound(message, hint="Check the url of model.providers.a2a.agents", status=status)
     if status >= 500 or status == 429:
-        raise ServerFailed(said, status=status)
-    raise BadRequest(said, status=status)
+        raise ServerFailed(message, status=status)
+    raise BadRequest(message, status=status)
 
 
 def _get_answer(messages: tuple[Message, ...]) -> tuple[str, str]:
-    """The mark of what the remote agent asked last, and what was said since; both empty at the beginning."""
+    """Return the mark of the remote agent's last question and the answer to it; both empty at the start."""
     calls = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
     mark = calls[-1].signature if calls and calls[-1].name == ASK else ""
     parts = messages[-1].parts if messages else ()
