@@ -14,8 +14,7 @@ from metier.definitions.nearest import hint_nearest
 from metier.engine.projection import list_task_steps
 from metier.engine.state.run_state import Child, RunState
 from metier.engine.state.steps import Step
-from metier.providers.cost import find_cost
-from metier.providers.facts import load_facts
+from metier.providers.facts import find_cost, load_facts
 from metier.runtime.questions.answers import ACCEPT
 from metier.runtime.questions.resumption import render_command
 from metier.runtime.status import RunStatus
