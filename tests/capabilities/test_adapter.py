@@ -260,7 +260,7 @@ def execute(context):
 
     assert Path(done.artifacts[0]).read_text(encoding="utf-8") == "mine"
     assert detail(absent) == ("failed", "invalid_output")
-    assert "'b.txt', and wrote no such file" in absent.message
+    assert "'b.txt', but there is no such file" in absent.message
     assert detail(outside) == ("failed", "invalid_output")
 
 
@@ -271,7 +271,7 @@ def test_answer_that_is_too_large_is_refused_at_once_and_not_waited_for(workspac
     response = open_adapter(workspace).invoke("talker", {}, "ctx")
 
     assert detail(response) == ("failed", "answer_too_large")
-    assert "give what is large as an artifact" in response.message
+    assert "write large data to an artifact" in response.message
 
 
 def test_question_for_advice_that_is_too_large_ends_the_turn_at_once(workspace: Path) -> None:

@@ -156,15 +156,15 @@ def test_advice_is_paid_for_once_when_a_turn_is_repeated(workspace: Path) -> Non
     ("value", "wrong"),
     [
         ({"path": "docs/a.md", "content": "x"}, ""),
-        ({"path": "src/a.md", "content": "x"}, "outside what the contract allows"),
-        ({"files": [{"file": "../a.md"}]}, "outside what the contract allows"),
-        ({"target": "/etc/passwd"}, "outside what the contract allows"),
-        ({"path": "C:\\a"}, "outside what the contract allows"),
+        ({"path": "src/a.md", "content": "x"}, "outside the contract's paths"),
+        ({"files": [{"file": "../a.md"}]}, "outside the contract's paths"),
+        ({"target": "/etc/passwd"}, "outside the contract's paths"),
+        ({"path": "C:\\a"}, "outside the contract's paths"),
         ({"code": "import asyncio"}, "Code line 1: Module 'asyncio' needs an event loop"),
         ({"path": "docs/a.py", "content": "import requests\nrequests.get('u')"}, "Code line 2: requests.get"),
         ({"code": "def f(:"}, "Not readable as Python"),
-        ({"value": float("nan")}, "cannot be said in JSON"),
-        ({"name": 5}, "not of the schema"),
+        ({"value": float("nan")}, "not valid JSON"),
+        ({"name": 5}, "does not match the schema"),
     ],
 )
 def test_what_a_model_says_is_held_to_schema_scope_and_safety(value: dict[str, JsonValue], wrong: str) -> None:
@@ -181,7 +181,7 @@ def test_proposal_to_write_needs_a_contract_that_writes() -> None:
     validator = AdvisorOutputValidator(contract=SkillContract(skill="s"))
 
     assert validator.list_problems({"path": "a.md", "content": "x"}) == (
-        "It wants to write 'a.md', and the contract has no writes_files",
+        "It writes to 'a.md', but the contract has no writes_files",
     )
 
 

@@ -181,7 +181,7 @@ def test_child_may_not_do_more_than_its_parent(workspace: Path, capsys: pytest.C
 
     _, said = start(capsys)
 
-    assert "was sent by one that has only 'suggest'" in said
+    assert "but its caller has only 'suggest'" in said
     assert not (workspace / "touched").exists()
 
 
@@ -203,7 +203,7 @@ def test_circle_of_runs_is_refused_with_a_sentence(workspace: Path, capsys: pyte
 
     _, said = start(capsys)
 
-    assert "Delegation goes in a circle: parent → child → parent" in said
+    assert "Delegation cycle: parent → child → parent" in said
     assert len(list_runs(capsys)) == 2
 
 
@@ -214,7 +214,7 @@ def test_chain_of_runs_goes_only_so_deep(workspace: Path, capsys: pytest.Capture
 
     _, said = start(capsys, task="use the skill skill-0")
 
-    assert "Delegation is deeper than 5" in said
+    assert "Delegation is nested more than 5 deep" in said
     assert "bottom" not in said
     assert len(list_runs(capsys)) == 5
 

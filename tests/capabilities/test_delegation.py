@@ -150,4 +150,4 @@ def test_delegation_goes_only_so_deep(workspace: Path, depth: int) -> None:
     response = open_adapter(workspace).invoke("skill-0", {}, "ctx")
 
     assert ("bottom" in str(response.outputs)) is False
-    assert "Delegation is deeper than 5" in str(response.outputs)
+    assert "Delegation is nested more than 5 deep" in str(response.outputs)

@@ -27,7 +27,6 @@ from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions, open_store
 from metier.store.base import Store
-from metier.store.tokens import load_resume_keys
 from metier.telemetry.redaction import build_redactor
 from metier.tools.base import ToolContext, ToolResult
 from metier.tools.process.sandbox.confinement import Confinement
@@ -55,16 +54,14 @@ async def open_tool(workspace: Path, store: Store, confinement: Confinement) -> 
     write_skill(workspace / "skills", "launcher", contract=OPAQUE, impl=LAUNCH)
     artifacts = workspace / "runs" / "r1" / "artifacts"
     executor = dataclasses.replace(
-        create_executor(workspace), artifacts=artifacts, is_one_place=True, confinement=confinement
+        create_executor(workspace), artifacts=artifacts, shares_artifacts=True, confinement=confinement
     )
-    found = executor.find("launcher")
+    found = executor.get_capability("launcher")
     assert isinstance(found, Capability)
     conversations = Conversations(
         executor=executor,
         contexts=store.contexts,
         redactor=build_redactor(),
-        keys=load_resume_keys(workspace / "runs", {}, home=workspace.parent / "home"),
-        owner="test",
     )
     (tool,) = build_capability_tools([found], conversations, lineage=Lineage())
     return tool, found

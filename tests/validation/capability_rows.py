@@ -60,8 +60,8 @@ ROWS = (
         name="contract with a path that leads away",
         files=callable_skill("required_artifacts: [/x, ../y]\n"),
         says=(
-            ".agent/skills/s/SKILL.md:4: error: Field 'required_artifacts' has the path '/x', which is not inside the folder [contract_path]",
-            ".agent/skills/s/SKILL.md:4: error: Field 'required_artifacts' has the path '../y', which is not inside the folder [contract_path]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'required_artifacts' has the path '/x', which leaves the folder [contract_path]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'required_artifacts' has the path '../y', which leaves the folder [contract_path]",
         ),
     ),
     Row(
@@ -70,16 +70,16 @@ ROWS = (
             'input_schema: {properties: {n: {$ref: "#/$defs/nope"}}}\noutput_schema: {$ref: "https://example.org/x"}\ninput_request_jsonschema: [a]\n'
         ),
         says=(
-            ".agent/skills/s/SKILL.md:4: error: Field 'input_schema' is not a JSON Schema that can be used: $ref '#/$defs/nope' leads to nothing in it [contract_schema]",
-            ".agent/skills/s/SKILL.md:5: error: Field 'output_schema' is not a JSON Schema that can be used: $ref 'https://example.org/x' leads outside the schema; only references inside it are followed [contract_schema]",
-            ".agent/skills/s/SKILL.md:6: error: Field 'input_request_jsonschema' is not a JSON Schema that can be used: it must be a mapping [contract_schema]",
+            ".agent/skills/s/SKILL.md:4: error: Field 'input_schema' is not a usable JSON Schema: $ref '#/$defs/nope' does not resolve [contract_schema]",
+            ".agent/skills/s/SKILL.md:5: error: Field 'output_schema' is not a usable JSON Schema: $ref 'https://example.org/x' leads outside the schema; only references inside it are followed [contract_schema]",
+            ".agent/skills/s/SKILL.md:6: error: Field 'input_request_jsonschema' is not a usable JSON Schema: it must be a mapping [contract_schema]",
         ),
     ),
     Row(
         name="contract with a pattern that cannot be matched in linear time",
         files=callable_skill('input_schema:\n  properties:\n    n: {pattern: "(?=a)b"}\n'),
         says=(
-            ".agent/skills/s/SKILL.md:6: error: Field 'input_schema' is not a JSON Schema that can be used: the pattern '(?=a)b' cannot be used: invalid perl operator: (?= (patterns are matched with RE2, which has no lookaround and no backreferences) (at $.properties.n.pattern) [contract_schema]",
+            ".agent/skills/s/SKILL.md:6: error: Field 'input_schema' is not a usable JSON Schema: the pattern '(?=a)b' cannot be used: invalid perl operator: (?= (patterns are matched with RE2, which has no lookaround and no backreferences) (at $.properties.n.pattern) [contract_schema]",
         ),
     ),
     Row(
@@ -88,9 +88,9 @@ ROWS = (
             "interaction_outcomes: {allowed_intermediate_states: [paused], supports_resume: false}\nstate_persistence: none\nside_effects: [writes_files]\ndepends_on: [s]\n"
         ),
         says=(
-            ".agent/skills/s/SKILL.md:5: error: A skill that can pause must keep something: 'state_persistence' is none [contract_conflict] (Write facts_only or full_events)",
-            ".agent/skills/s/SKILL.md:4: error: States paused need a resume, and 'supports_resume' is false [contract_conflict] (Leave the states out, or support the resume)",
-            ".agent/skills/s/SKILL.md:6: error: Autonomy level 'read' does not go as far as the side effect 'writes_files' [contract_conflict] (Write autonomy_level: suggest or more)",
+            ".agent/skills/s/SKILL.md:5: error: A skill that can pause must store its state, but 'state_persistence' is none [contract_conflict] (Write facts_only or full_events)",
+            ".agent/skills/s/SKILL.md:4: error: States paused need a resume, but 'supports_resume' is false [contract_conflict] (Remove the states, or support resuming)",
+            ".agent/skills/s/SKILL.md:6: error: Autonomy level 'read' does not allow the side effect 'writes_files' [contract_conflict] (Write autonomy_level: suggest or more)",
             ".agent/skills/s/SKILL.md:7: error: Skill 's' depends on itself [contract_conflict]",
         ),
     ),
@@ -122,15 +122,15 @@ ROWS = (
         name="code that cannot run in a synchronous task",
         files=callable_skill("sync_celery: true\n", BLOCKING),
         says=(
-            ".agent/skills/s/impl.py:1: error: Module 'asyncio' needs an event loop [async_import] (Use a blocking library; several things at once belong into several skills)",
+            ".agent/skills/s/impl.py:1: error: Module 'asyncio' needs an event loop [async_import] (Use a blocking library; split concurrent work into several skills)",
             ".agent/skills/s/impl.py:8: error: Function 'other' is async [async_def] (Write a plain function: a turn is one call that returns)",
-            ".agent/skills/s/impl.py:9: error: It awaits [await] (Call the blocking form, with a timeout)",
-            ".agent/skills/s/impl.py:13: error: threading.Thread is started here and never joined [thread_without_join] (Call join() on it before you return)",
-            ".agent/skills/s/impl.py:14: error: requests.get may wait for ever: it has no timeout [http_without_timeout] (Write get(…, timeout=10))",
-            ".agent/skills/s/impl.py:15: warning: httpx.get does not say how long it waits [http_default_timeout] (Write timeout=10)",
-            ".agent/skills/s/impl.py:16: warning: subprocess.run waits for a program without a limit [program_without_timeout] (Write timeout=60)",
-            ".agent/skills/s/impl.py:17: error: subprocess.Popen is started here and never waited for [background_task] (Use subprocess.run(…, timeout=60))",
-            ".agent/skills/s/impl.py:18: error: It waits for a person at a terminal [waits_for_person] (Answer with 'input_required')",
+            ".agent/skills/s/impl.py:9: error: It uses await [await] (Call the blocking form, with a timeout)",
+            ".agent/skills/s/impl.py:13: error: threading.Thread is started and never joined [thread_without_join] (Call join() on it before you return)",
+            ".agent/skills/s/impl.py:14: error: requests.get can wait forever: it has no timeout [http_without_timeout] (Write get(…, timeout=10))",
+            ".agent/skills/s/impl.py:15: warning: httpx.get relies on the default timeout [http_default_timeout] (Write timeout=10)",
+            ".agent/skills/s/impl.py:16: warning: subprocess.run waits for a program without a timeout [program_without_timeout] (Write timeout=60)",
+            ".agent/skills/s/impl.py:17: error: The started process is never waited for [background_task] (Use subprocess.run(…, timeout=60))",
+            ".agent/skills/s/impl.py:18: error: It waits for input at a terminal [waits_for_person] (Return the state 'input_required')",
         ),
     ),
     Row(

@@ -180,7 +180,7 @@ ROWS: tuple[Row, ...] = (
         says=(
             ".agent/skills/s/SKILL.md:4: warning: Field 'execution_mode' must be 'deterministic', 'hybrid' or 'advisor_only', not 'soon' [bad_value]",
             ".agent/skills/s/SKILL.md:5: warning: Field 'interaction_outcomes' must be a mapping [not_a_mapping]",
-            ".agent/skills/s/SKILL.md:6: warning: Field 'input_schema' is not a JSON Schema that can be used: 'thing' is not valid under any of the given schemas (at $.type) [contract_schema]",
+            ".agent/skills/s/SKILL.md:6: warning: Field 'input_schema' is not a usable JSON Schema: 'thing' is not valid under any of the given schemas (at $.type) [contract_schema]",
             ".agent/skills/s/SKILL.md:8: warning: Unknown key 'tpye' [unknown_key] (Known keys: interaction_outcomes, state_persistence, input_request_jsonschema, input_schema, output_schema, execution_mode, autonomy_level, side_effects, timeout_seconds, max_fix_iterations, required_artifacts, failure_modes, depends_on, sync_celery)",
         ),
     ),
@@ -188,7 +188,7 @@ ROWS: tuple[Row, ...] = (
         name="skill whose code has no execute",
         files={**skill(GOOD_SKILL), ".agent/skills/s/impl.py": "x = 1\n"},
         says=(
-            ".agent/skills/s/impl.py:1: error: 'impl.py' has no function 'execute' [impl_without_execute] (Write `def execute(context):`, which answers with a mapping)",
+            ".agent/skills/s/impl.py:1: error: 'impl.py' has no function 'execute' [impl_without_execute] (Write `def execute(context):` and return a mapping)",
         ),
     ),
     Row(

@@ -21,7 +21,7 @@ ROWS = (*DEFINITIONS, *SKILLS, *CAPABILITIES, *FILES)
 SOURCE = Path(__file__).parents[2] / "src" / "metier"
 READERS = (
     *sorted((SOURCE / "definitions").rglob("*.py")),
-    *(SOURCE / "capabilities" / f"{name}.py" for name in ("contract_check", "contract_reader", "sync_check")),
+    *(SOURCE / "capabilities" / f"{name}.py" for name in ("contract_reader", "sync_check")),
     SOURCE / "approval" / "load.py",
     SOURCE / "approval" / "matchers.py",
     SOURCE / "tools" / "access.py",

@@ -1,15 +1,14 @@
-"""A model as advisor of a skill: asked a bounded number of times, its answer checked before anything acts on it."""
+"""A model as advisor of a skill: a limited number of questions, and answers that are validated before use."""
 
 import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from pydantic import JsonValue
 
 from metier.capabilities.contract import Schema, SkillContract
@@ -23,14 +22,14 @@ from metier.providers.facts import FactBook, reply_cost
 from metier.tools.schemas import SchemaCheck
 
 MAX_ADVICE_CALLS = 8
-"""Questions of one turn; each may take `max_fix_iterations` more to get an answer that can be used."""
+"""Questions per turn. Each may be repeated `max_fix_iterations` times until its answer is usable."""
 MAX_PROMPT_CHARACTERS = 100_000
 _PATH_KEYS = frozenset({"path", "file", "filename", "file_path", "target", "destination"})
 _CODE_KEYS = frozenset({"code", "python", "source", "source_code", "impl"})
 _CONTENT_KEYS = ("content", "text", "body", "source", "code")
 _INSTRUCTION = (
-    "You advise a program. It checks your answer and decides; nothing you say is carried out by itself. "
-    "Answer with one JSON value and nothing else."
+    "You advise a program. It validates your answer and decides; your answer executes nothing. "
+    "Respond with one JSON value only."
 )
 _FENCE = re.compile(r"^```(?:json)?\s*\n(?P<text>.*?)\n```\s*$", re.DOTALL)
 
@@ -39,28 +38,27 @@ type SaveAdvice = Callable[[str, JsonValue], Awaitable[None]]
 
 
 class Advisor(Protocol):
-    """Answers questions of skills. Raises `ProviderError` when it cannot."""
+    """Answers questions of skills. Raises `ProviderError` if it cannot."""
 
     async def ask(self, prompt: str, schema: Schema | None) -> str: ...
 
 
-@dataclass(slots=True)
-class Bill:
-    """What advice cost since the last payment. Two skills at once share it: the sum is right, whichever pays."""
+class Bill(Struct):
+    """Costs of advice since the last payment. Concurrent skills share it; the total stays correct."""
 
     facts: FactBook
-    _sum: Spent = field(default_factory=Spent)
+    _total: Spent = field(default_factory=Spent)
 
     def add(self, reply: ModelReply, *, asked: str) -> None:
-        self._sum = Spent(
-            input_tokens=self._sum.input_tokens + reply.usage.input_tokens,
-            output_tokens=self._sum.output_tokens + reply.usage.output_tokens,
-            cost_usd=self._sum.cost_usd + reply_cost(reply, requested=asked, facts=self.facts),
+        self._total = Spent(
+            input_tokens=self._total.input_tokens + reply.usage.input_tokens,
+            output_tokens=self._total.output_tokens + reply.usage.output_tokens,
+            cost_usd=self._total.cost_usd + reply_cost(reply, requested=asked, facts=self.facts),
         )
 
     def pay(self) -> Spent | None:
-        """What is owed, which is nothing afterwards; None where no advice was asked for."""
-        owed, self._sum = self._sum, Spent()
+        """Return the costs and reset them; None if no advice was requested."""
+        owed, self._total = self._total, Spent()
         return owed if owed != Spent() else None
 
 
@@ -90,16 +88,15 @@ class ProviderAdvisor(Struct, frozen=True, kw_only=True):
 
 
 class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
-    """Whether something a model said may be used: JSON, of the schema, inside the scope, safe to run."""
+    """Validates advice: JSON that matches the schema, stays in the contract's scope and is safe to run."""
 
     contract: SkillContract
     schema: Schema | None = None
 
     def list_problems(self, value: JsonValue) -> tuple[str, ...]:
-        """Every reason not to use it; nothing when it may be used."""
-        unsayable = _get_unsayable(value)
-        if unsayable:
-            return (unsayable,)
+        """Return every reason not to use an answer."""
+        if problem := _check_json(value):
+            return (problem,)
         return (*self._check_schema(value), *self._check_scope(value), *_check_code(value))
 
     def _check_schema(self, value: JsonValue) -> list[str]:
@@ -109,16 +106,16 @@ class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
             wrong = SchemaCheck("advice", self.schema).get_error(value)
         except UsageError as error:
             wrong = error.message
-        return [f"It is not of the schema: {wrong}"] if wrong else []
+        return [f"It does not match the schema: {wrong}"] if wrong else []
 
     def _check_scope(self, value: JsonValue) -> Iterator[str]:
-        """What it names as a file must lie where the contract lets the skill write."""
+        """Report paths outside of those that the contract lets the skill write to."""
         for node in _walk(value):
             for key, path in node.items():
                 if key.lower() in _PATH_KEYS and isinstance(path, str) and not self._is_in_scope(path):
-                    yield f"Path {path!r} is outside what the contract allows"
+                    yield f"Path {path!r} is outside the contract's paths"
                 elif key.lower() in _PATH_KEYS and _has_content(node) and not self._may_write():
-                    yield f"It wants to write {path!r}, and the contract has no writes_files"
+                    yield f"It writes to {path!r}, but the contract has no writes_files"
 
     def _is_in_scope(self, path: str) -> bool:
         pure = PurePosixPath(path.replace("\\", "/"))
@@ -131,14 +128,13 @@ class AdvisorOutputValidator(Struct, frozen=True, kw_only=True):
         return "writes_files" in self.contract.side_effects.kinds
 
 
-@dataclass(slots=True)
-class TurnQuestions:
-    """The questions of one turn to the advisor: answers are checked and asked for again, up to the contract's limit."""
+class TurnQuestions(Struct):
+    """One turn's questions to the advisor. Invalid answers are requested again, up to the contract's limit."""
 
     advisor: Advisor
     contract: SkillContract
     known: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """Advice that an earlier attempt at this turn got, by `digest_question`: paid for once, used again."""
+    """Advice from an earlier attempt at this turn, by `digest_question`."""
     save: SaveAdvice | None = None
     """Stores advice as soon as it is used."""
     calls: int = 0
@@ -151,12 +147,12 @@ class TurnQuestions:
         if digest in self.known:
             return Advice(value=self.known[digest])
         if self.calls >= MAX_ADVICE_CALLS:
-            return self._refuse(f"More than {MAX_ADVICE_CALLS} questions in one turn")
+            return self._refuse(f"The turn asked more than {MAX_ADVICE_CALLS} questions")
         self.calls += 1
         try:
             advice = await self._ask_until_usable(prompt[:MAX_PROMPT_CHARACTERS], wanted)
         except ProviderError as error:
-            # Advice is not needed to continue: the skill does without, as it does where there is no model.
+            # Advice is optional: the skill continues without it, as it does without a model.
             self.report.append(f"No advice: {error.message}")
             return Advice()
         if not advice.refused and self.save is not None:
@@ -186,7 +182,7 @@ def digest_question(prompt: str, schema: Schema | None) -> str:
 
 
 def parse_advice(text: str) -> JsonValue | NotJson:
-    """Any JSON value; an object also from text around it."""
+    """Parse any JSON value; an object may have text around it."""
     bare = _FENCE.match(text.strip())
     try:
         value: JsonValue = json.loads(bare["text"] if bare else text)
@@ -195,11 +191,11 @@ def parse_advice(text: str) -> JsonValue | NotJson:
     return value
 
 
-def _get_unsayable(value: JsonValue) -> str:
+def _check_json(value: JsonValue) -> str:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return f"It cannot be said in JSON: {error}"
+        return f"It is not valid JSON: {error}"
     return ""
 
 
@@ -221,11 +217,11 @@ def _has_content(node: dict[str, JsonValue]) -> bool:
 
 
 def _check_code(value: JsonValue) -> Iterator[str]:
-    """Python in it must pass the same check as the skill's own code."""
+    """Report Python code that would not pass the check of the skill's own code."""
     for node in _walk(value):
         path = next((str(node[key]) for key in node if key.lower() in _PATH_KEYS), "")
         keys = [key for key in node if key.lower() in _CODE_KEYS or (path.endswith(".py") and key in _CONTENT_KEYS)]
         for text in (node[key] for key in keys):
             if isinstance(text, str):
-                errors = [finding for finding in check_source(text) if finding.severity == "error"]
-                yield from (f"Code line {finding.line}: {finding.message}" for finding in errors)
+                errors = [problem for problem in check_source(text) if problem.severity == "error"]
+                yield from (f"Code line {problem.line}: {problem.message}" for problem in errors)

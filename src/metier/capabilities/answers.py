@@ -1,4 +1,4 @@
-"""What an answer of a skill is worth: judged by the contract, its files kept, its failures named."""
+"""Validation of a skill's answer against its contract, and the responses for everything that goes wrong."""
 
 import json
 from pathlib import Path, PurePosixPath
@@ -29,26 +29,26 @@ _STATE_OF_CODE: dict[str, TaskState] = {
     "not_sync_safe": TaskState.BLOCKED,
     "advice_refused": TaskState.ESCALATED,
 }
-"""How a turn ends that could not be finished; everything else failed."""
+"""States of turns that could not be finished, by error code; all other codes mean `failed`."""
 
 
 class Judged(Struct, frozen=True):
-    """The answer as it may be passed on."""
+    """The response to an answer, with the reasons if it violates the contract."""
 
     response: AgentResponse
     problems: tuple[str, ...] = ()
-    """Why a finished answer does not keep the contract: the skill may try again where the contract allows."""
+    """Violations in a finished answer. The skill may try again if its contract allows that."""
 
 
 def judge_answer(value: JsonValue, contract: SkillContract, artifacts: Path) -> Judged:
-    """Nothing of an answer is kept before all of it was found right."""
+    """Turn an answer into a response. Its files are written only if all of it is valid."""
     try:
         answer = parse_answer(value)
     except ValidationError as error:
-        return Judged(build_failure("invalid_answer", f"The skill answered wrongly: {_first(error)}"))
+        return Judged(build_failure("invalid_answer", f"The skill returned an invalid answer: {_first(error)}"))
     state = TaskState(answer.state)
     if state.is_resumable and not contract.allows(state):
-        message = f"The skill answered {state.value!r}, which its contract does not allow"
+        message = f"The skill returned state {state.value!r}, which its contract does not allow"
         return Judged(build_failure("state_not_allowed", message, state=TaskState.BLOCKED))
     problems = list_problems(answer, contract, artifacts) if state == TaskState.COMPLETED else ()
     if problems:
@@ -57,23 +57,23 @@ def judge_answer(value: JsonValue, contract: SkillContract, artifacts: Path) -> 
 
 
 def list_problems(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> tuple[str, ...]:
-    """What a finished answer lacks."""
+    """Return the contract violations of a finished answer."""
     found: list[str] = []
     if contract.output_schema is not None:
         try:
             wrong = SchemaCheck(contract.skill, contract.output_schema).get_error(dict(answer.outputs))
         except UsageError as error:
             wrong = error.message
-        found += [f"The outputs are not of the output_schema: {wrong}"] if wrong else []
+        found += [f"The outputs do not match output_schema: {wrong}"] if wrong else []
     named = {str(PurePosixPath(name)) for name in answer.artifacts}
     found += [
-        f"The artifact {name!r} is required and was not made"
+        f"The required artifact {name!r} is missing"
         for name in contract.required_artifacts
         if name not in named and not (artifacts / name).is_file()
     ]
     found += [wrong for name, text in answer.artifacts.items() if (wrong := _judge_artifact(name, text))]
     found += [
-        f"The skill names the artifact {name!r}, and wrote no such file below its artifacts folder"
+        f"The skill lists the artifact {name!r}, but there is no such file in its artifacts folder"
         for name in answer.written
         if not _is_written(artifacts, name)
     ]
@@ -97,7 +97,7 @@ def build_blocked(code: str, message: str) -> AgentResponse:
 
 
 def build_broken(error: ToolFailed) -> AgentResponse:
-    """The response for a turn that did not come to an answer."""
+    """Build the response for a turn that ended without an answer."""
     state = _STATE_OF_CODE.get(error.code, TaskState.FAILED)
     message = f"{error.message}. {error.hint}" if error.hint else error.message
     return build_failure(error.code, message, state=state, retryable=error.code in ("timeout", "execution_failed"))
@@ -105,8 +105,8 @@ def build_broken(error: ToolFailed) -> AgentResponse:
 
 def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> AgentResponse:
     state = TaskState(answer.state)
-    made = [_keep(artifacts, name, text) for name, text in answer.artifacts.items()]
-    made += [str(artifacts / name) for name in answer.written if _is_written(artifacts, name)]
+    written = [_write_artifact(artifacts, name, text) for name, text in answer.artifacts.items()]
+    written += [str(artifacts / name) for name in answer.written if _is_written(artifacts, name)]
     required = [str(artifacts / name) for name in contract.required_artifacts if state == TaskState.COMPLETED]
     errors, detail = _name_failures(answer, contract)
     return AgentResponse(
@@ -115,13 +115,13 @@ def _accept(answer: SkillAnswer, contract: SkillContract, artifacts: Path) -> Ag
         errors=errors,
         input_request=answer.input_request and complete_request(answer.input_request, contract),
         delegation=answer.delegation,
-        artifacts=tuple(dict.fromkeys((*made, *required))),
+        artifacts=tuple(dict.fromkeys((*written, *required))),
         metadata=ResponseMetadata(agent_state_detail=detail),
     )
 
 
 def _name_failures(answer: SkillAnswer, contract: SkillContract) -> tuple[tuple[ResponseError, ...], str]:
-    """A declared failure says whether trying again helps; an undeclared one is told apart."""
+    """Take `retryable` from the contract's failure modes, and mark failures that the contract does not declare."""
     detail = answer.errors[0].code if answer.errors else ""
     errors: list[ResponseError] = []
     for error in answer.errors:
@@ -137,24 +137,24 @@ def _name_failures(answer: SkillAnswer, contract: SkillContract) -> tuple[tuple[
 def _judge_artifact(name: str, text: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or any(part in ("..", "") or "\0" in part for part in path.parts):
-        return f"Artifact {name!r} has a path that leads elsewhere"
+        return f"Artifact {name!r} has a path outside the artifacts folder"
     if len(text) > MAX_ARTIFACT_BYTES:
         return f"Artifact {name!r} is larger than {MAX_ARTIFACT_BYTES} bytes"
     return ""
 
 
-def _keep(folder: Path, name: str, text: str) -> str:
-    """Whole or not at all; the same text again changes nothing."""
+def _write_artifact(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Atomic: a turn that is repeated after a crash must not find half a file.
     replace_file(path, text.encode("utf-8", "surrogatepass"), is_private=False)
     return str(path)
 
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
+    location = ".".join(str(part) for part in first["loc"])
+    return f"{location}: {first['msg']}" if location else first["msg"]
 
 
 def as_json(response: AgentResponse) -> JsonValue:

@@ -1,13 +1,10 @@
-"""A conversation with a skill as it is stored between turns: loaded before a turn, changed in transactions by it."""
+"""A conversation with a skill, as stored between turns. A turn changes it in one transaction at its start and end."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
-import anyio
-import msgspec
 from msgspec import Struct, field
 from pydantic import JsonValue, ValidationError
 
@@ -16,7 +13,6 @@ from metier.capabilities.contract import SkillContract
 from metier.capabilities.delegation import Lineage
 from metier.capabilities.protocol import AgentResponse, InputRequest, MessageType, MissingField
 from metier.ids import Clock
-from metier.store.base import keep_renewed
 from metier.store.contexts import (
     Claim,
     Completion,
@@ -30,28 +26,26 @@ from metier.store.state import is_redacted, redact_change
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, sign_token
 from metier.telemetry.redaction import Redactor
 
-CLAIM_SECONDS = 20.0
-RENEWAL_SECONDS = 5.0
 INPUTS, MEMORY, OUTPUTS, ADVICE, CAPABILITY = "inputs", "memory", "outputs", "advice", "capability"
-"""Buckets of facts. `OUTPUTS` outlives the conversation; the others end with it."""
+"""Buckets of facts. `OUTPUTS` outlives the conversation; the others are deleted with it."""
 VALUES = "values"
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """A conversation as the last turn left it."""
+    """A conversation after its last turn."""
 
     state: ContextState
     facts: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict[str, Mapping[str, JsonValue]])
-    """By bucket and key."""
+    """Facts by bucket and key."""
 
     @property
     def inputs(self) -> dict[str, JsonValue]:
-        """Without redacted ones: a skill must not take the mark for the value."""
+        # Without redacted ones: a skill must not take the placeholder for the value.
         return {name: value for name, value in self._stored_inputs.items() if not is_redacted(value)}
 
     @property
     def redacted_inputs(self) -> tuple[str, ...]:
-        """The names of inputs whose values are secrets and so were not stored."""
+        """Names of inputs whose values are secrets and so were not stored."""
         return tuple(name for name, value in self._stored_inputs.items() if is_redacted(value))
 
     @property
@@ -61,12 +55,12 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[MissingField, ...]:
-        """The fields that the conversation waits for."""
+        """Fields that the conversation waits for."""
         request = self.state.input_request if self.state.task_state == "input_required" else None
         try:
             return InputRequest.model_validate(request).missing_fields
         except ValidationError:
-            # None, or put there by a program with `put_state`.
+            # None, or written by a program with `put_state`.
             return ()
 
     @property
@@ -79,7 +73,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
         return dict(self.facts.get(ADVICE, {}))
 
     def note(self, key: str) -> JsonValue:
-        """Return a fact of the adapter itself, such as `skill`, `message` or `child`."""
+        """Return a fact about the conversation itself, such as `skill`, `message` or `child`."""
         return self.facts.get(CAPABILITY, {}).get(key)
 
     @property
@@ -91,7 +85,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class TurnStart(Struct, frozen=True, kw_only=True):
-    """Written before the skill is called."""
+    """The record of a turn before its skill is called."""
 
     number: int
     inputs: Mapping[str, JsonValue]
@@ -100,19 +94,19 @@ class TurnStart(Struct, frozen=True, kw_only=True):
     payload: JsonValue
     is_new: bool = False
     delegated: JsonValue = None
-    """The result of another skill, needed again if the turn is repeated."""
+    """Result of another skill, needed again if the turn is repeated."""
 
 
 class TurnEnd(Struct, frozen=True, kw_only=True):
-    """Written with the response of a turn."""
+    """The record of a turn that is stored together with its response."""
 
     facts: tuple[NewFact, ...] = ()
     forgotten: tuple[tuple[str, str], ...] = ()
     kind: MessageType | None = None
-    """Of the event for contracts that store all events; None if there is none."""
+    """Type of the event, for contracts that store all events."""
     payload: JsonValue = None
     answers: bool = True
-    """The response is the result of the message. False while the turn is only delegated."""
+    """The response completes the message. False if the turn only delegates."""
 
 
 class ConversationStore(Struct, frozen=True, kw_only=True):
@@ -122,28 +116,12 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
     context_id: str
     contract: SkillContract
     redactor: Redactor
-    keys: ResumeKeys
     clock: Clock
     message_id: str = ""
     claim: Claim | None = None
     """None in a run: its lease excludes other workers, and the version of the state stops one that lost it."""
-
-    @asynccontextmanager
-    async def claimed(self, message_id: str, *, owner: str) -> AsyncGenerator["ConversationStore"]:
-        """Work on a message, and release it if the block did not answer it. Losing the claim cancels the block.
-
-        Raises `DuplicateMessageError` and `ClaimLost`.
-        """
-        contexts = self.contexts
-        claim = await contexts.claim_message(self.context_id, message_id, owner=owner, seconds=CLAIM_SECONDS)
-        try:
-            async with keep_renewed(
-                lambda: contexts.renew_claim(claim, seconds=CLAIM_SECONDS), every_seconds=RENEWAL_SECONDS
-            ):
-                yield msgspec.structs.replace(self, message_id=message_id, claim=claim)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await contexts.release_claim(claim)
+    keys: ResumeKeys | None = None
+    """None in a run: it is resumed by its ID, not by a token."""
 
     async def load(self) -> Conversation:
         state = await self.contexts.find_state(self.context_id) or ContextState(context_id=self.context_id)
@@ -157,7 +135,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
         return await self.replay(stored.result) if stored is not None and stored.is_done else None
 
     async def replay(self, result: JsonValue) -> AgentResponse:
-        """Return a stored response, with a token if the state is still the one that it left."""
+        """Return a stored response, with a token if the conversation has not changed since."""
         response = AgentResponse.model_validate(result)
         response = response.model_copy(update={"metadata": response.metadata.model_copy(update={"replayed": True})})
         state = await self.contexts.find_state(self.context_id)
@@ -165,10 +143,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
         return self._with_token(response, state) if state is not None and is_current else response
 
     async def start_turn(self, conversation: Conversation, start: TurnStart) -> ContextState:
-        """Record the turn before its effect. Of two workers on one conversation the second fails here.
-
-        Raises `VersionConflictError`.
-        """
+        """Record the turn before its effect. Raises `VersionConflictError` if another worker was faster."""
         state = replace(conversation.state, task_state="in_progress", current_turn=start.number, agent_state_detail="")
         notes: dict[str, JsonValue] = {
             "skill": self.contract.skill,
@@ -189,7 +164,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
         )
 
     async def save_advice(self, digest: str, value: JsonValue) -> None:
-        """Store advice at once: it was paid for, and a repeated turn uses it again."""
+        # At once, not with the end of the turn: it was paid for, and a turn that is repeated uses it again.
         if self._stores_facts:
             await self._commit(ContextChange(facts=(NewFact(bucket=ADVICE, key=digest, value=value),)))
 
@@ -224,7 +199,7 @@ class ConversationStore(Struct, frozen=True, kw_only=True):
 
     def _with_token(self, response: AgentResponse, state: ContextState) -> AgentResponse:
         """Sign a token for a response that can be continued. Tokens are never stored."""
-        if not response.state.is_resumable or not state.is_resumable:
+        if self.keys is None or not response.state.is_resumable or not state.is_resumable:
             return response
         expires_at = self.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
         wanted = Wanted(context_id=self.context_id)

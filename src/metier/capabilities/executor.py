@@ -1,4 +1,4 @@
-"""Execution of one turn of a skill: contract, trust, safety, dependencies, its process or its script."""
+"""Execution of one turn of a skill: contract, dependencies, trust, then its process or its entrypoint script."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from metier.capabilities.advisor import Advisor, SaveAdvice, TurnQuestions
 from metier.capabilities.answers import Judged, build_broken, build_failure, judge_answer
 from metier.capabilities.contract import SkillContract
-from metier.capabilities.contract_check import list_modules, load_contract
+from metier.capabilities.contract_reader import list_modules, load_contract
 from metier.capabilities.impl.process import Turn, call_impl
 from metier.capabilities.inputs import check_input_object, check_inputs
 from metier.capabilities.protocol import (
@@ -45,11 +45,11 @@ from metier.tools.scripts.active_scripts import ScriptFailed, add_json_flag, par
 from metier.tools.scripts.runner import ScriptCall, ScriptRunner, default_environments, take_code
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_STDERR_SHOWN = 500
+_MAX_STDERR_SHOWN = 500
 
 
 async def run_entrypoint(turn: Turn, environ: Mapping[str, str]) -> Judged:
-    """Placeholders of its arguments are inputs; `{workspace}` and `{artifacts}` are known."""
+    """Run the script of a skill without `impl.py`. Its arguments may use `{workspace}`, `{artifacts}` and inputs."""
     definition = turn.package.definition
     if definition.entrypoint is None:
         message = f"Skill {turn.contract.skill!r} has neither 'impl.py' nor an entrypoint, so only a model can use it"
@@ -66,11 +66,11 @@ async def run_entrypoint(turn: Turn, environ: Mapping[str, str]) -> Judged:
 
 async def _run(turn: Turn, environ: Mapping[str, str]) -> Outcome:
     entrypoint = turn.package.definition.entrypoint
-    assert entrypoint is not None, "looked at before"
+    assert entrypoint is not None, "checked by the caller"
     name = parse_script_name(entrypoint.script)
     script = next((found for found in discover_scripts(turn.package.definition) if found.name == name), None)
     if script is None:
-        raise ScriptFailed("not_found", f"The entrypoint names the script {entrypoint.script!r}, which is not there")
+        raise ScriptFailed("not_found", f"The entrypoint names the script {entrypoint.script!r}, which does not exist")
     call = ScriptCall(
         package=turn.package,
         script=script,
@@ -98,39 +98,39 @@ def _text(value: JsonValue) -> str:
 
 
 def _parse(outcome: Outcome) -> JsonValue:
-    tail = outcome.stderr.last(_STDERR_SHOWN).strip()
+    tail = outcome.stderr.last(_MAX_STDERR_SHOWN).strip()
     if outcome.timed_out:
-        raise ScriptFailed("timeout", "The script did not end in time")
+        raise ScriptFailed("timeout", "The script timed out")
     if outcome.exit_code != 0:
         raise ScriptFailed("execution_failed", f"The script failed with exit code {outcome.exit_code}: {tail}")
     try:
         value: JsonValue = json.loads(outcome.stdout.text)
     except (ValueError, RecursionError) as error:
-        raise ScriptFailed("parse_error", "The script did not answer in JSON") from error
+        raise ScriptFailed("parse_error", "The script did not print JSON") from error
     return value
 
 
 def run_blocking[*Args, Result](work: Callable[[*Args], Awaitable[Result]], *args: *Args) -> Result:
-    """Raises `UsageError` in an event loop, where waiting would stop everything else."""
+    """Run a coroutine function to its end. Raises `UsageError` in an event loop, which waiting would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return anyio.run(work, *args)
     raise UsageError(
-        "A skill was called without await by code that runs in an event loop",
+        "A blocking call of a skill was made inside an event loop",
         hint="Await `run_once` or `take_turn` instead, or call it from a worker thread",
     )
 
 
 class Capability(Struct, frozen=True, kw_only=True):
-    """A skill that can be called, with what it promises."""
+    """A callable skill with its contract."""
 
     package: SkillPackage
     contract: SkillContract
 
 
 class ExecutionResult(Struct, frozen=True, kw_only=True):
-    """How a skill that was called as a tool ended."""
+    """The result of a skill that was called as a tool."""
 
     status: ExecutionStatus
     outputs: dict[str, JsonValue]
@@ -139,7 +139,7 @@ class ExecutionResult(Struct, frozen=True, kw_only=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One turn, as far as it got."""
+    """The result of one turn, and the facts that the skill stored in it."""
 
     response: AgentResponse
     remembered: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
@@ -147,28 +147,28 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillExecutor:
-    """Runs skills of these packages. Made by `create_executor`, or by the runtime for a run."""
+    """Runs the skills of its packages. Created by `create_executor`, or by the runtime for a run."""
 
     packages: Mapping[str, SkillPackage]
-    """By canonical name."""
+    """Packages by canonical name."""
     workspace: Path
     artifacts: Path
-    is_one_place: bool = False
-    """Artifacts of every conversation go to `artifacts` itself, not to a folder below it."""
+    shares_artifacts: bool = False
+    """Write artifacts to `artifacts` itself instead of one folder per conversation."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     advisor: Advisor | None = None
     confinement: Confinement = field(default_factory=Confinement)
-    """The sandbox in which skills run; outside a run there is none unless it is given."""
+    """Sandbox of the skills; outside of runs there is none by default."""
     needs: SkillNeeds | None = None
-    """Says why a skill that another one depends on is not among the packages."""
+    """Explains why a dependency is not among the packages."""
 
     def execute(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
-        """Call a skill as a tool: one turn, nothing kept. Whatever needs a second turn is blocked."""
+        """Call a skill as a tool: one turn, nothing stored. A skill that needs a second turn is blocked."""
         return run_blocking(self.run_once, skill, inputs, correlation_id)
 
     async def run_once(self, skill: str, inputs: dict[str, JsonValue], correlation_id: str) -> ExecutionResult:
         check_input_object(inputs)
-        found = self.find(skill)
+        found = self.get_capability(skill)
         if isinstance(found, AgentResponse):
             return _as_result(found)
         checked = check_inputs(inputs, found.contract)
@@ -182,13 +182,13 @@ class SkillExecutor:
             response = build_failure("needs_another_turn", message, state=TaskState.BLOCKED)
         return _as_result(response)
 
-    def find(self, skill: str) -> Capability | AgentResponse:
-        """The skill, or why it cannot be called. Raises `SkillNotFound`, and `UsageError` for other types than text."""
+    def get_capability(self, skill: str) -> Capability | AgentResponse:
+        """Return the skill, or a response that says why it cannot be called. Raises `SkillNotFound`."""
         if not isinstance(skill, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
             raise UsageError(f"The skill must be a name, not {skill!r}", hint='Give its name, as in "schema-infer"')
         package = self._find_package(skill)
         if package is None:
-            hint = hint_skill(skill, self.packages) or "`agent skills list --all` shows the skills there are"
+            hint = hint_skill(skill, self.packages) or "`agent skills list --all` lists all skills"
             raise SkillNotFound(f"There is no skill {skill!r}", hint=hint)
         reading = load_contract(package)
         if reading.contract is None:
@@ -213,18 +213,18 @@ class SkillExecutor:
             number=number,
             inputs=inputs,
             workspace=self.workspace,
-            artifacts=self.artifacts if self.is_one_place else self.artifacts / _as_folder(context_id),
+            artifacts=self.artifacts if self.shares_artifacts else self.artifacts / _as_folder(context_id),
             confinement=self.confinement,
         )
 
     def open_questions(
         self, contract: SkillContract, *, known: dict[str, JsonValue] | None = None, save: SaveAdvice | None = None
     ) -> TurnQuestions | None:
-        """None without an advisor."""
+        """Return the advice questions of a turn; None without an advisor."""
         return TurnQuestions(self.advisor, contract, known=known or {}, save=save) if self.advisor else None
 
     async def attempt(self, turn: Turn, questions: TurnQuestions | None) -> Attempt:
-        """One turn, with the bounded loop of a hybrid skill whose answer does not keep the contract."""
+        """Take one turn. A hybrid skill may correct an answer that violates its contract, a limited number of times."""
         started = time.monotonic()
         remembered: dict[str, JsonValue] = {}
         report: list[str] = []
@@ -249,7 +249,6 @@ class SkillExecutor:
         )
 
     async def _call(self, turn: Turn, questions: TurnQuestions | None, remembered: dict[str, JsonValue]) -> Judged:
-        """One call of the skill's code."""
         if not is_capability(turn.package.definition):
             return await run_entrypoint(turn, self.environ)
         try:
@@ -258,7 +257,7 @@ class SkillExecutor:
             turn.artifacts.mkdir(parents=True, exist_ok=True)
             answered = await call_impl(turn, self.environ, advise=questions.advise if questions else None)
         except ToolFailed as error:
-            return Judged(build_broken(_tell_apart(error, turn.contract)))
+            return Judged(build_broken(_refine_code(error, turn.contract)))
         remembered.update(answered.remembered)
         return judge_answer(answered.response, turn.contract, turn.artifacts)
 
@@ -271,7 +270,7 @@ def create_executor(
     home: Path | None = None,
     skills_dirs: Sequence[Path] = (),
 ) -> SkillExecutor:
-    """For the skills of a project, of its user, and those that ship with Metier. Trust is checked at each call."""
+    """Create an executor for project, user and bundled skills. Trust is checked at each call."""
     root = Path(repo_root).resolve()
     trust = get_trust(root, home=home or Path.home(), environ=os.environ if environ is None else environ)
     roots = build_roots(
@@ -294,29 +293,30 @@ def create_executor(
 
 
 def _as_folder(context_id: str) -> str:
-    """A name that every disk takes, another one for every conversation."""
+    """Return a valid, unique folder name for a conversation."""
     plain = re.sub(r"[^\w.-]+", "-", context_id, flags=re.ASCII).strip(".-")[:80]
     digest = hashlib.sha256(context_id.encode()).hexdigest()[:12]
     return plain if plain == context_id else f"{plain}-{digest}"
 
 
 def _check_safety(turn: Turn) -> None:
-    """A contract that promises to be safe in a synchronous task is held to it. Raises `ToolFailed`."""
+    """Raise `ToolFailed` if the contract declares synchronous safety and the code violates it."""
     if not turn.contract.sync_celery:
         return
     for file in list_modules(turn.package.definition):
         wrong = next((found for found in check_file(file) if found.severity == "error"), None)
         if wrong is not None:
             message = f"{file.name!r} line {wrong.line} cannot run in a synchronous task: {wrong.message}"
-            raise ToolFailed(message, hint=wrong.remedy, code="not_sync_safe")
+            raise ToolFailed(message, hint=wrong.hint, code="not_sync_safe")
 
 
 def _is_fixing(contract: SkillContract) -> bool:
-    """A deterministic skill would give the same answer again; one whose effects cannot be repeated must not try."""
+    # A deterministic skill would give the same answer again.
     return contract.execution_mode != "deterministic"
 
 
 def _may_fix(contract: SkillContract, tries: int) -> bool:
+    # Each try runs the code again, so effects that cannot be repeated rule it out.
     return _is_fixing(contract) and contract.effect != "opaque" and tries <= contract.max_fix_iterations
 
 
@@ -325,7 +325,7 @@ def _escalate(response: AgentResponse, report: list[str]) -> AgentResponse:
     return response.model_copy(update={"state": TaskState.ESCALATED, "metadata": metadata})
 
 
-def _tell_apart(error: ToolFailed, contract: SkillContract) -> ToolFailed:
+def _refine_code(error: ToolFailed, contract: SkillContract) -> ToolFailed:
     if error.code == "advice_refused" and contract.execution_mode == "deterministic":
         return ToolFailed(error.message, hint="Write execution_mode: hybrid", code="advisor_not_allowed")
     return error

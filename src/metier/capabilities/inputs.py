@@ -1,4 +1,4 @@
-"""Are the inputs of a skill there and right? What is missing or wrong becomes a request for input. Pure."""
+"""Validation of a skill's inputs. Missing and invalid ones become a request for input. Pure."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 300
 _MAX_ERRORS = 10
 _MAX_FOUND = 1_000
-"""More than a form has fields; those that are missing or wrong are all asked for."""
+"""More than a form has fields, so every missing or invalid one is asked for."""
 
 
 class InputCheck(Struct, frozen=True, kw_only=True):
     request: InputRequest | None
-    """Nothing when everything is there."""
+    """None if the inputs are complete and valid."""
     usable: dict[str, JsonValue]
-    """The inputs without those that are wrong: they need not be given again."""
+    """The valid inputs: they need not be given again."""
 
 
 def check_input_object(inputs: object) -> None:
-    """Raises `UsageError` for inputs that are no JSON object."""
+    """Raise `UsageError` for inputs that are not a JSON object."""
     if isinstance(inputs, dict) and all(isinstance(name, str) for name in cast("dict[object, object]", inputs)):
         return
     shown = cut_end(repr(cast("object", inputs)), _SHOWN_CHARACTERS)
@@ -46,10 +46,10 @@ def check_inputs(
     asked: Sequence[MissingField] = (),
     secret: Sequence[str] = (),
 ) -> InputCheck:
-    """By the schemas of the contract: the inputs of the skill, the form of its request, and the fields it may ask for.
+    """Validate inputs by `input_schema`, `input_request_jsonschema` and `input_request_schema` of the contract.
 
-    `asked` are the fields of an open request: only of an answer to one is a field required that the skill asks for.
-    `secret` are inputs of an earlier turn whose values were not stored; they are asked for again, once.
+    `asked` are the fields of an open request; a field of `input_request_schema` is required only in the answer to one.
+    `secret` are inputs of an earlier turn whose values were not stored, so they are asked for again.
     """
     missing: dict[str, None] = {}
     wrong: dict[str, None] = {}
@@ -64,7 +64,7 @@ def check_inputs(
     if not missing and not errors and not secret:
         return InputCheck(request=None, usable=inputs)
     usable = {name: value for name, value in inputs.items() if name not in wrong}
-    # A question that is asked again is the same question, without the fields that were answered.
+    # A repeated question has the same fields, without those that were answered.
     fields = {field.name: field for field in asked if field.name not in usable}
     for name in (*missing, *wrong):
         fields.setdefault(name, describe_field(name, contract, is_required=name in missing))
@@ -79,13 +79,13 @@ def check_inputs(
 
 
 def complete_request(request: InputRequest, contract: SkillContract) -> InputRequest:
-    """Add the contract's choices, types and descriptions to the fields that a skill asks for by name."""
+    """Add choices, types and descriptions from the contract to fields that a skill asks for by name only."""
     fields = tuple(_complete_field(field, contract) for field in request.missing_fields)
     return request.model_copy(update={"missing_fields": fields})
 
 
 def _complete_field(field: MissingField, contract: SkillContract) -> MissingField:
-    """The skill's own words win."""
+    # A description or a form that the skill gives itself overrides the contract's.
     known = describe_field(field.name, contract)
     has_form = field.json_schema is not None or field.enum or field.type not in ("string", known.type)
     added: dict[str, object] = {} if field.description else {"description": known.description}
@@ -98,7 +98,7 @@ def _complete_field(field: MissingField, contract: SkillContract) -> MissingFiel
 
 
 def _build_answer_schema(contract: SkillContract, asked: Sequence[MissingField]) -> Schema | None:
-    """`input_request_schema` as a JSON Schema, each field as a caller is asked for it; nothing where there is none."""
+    """Return `input_request_schema` as a JSON Schema; None if the contract has none."""
     fields = contract.interaction.input_request_schema
     if not fields:
         return None
@@ -142,7 +142,7 @@ def _is_required(name: str, contract: SkillContract) -> bool:
 
 
 def build_input_schema(contract: SkillContract) -> Schema:
-    """What a model is told to call the skill with. Nothing is required: what is missing is asked for."""
+    """Build the input schema of the skill's tool. Nothing is required: the skill asks for what is missing."""
     properties: Schema = {
         field.name: MissingField.from_contract(field).schema_of_value
         for field in contract.interaction.input_request_schema

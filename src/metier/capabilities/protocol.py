@@ -1,4 +1,4 @@
-"""What is said between a skill that can be called and its caller: states, requests, responses. Pure values."""
+"""The protocol between a callable skill and its caller: states, requests, responses. Pure values."""
 
 from enum import StrEnum
 from typing import Literal, Self
@@ -12,7 +12,7 @@ from metier.messages import Value
 
 
 class TaskState(StrEnum):
-    """How a piece of work stands; the words are those of `metier.decisions.TaskState`."""
+    """State of a conversation with a skill; same values as `metier.decisions.TaskState`."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -49,7 +49,7 @@ RESUMABLE = frozenset({TaskState.INPUT_REQUIRED, TaskState.DELEGATING, TaskState
 
 
 class ExecutionStatus(StrEnum):
-    """How a tool that is called once ended: the older, smaller set of words."""
+    """Outcome of a skill that is called once, as a tool: an older, smaller set of states."""
 
     SUCCESS = "success"
     FAILED = "failed"
@@ -70,25 +70,25 @@ _STATE_OF_STATUS: dict[str, TaskState] = {status.value: state for state, status 
 
 
 def execution_status_to_task_state(status: ExecutionStatus | str) -> TaskState:
-    """Raises `UsageError` for a word that is none."""
+    """Map a status to a state. Raises `UsageError` for an unknown status."""
     found = _STATE_OF_STATUS.get(str(status))
     if found is None:
-        raise UsageError(f"There is no execution status {str(status)!r}", hint=f"Known: {', '.join(ExecutionStatus)}")
+        raise UsageError(f"Unknown execution status {str(status)!r}", hint=f"Known: {', '.join(ExecutionStatus)}")
     return found
 
 
 def task_state_to_execution_status_value(state: TaskState | str) -> str:
-    """Map a state to the older vocabulary: every state that has not ended is blocked.
+    """Map a state to an execution status: every state that is not terminal is `blocked`.
 
     Raises `UsageError` for an unknown state.
     """
     if state not in TaskState:
-        raise UsageError(f"There is no task state {str(state)!r}", hint=f"Known: {', '.join(TaskState)}")
+        raise UsageError(f"Unknown task state {str(state)!r}", hint=f"Known: {', '.join(TaskState)}")
     return _STATUS_OF_STATE.get(TaskState(state), ExecutionStatus.BLOCKED).value
 
 
 class MessageType(StrEnum):
-    """What an event of a conversation is; see `ContextEvent.event_type`."""
+    """Type of a conversation event; see `ContextEvent.event_type`."""
 
     REQUEST = "request"
     INPUT_REQUEST = "input_request"
@@ -101,7 +101,7 @@ class MessageType(StrEnum):
 
 
 class MissingField(Value):
-    """One thing the skill needs to know."""
+    """An input that the skill needs."""
 
     name: str = Field(min_length=1, max_length=100)
     type: InputType = "string"
@@ -109,7 +109,7 @@ class MissingField(Value):
     required: bool = True
     enum: tuple[JsonValue, ...] = ()
     json_schema: Schema | None = None
-    """Exactly what is wanted, where more is known than a type."""
+    """The full schema of the value, if more than its type is known."""
 
     @classmethod
     def from_contract(cls, field: InputField) -> Self:
@@ -132,21 +132,21 @@ class MissingField(Value):
 
 
 class InputRequest(Value):
-    """What to ask the caller for."""
+    """A skill's question to its caller."""
 
     message: str = ""
     missing_fields: tuple[MissingField, ...] = ()
     errors: tuple[str, ...] = ()
-    """What was wrong with the last answer, each with its place."""
+    """Problems of the last answer, each with its location."""
 
     def build_form(self) -> Schema:
-        """A JSON Schema of the answer, for a page, a terminal or a model to fill in."""
+        """Return a JSON Schema of the answer, for a page, a terminal or a model to fill in."""
         properties: Schema = {field.name: field.schema_of_value for field in self.missing_fields}
         required: list[JsonValue] = [field.name for field in self.missing_fields if field.required]
         return {"type": "object", "properties": properties, "required": required}
 
     def render(self) -> str:
-        """One sentence for a user."""
+        """Return the question as one sentence."""
         wanted = "; ".join(
             f"{field.name} ({field.description})" if field.description else field.name for field in self.missing_fields
         )
@@ -155,7 +155,7 @@ class InputRequest(Value):
 
 
 class Delegation(Value):
-    """What another skill should do."""
+    """A call of another skill."""
 
     skill: str = Field(min_length=1)
     inputs: dict[str, JsonValue] = Field(default_factory=dict)
@@ -169,33 +169,33 @@ class ResponseError(Value):
 
 
 class ResponseMetadata(Value):
-    """What a response says about itself, however its caller maps the state."""
+    """Facts about a response that do not depend on its state."""
 
     context_id: str = ""
     skill: str = ""
     turn: int = 1
     max_turns: int = 1
     version: int = 0
-    """Of the conversation's state; 0 where nothing was kept."""
+    """Version of the conversation's state; 0 if nothing was stored."""
     resume_token: str = ""
-    """For continuing, once; empty where the response is final."""
+    """Continues the conversation once; empty if the response is final."""
     agent_state_detail: str = ""
-    """Why it stands so, in one word: `missing_input`, `max_turns`, `undeclared_effect`, …"""
+    """Reason code of the state: `missing_input`, `max_turns`, `undeclared_effect`, …"""
     execution_status: str = ""
-    """The state in the older words."""
+    """The state as an `ExecutionStatus`."""
     duration_ms: float = 0
     fix_iterations: int = 0
     advice_calls: int = 0
     report: tuple[str, ...] = ()
-    """For an escalated response: what was tried, and what was wrong each time."""
+    """Attempts of an escalated turn, each with its problem."""
     handed_on: CalledRun | None = None
-    """The run that another skill is called in, where its work is waited for."""
+    """The run of the other skill, while this one waits for it."""
     replayed: bool = False
-    """The stored answer to a message that came again."""
+    """True if this is the stored answer to a repeated message."""
 
 
 class AgentResponse(Value):
-    """How one turn of a skill ended."""
+    """The result of one turn of a skill."""
 
     state: TaskState = TaskState.COMPLETED
     outputs: dict[str, JsonValue] = Field(default_factory=dict)
@@ -203,12 +203,12 @@ class AgentResponse(Value):
     input_request: InputRequest | None = None
     delegation: Delegation | None = None
     artifacts: tuple[str, ...] = ()
-    """Files it made, as paths."""
+    """Paths of the files it created."""
     metadata: ResponseMetadata = ResponseMetadata()
 
     @property
     def message(self) -> str:
-        """The first thing to tell a user about it."""
+        """The question, the first error or the summary, for a user."""
         if self.input_request is not None and self.state.is_resumable:
             return self.input_request.render()
         if self.errors:
@@ -218,7 +218,7 @@ class AgentResponse(Value):
 
 
 class SkillAnswer(Value):
-    """What `execute` may answer with. A mapping without `state` and `outputs` is the outputs."""
+    """Return value of `execute`. A mapping without `state` and `outputs` is the outputs."""
 
     state: Literal["completed", "failed", "input_required", "delegating", "paused", "escalated"] = "completed"
     outputs: dict[str, JsonValue] = Field(default_factory=dict)
@@ -226,13 +226,13 @@ class SkillAnswer(Value):
     input_request: InputRequest | None = None
     delegation: Delegation | None = None
     artifacts: dict[str, str] = Field(default_factory=dict)
-    """File name → text, for Metier to keep beside the run."""
+    """File name → text, for Metier to write to the artifacts of the run."""
     written: tuple[str, ...] = ()
-    """Files that the skill itself wrote below `context.artifacts`: `artifacts` as a list of paths."""
+    """Files that the skill itself wrote to `context.artifacts`: `artifacts` given as a list of paths."""
 
     @model_validator(mode="before")
     @classmethod
-    def _tell_apart_artifacts(cls, value: JsonValue) -> JsonValue:
+    def _split_artifacts(cls, value: JsonValue) -> JsonValue:
         if not isinstance(value, dict) or not isinstance(value.get("artifacts"), list):
             return value
         return {**value, "artifacts": {}, "written": value["artifacts"]}
@@ -249,7 +249,7 @@ class SkillAnswer(Value):
 
 
 def parse_answer(value: JsonValue) -> SkillAnswer:
-    """Raises pydantic's `ValidationError`."""
+    """Raise pydantic's `ValidationError` for an invalid answer."""
     if isinstance(value, dict) and not (value.keys() & {"state", "outputs"}):
         value = {"outputs": value}
     return SkillAnswer.model_validate(value)

@@ -1,7 +1,7 @@
-"""Is a piece of Python safe to run inside one synchronous task? By syntax alone: nothing is imported or run.
+"""A check of Python code for synchronous tasks, by syntax alone: nothing is imported or run.
 
-A turn of a skill is one call that returns: it must not need an event loop, leave anything running behind it, or wait
-for a network without a limit. This finds what would; each finding has its line and what to write instead.
+A turn of a skill is one call that returns: it must not need an event loop, leave anything running, or wait for a
+network without a timeout. Each problem has its line and a replacement.
 """
 
 import ast
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.definitions.problems import Problem, Severity
 from metier.errors import UsageError
@@ -19,8 +19,8 @@ type Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 SYNTAX = "python_syntax"
 MAX_SOURCE_BYTES = 2 * 1024 * 1024
-KEPT_SOURCE_BYTES = 64 * 1024
-"""What is found in a file up to this size is kept: a skill is checked before each of its turns."""
+MAX_CACHED_SOURCE_BYTES = 64 * 1024
+"""Results for files up to this size are cached: a skill is checked before each of its turns."""
 ASYNC_MODULES = frozenset({"asyncio", "aiohttp", "anyio", "trio", "curio", "uvloop", "aiofiles", "asyncpg", "gevent"})
 _VERBS = frozenset({"get", "post", "put", "patch", "delete", "head", "options", "request"})
 _SESSIONS = frozenset(
@@ -32,7 +32,7 @@ _POSITION_OF_TIMEOUT: dict[str, int] = {
     "http.client.HTTPConnection": 2,
     "http.client.HTTPSConnection": 2,
 }
-"""Calls that reach a network, and which of their arguments is the time limit."""
+"""Network calls, with the position of their timeout argument."""
 _WORKERS = frozenset({"threading.Thread", "threading.Timer", "multiprocessing.Process"})
 _POOLS = frozenset(
     {
@@ -47,7 +47,7 @@ _LOOSE_PROGRAMS = frozenset({"subprocess.run", "subprocess.call", "subprocess.ch
 
 
 class ImportedNames:
-    """Names of one module that imports gave it, wherever in the file they stand."""
+    """Names that the imports of a module bind, anywhere in the file."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._names: dict[str, str] = {}
@@ -56,7 +56,7 @@ class ImportedNames:
                 self._names[local] = full
 
     def resolve(self, node: ast.expr) -> str:
-        """The full name of what an expression names, e.g. `threading.Thread`; empty for anything but a name."""
+        """Return the full name of an expression, e.g. `threading.Thread`; empty for anything but a name."""
         match node:
             case ast.Name(id=name):
                 return self._names.get(name, name)
@@ -64,7 +64,7 @@ class ImportedNames:
                 owner = self.resolve(value)
                 return f"{owner}.{attr}" if owner else ""
             case ast.Call(func=func):
-                # `requests.Session().get(…)`: what a call gives is known by what was called.
+                # `requests.Session().get(…)`: the result of a call is identified by its function.
                 called = self.resolve(func)
                 return f"{called}()" if called else ""
             case _:
@@ -88,7 +88,7 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def list_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every module that is imported, with its line; also by a call with the name written out."""
+    """Return every imported module with its line, including `__import__("name")` and `import_module("name")`."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -105,7 +105,7 @@ def list_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def list_scopes(tree: ast.Module) -> Iterator[tuple[ast.Module | Function, list[ast.AST]]]:
-    """The module and each function with the nodes that belong to it and to no function inside it."""
+    """Return the module and each function with its nodes, without those of nested functions."""
     for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))):
         yield scope, list(_own_nodes(scope))
 
@@ -125,18 +125,8 @@ def is_nothing(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-class Finding(Struct, frozen=True, kw_only=True):
-    """One place that is not safe. A warning has a limit of its own, or only sometimes none."""
-
-    code: str
-    line: int
-    message: str
-    remedy: str
-    severity: Severity = "error"
-
-
-def check_source(text: str) -> tuple[Finding, ...]:
-    """What is not safe in a Python source, by line."""
+def check_source(text: str) -> tuple[Problem, ...]:
+    """Return the problems of Python source, sorted by line."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -150,20 +140,24 @@ def check_source(text: str) -> tuple[Finding, ...]:
         *_list_calls(tree, names),
         *_list_left_running(tree, names),
     ]
-    return tuple(sorted(set(found), key=lambda finding: (finding.line, finding.code)))
+    return tuple(sorted(set(found), key=lambda problem: (problem.line or 0, problem.code)))
 
 
-def check_path(path: Path) -> tuple[tuple[Path, tuple[Finding, ...]], ...]:
-    """Every Python file at or below a path, sorted. Raises `UsageError` when there is none."""
+def check_path(path: Path) -> tuple[tuple[Path, tuple[Problem, ...]], ...]:
+    """Check every Python file at or below a path. Raises `UsageError` if there is none."""
     if not os.path.lexists(path):
         raise UsageError(f"Path {str(path)!r} does not exist", hint="Give a Python file, a skill or a folder")
     files = [path] if path.is_file() else sorted(found for found in path.rglob("*.py") if _is_source(found, path))
     if not files:
-        raise UsageError(f"There is no Python file in {str(path)!r}", hint="Give a Python file, a skill or a folder")
+        raise UsageError(f"No Python file in {str(path)!r}", hint="Give a Python file, a skill or a folder")
     return tuple((file, check_file(file)) for file in files)
 
 
-def check_file(file: Path) -> tuple[Finding, ...]:
+def check_file(file: Path) -> tuple[Problem, ...]:
+    return tuple(replace(problem, file=str(file)) for problem in _check_bytes(file))
+
+
+def _check_bytes(file: Path) -> tuple[Problem, ...]:
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -171,24 +165,16 @@ def check_file(file: Path) -> tuple[Finding, ...]:
     if len(data) > MAX_SOURCE_BYTES:
         return (_unreadable(1, f"the file is larger than {MAX_SOURCE_BYTES} bytes"),)
     text = data.decode("utf-8", "replace")
-    return _check_small_source(text) if len(data) <= KEPT_SOURCE_BYTES else check_source(text)
+    return _check_small_source(text) if len(data) <= MAX_CACHED_SOURCE_BYTES else check_source(text)
 
 
 @functools.lru_cache(maxsize=64)
-def _check_small_source(text: str) -> tuple[Finding, ...]:
+def _check_small_source(text: str) -> tuple[Problem, ...]:
     return check_source(text)
 
 
-def as_problem(finding: Finding, file: str, *, strict: bool = False) -> Problem:
-    """In `strict` a warning is an error too."""
-    return Problem(
-        severity="error" if strict else finding.severity,
-        code=finding.code,
-        message=finding.message,
-        file=file,
-        line=finding.line,
-        hint=finding.remedy,
-    )
+def _build_problem(*, code: str, line: int, message: str, hint: str, severity: Severity = "error") -> Problem:
+    return Problem(severity=severity, code=code, message=message, line=line, hint=hint)
 
 
 def _is_source(file: Path, root: Path) -> bool:
@@ -196,50 +182,57 @@ def _is_source(file: Path, root: Path) -> bool:
     return file.is_file() and not hidden
 
 
-def _unreadable(line: int, why: str) -> Finding:
-    return Finding(code=SYNTAX, line=line, message=f"Not readable as Python: {why}", remedy="Fix the file")
+def _unreadable(line: int, why: str) -> Problem:
+    return _build_problem(code=SYNTAX, line=line, message=f"Not readable as Python: {why}", hint="Fix the file")
 
 
-def _list_async(tree: ast.Module) -> Iterator[Finding]:
+def _list_async(tree: ast.Module) -> Iterator[Problem]:
     for node in ast.walk(tree):
         match node:
             case ast.AsyncFunctionDef(name=name):
-                yield Finding(
+                yield _build_problem(
                     code="async_def",
                     line=node.lineno,
                     message=f"Function {name!r} is async",
-                    remedy="Write a plain function: a turn is one call that returns",
+                    hint="Write a plain function: a turn is one call that returns",
                 )
             case ast.Await() | ast.AsyncFor() | ast.AsyncWith():
-                yield Finding(
-                    code="await", line=node.lineno, message="It awaits", remedy="Call the blocking form, with a timeout"
+                yield _build_problem(
+                    code="await",
+                    line=node.lineno,
+                    message="It uses await",
+                    hint="Call the blocking form, with a timeout",
                 )
             case ast.comprehension(is_async=1):
                 line = node.target.lineno
-                yield Finding(code="await", line=line, message="It awaits", remedy="Loop over a plain iterable")
+                yield _build_problem(
+                    code="await", line=line, message="It uses async for", hint="Loop over a plain iterable"
+                )
             case _:
                 pass
 
 
-def _list_async_imports(tree: ast.Module) -> Iterator[Finding]:
+def _list_async_imports(tree: ast.Module) -> Iterator[Problem]:
     for module, line in list_imports(tree):
         name = module.partition(".")[0]
         if name in ASYNC_MODULES:
-            remedy = "Use a blocking library; several things at once belong into several skills"
-            yield Finding(code="async_import", line=line, message=f"Module {name!r} needs an event loop", remedy=remedy)
+            hint = "Use a blocking library; split concurrent work into several skills"
+            yield _build_problem(
+                code="async_import", line=line, message=f"Module {name!r} needs an event loop", hint=hint
+            )
 
 
-def _list_calls(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
+def _list_calls(tree: ast.Module, names: ImportedNames) -> Iterator[Problem]:
     sessions = _get_sessions(tree, names)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = names.resolve(node.func)
-            yield from _judge_network(node, called, sessions)
-            yield from _judge_program(node, called)
+            yield from _check_network(node, called, sessions)
+            yield from _check_program(node, called)
 
 
 def _get_sessions(tree: ast.Module, names: ImportedNames) -> dict[str, str]:
-    """Variables that hold a session, by what made it."""
+    """Return the variables that hold a session, with the function that created it."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         match node:
@@ -249,38 +242,40 @@ def _get_sessions(tree: ast.Module, names: ImportedNames) -> dict[str, str]:
                 found[name] = names.resolve(value)
             case _:
                 pass
-    return {name: made for name, made in found.items() if made in _SESSIONS}
+    return {name: called for name, called in found.items() if called in _SESSIONS}
 
 
-def _judge_network(call: ast.Call, called: str, sessions: dict[str, str]) -> Iterator[Finding]:
+def _check_network(call: ast.Call, called: str, sessions: dict[str, str]) -> Iterator[Problem]:
     if called in ("httpx.AsyncClient", "httpx2.AsyncClient"):
-        remedy = "Use httpx.Client(timeout=10)"
-        yield Finding(code="await", line=call.lineno, message=f"{called} needs an event loop", remedy=remedy)
+        hint = "Use httpx.Client(timeout=10)"
+        yield _build_problem(code="await", line=call.lineno, message=f"{called} needs an event loop", hint=hint)
         return
     owner, _, verb = called.rpartition(".")
     owner = sessions.get(owner, owner)
     is_bare = (verb in _VERBS and owner in {"requests", "urllib3", *_SESSIONS}) or called in _POSITION_OF_TIMEOUT
     if is_bare and _lacks_timeout(call, called):
-        remedy = f"Write {called.rpartition('.')[2]}(…, timeout=10)"
-        message = f"{called} may wait for ever: it has no timeout"
-        yield Finding(code="http_without_timeout", line=call.lineno, message=message, remedy=remedy)
+        hint = f"Write {called.rpartition('.')[2]}(…, timeout=10)"
+        message = f"{called} can wait forever: it has no timeout"
+        yield _build_problem(code="http_without_timeout", line=call.lineno, message=message, hint=hint)
     library = called.partition(".")[0]
     if library in ("httpx", "httpx2") and (verb in _VERBS or verb in ("Client", "stream")):
         given = find_keyword(call, "timeout")
         if is_nothing(given):
-            message = f"{called} has its timeout turned off"
-            yield Finding(code="http_without_timeout", line=call.lineno, message=message, remedy="Write timeout=10")
+            message = f"{called} has its timeout disabled"
+            yield _build_problem(
+                code="http_without_timeout", line=call.lineno, message=message, hint="Write timeout=10"
+            )
         elif given is None and owner in ("httpx", "httpx2"):
-            message = f"{called} does not say how long it waits"
-            yield Finding(
-                code="http_default_timeout", line=call.lineno, message=message, remedy="Write timeout=10",
+            message = f"{called} relies on the default timeout"
+            yield _build_problem(
+                code="http_default_timeout", line=call.lineno, message=message, hint="Write timeout=10",
                 severity="warning",
             )  # fmt: skip
 
 
 def _lacks_timeout(call: ast.Call, called: str) -> bool:
     if any(keyword.arg is None for keyword in call.keywords):
-        # `**options` may hold one; nothing can be said.
+        # `**options` may contain one.
         return False
     given = find_keyword(call, "timeout")
     if given is not None:
@@ -291,32 +286,34 @@ def _lacks_timeout(call: ast.Call, called: str) -> bool:
     return is_nothing(call.args[position])
 
 
-def _judge_program(call: ast.Call, called: str) -> Iterator[Finding]:
+def _check_program(call: ast.Call, called: str) -> Iterator[Problem]:
     if called in _LOOSE_PROGRAMS and find_keyword(call, "timeout") is None:
-        message = f"{called} waits for a program without a limit"
-        yield Finding(
-            code="program_without_timeout", line=call.lineno, message=message, remedy="Write timeout=60",
+        message = f"{called} waits for a program without a timeout"
+        yield _build_problem(
+            code="program_without_timeout", line=call.lineno, message=message, hint="Write timeout=60",
             severity="warning",
         )  # fmt: skip
     if called in _DETACHED:
         message = f"{called} starts something that outlives the call"
-        yield Finding(
-            code="background_task", line=call.lineno, message=message, remedy="Do the work in the call itself"
+        yield _build_problem(
+            code="background_task", line=call.lineno, message=message, hint="Do the work in the call itself"
         )
     if called == "os.system" and any(_ends_in_background(argument) for argument in call.args):
-        message = "The command goes on in the background"
-        yield Finding(
-            code="background_task", line=call.lineno, message=message, remedy="Wait for it: leave out the '&'"
+        message = "The command continues in the background"
+        yield _build_problem(
+            code="background_task", line=call.lineno, message=message, hint="Wait for it: remove the '&'"
         )
     if called.endswith((".apply_async", ".delay")):
         message = f"{called} queues work that the skill does not wait for"
-        yield Finding(
+        yield _build_problem(
             code="background_task", line=call.lineno, message=message,
-            remedy="Answer with the state 'delegating', and let the run wait", severity="warning",
+            hint="Return the state 'delegating', and let the run wait", severity="warning",
         )  # fmt: skip
     if called == "input":
-        message = "It waits for a person at a terminal"
-        yield Finding(code="waits_for_person", line=call.lineno, message=message, remedy="Answer with 'input_required'")
+        message = "It waits for input at a terminal"
+        yield _build_problem(
+            code="waits_for_person", line=call.lineno, message=message, hint="Return the state 'input_required'"
+        )
 
 
 def _ends_in_background(node: ast.expr) -> bool:
@@ -324,55 +321,59 @@ def _ends_in_background(node: ast.expr) -> bool:
     return text.rstrip().endswith("&") and not text.rstrip().endswith("&&")
 
 
-def _list_left_running(tree: ast.Module, names: ImportedNames) -> Iterator[Finding]:
-    """Threads, pools and programs that a function starts and does not wait for."""
+def _list_left_running(tree: ast.Module, names: ImportedNames) -> Iterator[Problem]:
+    """Report threads, pools and programs that a function starts and does not wait for."""
     for _, nodes in list_scopes(tree):
         waited = _list_waited(nodes)
         held = {id(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items}
-        kept = _get_kept(nodes)
+        variables = _get_variables(nodes)
         for node in nodes:
             if isinstance(node, ast.Call) and id(node) not in held:
-                yield from _judge_started(
-                    node, names.resolve(node.func), waits=_waits_of(waited, kept.get(id(node), ""))
+                yield from _check_started(
+                    node, names.resolve(node.func), waits=_waits_of(waited, variables.get(id(node), ""))
                 )
 
 
-def _judge_started(call: ast.Call, called: str, *, waits: set[str]) -> Iterator[Finding]:
+def _check_started(call: ast.Call, called: str, *, waits: set[str]) -> Iterator[Problem]:
     if called in _WORKERS:
         daemon = find_keyword(call, "daemon")
         if isinstance(daemon, ast.Constant) and daemon.value is True:
             message = f"{called} with daemon=True outlives the call"
-            yield Finding(code="background_task", line=call.lineno, message=message, remedy="Leave it out, and join it")
+            yield _build_problem(
+                code="background_task", line=call.lineno, message=message, hint="Remove it, and join the thread"
+            )
         elif "join" not in waits:
-            message = f"{called} is started here and never joined"
-            remedy = "Call join() on it before you return"
-            yield Finding(code="thread_without_join", line=call.lineno, message=message, remedy=remedy)
+            message = f"{called} is started and never joined"
+            hint = "Call join() on it before you return"
+            yield _build_problem(code="thread_without_join", line=call.lineno, message=message, hint=hint)
     elif called in _POOLS and not {"shutdown", "join"} & waits:
-        remedy = f"Write `with {called.rpartition('.')[2]}(…) as pool:`"
-        yield Finding(code="background_task", line=call.lineno, message=f"{called} is never shut down", remedy=remedy)
+        hint = f"Write `with {called.rpartition('.')[2]}(…) as pool:`"
+        yield _build_problem(
+            code="background_task", line=call.lineno, message=f"{called} is never shut down", hint=hint
+        )
     elif called == "subprocess.Popen" and not {"wait", "communicate"} & waits:
-        remedy = "Use subprocess.run(…, timeout=60)"
-        message = "subprocess.Popen is started here and never waited for"
-        yield Finding(code="background_task", line=call.lineno, message=message, remedy=remedy)
+        hint = "Use subprocess.run(…, timeout=60)"
+        message = "The started process is never waited for"
+        yield _build_problem(code="background_task", line=call.lineno, message=message, hint=hint)
 
 
-def _get_kept(nodes: list[ast.AST]) -> dict[int, str]:
-    """The variable that a call's result goes to, by the call; a list of them counts as the variable of the list."""
-    kept: dict[int, str] = {}
+def _get_variables(nodes: list[ast.AST]) -> dict[int, str]:
+    """Return the variable that holds each call's result. An element of a list is held by the list's variable."""
+    variables: dict[int, str] = {}
     for node in nodes:
         match node:
             case ast.Assign(targets=[target], value=value) | ast.NamedExpr(target=target, value=value):
                 calls = [found for found in ast.walk(value) if isinstance(found, ast.Call)]
-                kept |= {id(call): ast.unparse(target) for call in calls}
+                variables |= {id(call): ast.unparse(target) for call in calls}
             case ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[ast.Call() as call]):
-                kept[id(call)] = ast.unparse(owner)
+                variables[id(call)] = ast.unparse(owner)
             case _:
                 pass
-    return kept
+    return variables
 
 
 def _list_waited(nodes: list[ast.AST]) -> frozenset[str]:
-    """`name.join`, `name.wait` and similar ones; of a loop over a list, for the list as well."""
+    """Return `name.join`, `name.wait` and similar calls; a loop over a list counts for the list too."""
     waited: set[str] = set()
     loops = {ast.unparse(node.target): ast.unparse(node.iter) for node in nodes if isinstance(node, ast.For)}
     loops |= {ast.unparse(node.target): ast.unparse(node.iter) for node in nodes if isinstance(node, ast.comprehension)}

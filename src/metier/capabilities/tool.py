@@ -1,7 +1,7 @@
 """The code of a skill as a tool of a run: `<skill>.invoke`, with the contract's inputs, effect and risk.
 
-A step that calls it is one conversation, named after the run and the step, and each attempt is one message of it. The
-run's lease keeps other workers out. After a crash the engine decides about the step, and `probe` finds its answer.
+A step that calls it is one conversation, named after the run and the step, and each attempt is one message. The run's
+lease keeps other workers out. After a crash the engine decides about the step, and `probe` looks up its answer.
 """
 
 from collections.abc import Iterable
@@ -26,18 +26,19 @@ _MAX_DESCRIPTION = 300
 
 
 class CapabilityTool(Struct, frozen=True, kw_only=True):
-    """Calls one skill."""
+    """The tool that calls one skill."""
 
     info: ToolInfo
     skill: str
     conversations: Conversations
     lineage: Lineage = field(default_factory=Lineage)
-    """Who waits for what this tool does, where the run was ordered by another skill."""
+    """The waiting callers, if another skill requested this run."""
     bill: Bill | None = None
-    """What the model asks for its advice."""
+    """Costs of the model's advice."""
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         response = await self.conversations.take_turn(self._build_request(arguments, context))
+        # Only now: until the response is in the store, a saved reply is the only record of the effect.
         delete_saved_replies(context.spool, context.artifacts)
         return replace(build_result(response), spent=self.bill.pay() if self.bill is not None else None)
 
@@ -61,7 +62,6 @@ class CapabilityTool(Struct, frozen=True, kw_only=True):
             idempotency_key=context.idempotency_key,
             timeout_seconds=context.timeout_seconds,
             spool=context.spool,
-            in_run=True,
             lineage=self.lineage,
         )
 
@@ -90,7 +90,7 @@ def build_capability_tools(
 
 
 def build_result(response: AgentResponse) -> ToolResult:
-    """What the step came to, in the words of tools; a question where it has not come to an end."""
+    """Convert a response to a tool result: a question if the skill is not done."""
     meta: dict[str, JsonValue] = {"state": response.state.value, "turn": response.metadata.turn}
     if response.metadata.handed_on is not None:
         return ToolResult(ok=True, meta=meta, handed_on=response.metadata.handed_on)
@@ -112,7 +112,7 @@ def build_result(response: AgentResponse) -> ToolResult:
 
 
 def _get_code(response: AgentResponse) -> str:
-    """`timeout` and `execution_failed` are work that may be tried again; the others are for the model to read."""
+    """Return the error code. The engine retries `timeout` and `execution_failed`; other codes go to the model."""
     first = response.errors[0] if response.errors else None
     if response.state == TaskState.TIMEOUT:
         return "timeout"
@@ -126,7 +126,7 @@ def _describe(found: Capability) -> ToolInfo:
     return ToolInfo(
         id=f"capability:{contract.skill}",
         name=name_capability(contract.skill),
-        description=_shorten(found, contract),
+        description=_build_description(found, contract),
         category="custom",
         input_schema=build_input_schema(contract),
         risk=contract.risk,
@@ -135,8 +135,8 @@ def _describe(found: Capability) -> ToolInfo:
     )
 
 
-def _shorten(found: Capability, contract: SkillContract) -> str:
+def _build_description(found: Capability, contract: SkillContract) -> str:
     text = " ".join(found.package.definition.description.split())
     first = text.partition(". ")[0].rstrip(".")
-    waits = " Asks for what is missing." if contract.allows(TaskState.INPUT_REQUIRED) else ""
-    return f"{first[:_MAX_DESCRIPTION]}.{waits}"
+    asks = " Asks for missing inputs." if contract.allows(TaskState.INPUT_REQUIRED) else ""
+    return f"{first[:_MAX_DESCRIPTION]}.{asks}"

@@ -1,8 +1,7 @@
 """Turns of conversations with skills: one message in, one response out, in between one call of the skill.
 
-Two callers share them. A step of a run (`tool.py`) has the engine's journal and lease: they decide who works on it and
-whether it is repeated after a crash. The adapter for Python programs has neither, so it claims each message in the
-store, which is also how the same message is answered once.
+A turn is a step of a run (`tool.py`): the engine's journal, lease and replay decide who works on it and whether it is
+repeated after a crash. Python programs call skills without a run; `adapter.py` adds the parts that they lack.
 """
 
 import dataclasses
@@ -32,9 +31,9 @@ from metier.capabilities.delegation import (
     DelegationRequest,
     DelegationRouter,
     Lineage,
+    compute_ceiling,
     find_excess,
     find_refusal,
-    lower,
     name_child,
 )
 from metier.capabilities.executor import Capability, SkillExecutor
@@ -52,45 +51,39 @@ from metier.capabilities.protocol import (
 from metier.definitions.names import canonical_name
 from metier.ids import Clock, SystemClock
 from metier.store.contexts import MAX_POCKET_FACTS_PER_BUCKET, ContextState, ContextStore, NewFact
-from metier.store.failures import DuplicateMessageError, ResumeTokenRefused, VersionConflictError
-from metier.store.tokens import ResumeKeys, Wanted, check_token
 from metier.telemetry.redaction import Redactor
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
+    """A message to a skill."""
+
     skill: str
     inputs: dict[str, JsonValue]
     context_id: str
     resume: bool | None = False
-    """None: continue if the conversation waits, start a new one if it doesn't."""
+    """None: continue if the conversation waits, otherwise start a new one."""
     resume_token: str = ""
     message_id: str = ""
-    """The same message is answered once."""
+    """A message is answered once; the same ID again returns the stored answer."""
     idempotency_key: str = ""
     timeout_seconds: float | None = None
     spool: Path | None = None
-    in_run: bool = False
-    """The caller holds the lease of a run, and its journal has decided that this turn may run, or run again."""
     lineage: Lineage = field(default_factory=Lineage)
 
 
 class Conversations(Struct, frozen=True, kw_only=True):
-    """Takes turns with the skills of an executor, on a store."""
+    """Conversations with the skills of an executor, in a store."""
 
     executor: SkillExecutor
     contexts: ContextStore
     redactor: Redactor
-    keys: ResumeKeys
-    owner: str
     clock: Clock = field(default_factory=SystemClock)
     router: DelegationRouter | None = None
 
     async def take_turn(self, request: TurnRequest) -> AgentResponse:
-        """Raises `DuplicateMessageError` while another worker has claimed the message, `ResumeTokenRefused`, and
-        `VersionConflictError` if the conversation continued meanwhile; nothing was done then.
-        """
+        """Answer a message. Raises `VersionConflictError` if the conversation continued meanwhile."""
         check_input_object(request.inputs)
-        found = self.executor.find(request.skill)
+        found = self.executor.get_capability(request.skill)
         if isinstance(found, AgentResponse):
             return _stamp(found, request)
         excess = find_excess(found.contract, request.lineage)
@@ -98,14 +91,15 @@ class Conversations(Struct, frozen=True, kw_only=True):
             return _stamp(excess, request)
         if found.contract.state_persistence == "none" and not request.message_id:
             return _stamp(await self._take_only_turn(found, request), request, found)
-        turn = _ConversationTurn(
-            conversations=self, found=found, request=request, store=self._open_store(found, request)
-        )
-        return _stamp(await turn.answer(), request, found)
+        return _stamp(await self.open_turn(found, request).answer(), request, found)
+
+    def open_turn(self, found: Capability, request: TurnRequest) -> "ConversationTurn":
+        store = self._open_store(found, request)
+        return ConversationTurn(conversations=self, found=found, request=request, store=store)
 
     async def find_answer(self, request: TurnRequest) -> AgentResponse | None:
         """Return the stored answer to a message."""
-        found = self.executor.find(request.skill)
+        found = self.executor.get_capability(request.skill)
         if isinstance(found, AgentResponse):
             return None
         answer = await self._open_store(found, request).find_answer(request.message_id)
@@ -114,7 +108,8 @@ class Conversations(Struct, frozen=True, kw_only=True):
     async def _take_only_turn(self, found: Capability, request: TurnRequest) -> AgentResponse:
         """Call a skill that stores nothing, like a tool."""
         if request.resume:
-            return build_blocked("not_resumable", f"Skill {found.contract.skill!r} keeps nothing that could be resumed")
+            message = f"Skill {found.contract.skill!r} stores nothing, so there is no conversation to resume"
+            return build_blocked("not_resumable", message)
         checked = check_inputs(request.inputs, found.contract)
         if checked.request is not None:
             return build_blocked("invalid_input", checked.request.render())
@@ -132,21 +127,21 @@ class Conversations(Struct, frozen=True, kw_only=True):
             context_id=request.context_id,
             contract=found.contract,
             redactor=self.redactor,
-            keys=self.keys,
             clock=self.clock,
             message_id=request.message_id,
         )
 
 
-class _Entry(Struct, frozen=True, kw_only=True):
-    """Where a turn starts: in a new conversation, after the last turn, or at the same turn again after a crash."""
+class NextTurn(Struct, frozen=True, kw_only=True):
+    """The turn that a message starts, or repeats after a crash."""
 
-    turn: int
+    number: int
     is_new: bool = False
+    """First turn of a new conversation."""
 
 
-class _ConversationTurn(Struct, frozen=True, kw_only=True):
-    """One message of one conversation."""
+class ConversationTurn(Struct, frozen=True, kw_only=True):
+    """One message of one conversation, as a step of a run. The run's lease excludes other workers."""
 
     conversations: Conversations
     found: Capability
@@ -154,130 +149,63 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
     store: ConversationStore
 
     async def answer(self) -> AgentResponse:
-        request, store = self.request, self.store
-        if request.in_run:
-            return await store.find_answer(request.message_id) or await self.run()
-        message_id = request.message_id or await self._admit_without_id()
-        if isinstance(message_id, AgentResponse):
-            return message_id
-        try:
-            async with store.claimed(message_id, owner=self.conversations.owner) as claimed:
-                return await replace(self, store=claimed).run()
-        except DuplicateMessageError as duplicate:
-            if not duplicate.is_done:
-                raise
-            return await store.replay(duplicate.result)
+        return await self.store.find_answer(self.request.message_id) or await self.take(await self.store.load())
 
-    async def _admit_without_id(self) -> str | AgentResponse:
-        """Redeem the token of a message without an id, and name the message after the state that it continues."""
-        conversation = await self.store.load()
-        if self.request.resume_token:
-            redeemed = await self._redeem(conversation)
-            if isinstance(redeemed, AgentResponse):
-                return redeemed
-            conversation = redeemed
-        return f"turn:{conversation.state.version}"
-
-    async def run(self) -> AgentResponse:
-        conversation = await self.store.load()
-        if self.request.message_id and self.request.resume_token:
-            # After the claim: the same message twice at once is a duplicate, not a token that was used up.
-            redeemed = await self._redeem(conversation)
-            if isinstance(redeemed, AgentResponse):
-                return redeemed
-            conversation = redeemed
-        entry = await self._enter(conversation)
-        if isinstance(entry, AgentResponse):
-            return entry
-        if conversation.state.task_state == "delegating" and not entry.is_new:
+    async def take(self, conversation: Conversation) -> AgentResponse:
+        next_turn = await self._get_next_turn(conversation)
+        if isinstance(next_turn, AgentResponse):
+            return next_turn
+        if conversation.state.task_state == "delegating" and not next_turn.is_new:
             return await self._continue_after_child(conversation, self.request.inputs)
-        inputs = {**({} if entry.is_new else conversation.inputs), **self.request.inputs}
-        asked = () if entry.is_new else conversation.asked
-        secret = [] if entry.is_new else [name for name in conversation.redacted_inputs if name not in inputs]
+        inputs = {**({} if next_turn.is_new else conversation.inputs), **self.request.inputs}
+        asked = () if next_turn.is_new else conversation.asked
+        secret = [] if next_turn.is_new else [name for name in conversation.redacted_inputs if name not in inputs]
         checked = check_inputs(inputs, self.found.contract, asked=asked, secret=secret)
         if checked.request is not None:
-            return await self._ask_for_input(conversation, checked.request, entry=entry, inputs=checked.usable)
+            return await self._ask_for_input(conversation, checked.request, turn=next_turn, inputs=checked.usable)
         # A turn that is repeated after a crash starts with the same result of the other skill as the first try.
-        is_repeated = conversation.state.task_state == "in_progress" and not entry.is_new
+        is_repeated = conversation.state.task_state == "in_progress" and not next_turn.is_new
         delegated = conversation.note("delegated") if is_repeated else None
-        return await self._call_skill(conversation, entry, inputs=inputs, delegated=delegated)
+        return await self._call_skill(conversation, next_turn, inputs=inputs, delegated=delegated)
 
-    async def _redeem(self, conversation: Conversation) -> Conversation | AgentResponse:
-        """Redeem the request's token, unless the call cannot continue the conversation. Raises `ResumeTokenRefused`."""
-        request = self.request
-        redemption = check_token(
-            request.resume_token,
-            Wanted(context_id=request.context_id),
-            keys=self.conversations.keys,
-            now=self.conversations.clock.now(),
-            message_id=request.message_id,
-        )
-        if redemption is None:
-            raise ResumeTokenRefused
-        refusal = self._find_refusal_of_resume(conversation)
-        if refusal is not None:
-            return refusal
-        if await self.store.contexts.redeem(request.context_id, redemption) is None:
-            raise ResumeTokenRefused
-        redeemed = await self.store.load()
-        is_repeated = redeemed.state.version > redemption.version + 1
-        if is_repeated and redeemed.note("message") not in (None, request.message_id):
-            # Another message took over the turn after the worker that redeemed the token was killed.
-            raise ResumeTokenRefused
-        return redeemed
+    async def repeat_interrupted(self, conversation: Conversation) -> NextTurn | AgentResponse:
+        """Return the turn of a worker that is gone. The engine has decided that the step may run again."""
+        return NextTurn(number=conversation.state.current_turn)
 
-    def _find_refusal_of_resume(self, conversation: Conversation) -> AgentResponse | None:
-        """Return why this call cannot continue a conversation that waits or was interrupted."""
+    def find_refusal_of_resume(self, conversation: Conversation) -> AgentResponse | None:
+        """Return why this message cannot continue a conversation that waits or was interrupted."""
         state, contract = conversation.state, self.found.contract
         skill = conversation.note("skill")
         if not state.is_resumable and state.task_state != "in_progress":
             return None
         if skill is not None and skill != contract.skill:
-            return build_blocked("other_skill", f"Conversation {state.context_id!r} is one with skill {skill!r}")
+            return build_blocked("other_skill", f"Conversation {state.context_id!r} belongs to skill {skill!r}")
         if state.is_resumable and not contract.interaction.supports_resume:
             return build_blocked("not_resumable", f"Skill {contract.skill!r} does not support a resume")
         return None
 
-    async def _enter(self, conversation: Conversation) -> _Entry | AgentResponse:
-        """Find the turn that this message starts; a response if it may not start one."""
+    async def _get_next_turn(self, conversation: Conversation) -> NextTurn | AgentResponse:
+        """Return the turn that this message starts, or a response if it may not start one."""
         state, resume = conversation.state, self.request.resume
-        refusal = self._find_refusal_of_resume(conversation)
+        refusal = self.find_refusal_of_resume(conversation)
         if state.task_state == "in_progress":
-            return refusal or await self._enter_interrupted(conversation)
+            return refusal or await self.repeat_interrupted(conversation)
         if not state.is_resumable:
             if resume:
-                return build_blocked("not_waiting", f"Conversation {state.context_id!r} does not wait for anything")
-            return _Entry(turn=1, is_new=True)
+                message = f"Conversation {state.context_id!r} is not waiting for input"
+                return build_blocked("not_waiting", message)
+            return NextTurn(number=1, is_new=True)
         if refusal is not None:
             return refusal
         if resume is False and not self._has_delegated(conversation):
-            message = f"Conversation {state.context_id!r} waits for input; resume it, or use another context_id"
+            message = f"Conversation {state.context_id!r} is waiting for input; resume it, or use another context_id"
             return build_blocked("already_waiting", message)
-        return _Entry(turn=state.current_turn + 1)
-
-    async def _enter_interrupted(self, conversation: Conversation) -> _Entry | AgentResponse:
-        """Enter a turn whose worker is gone; a live one has claimed its message."""
-        state = conversation.state
-        if self.request.in_run:
-            return _Entry(turn=state.current_turn)
-        other = str(conversation.note("message") or "")
-        if other and other != self.store.message_id:
-            stored = await self.store.contexts.find_message(state.context_id, other)
-            if stored is not None and stored.owner:
-                raise VersionConflictError(
-                    f"{stored.owner!r} works on conversation {state.context_id!r}",
-                    hint="Wait for its answer, then retry",
-                )
-        if self.found.contract.effect == "opaque":
-            message = f"Turn {state.current_turn} was started, and its outcome is unknown"
-            response = build_failure("in_doubt", message, state=TaskState.ESCALATED)
-            return await self.store.finish_turn(state, response, TurnEnd())
-        return _Entry(turn=state.current_turn)
+        return NextTurn(number=state.current_turn + 1)
 
     async def _ask_for_input(
-        self, conversation: Conversation, wanted: InputRequest, *, entry: _Entry, inputs: dict[str, JsonValue]
+        self, conversation: Conversation, wanted: InputRequest, *, turn: NextTurn, inputs: dict[str, JsonValue]
     ) -> AgentResponse:
-        """Ask for missing and invalid inputs. The skill is not called, so no turn is used up."""
+        """Ask for missing and invalid inputs. The skill is not called, so this uses up no turn."""
         if not self.found.contract.allows(TaskState.INPUT_REQUIRED):
             return build_blocked("invalid_input", wanted.render())
         detail = "invalid_input" if wanted.errors else "missing_input"
@@ -289,39 +217,37 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
             NewFact(bucket=INPUTS, key=VALUES, value=inputs),
         )
         end = TurnEnd(
-            facts=facts if entry.is_new else facts[-1:],
-            forgotten=conversation.own_facts if entry.is_new else (),
+            facts=facts if turn.is_new else facts[-1:],
+            forgotten=conversation.own_facts if turn.is_new else (),
             kind=MessageType.INPUT_REQUEST,
             payload=wanted.model_dump(mode="json"),
         )
-        state = dataclasses.replace(conversation.state, current_turn=entry.turn - 1)
+        state = dataclasses.replace(conversation.state, current_turn=turn.number - 1)
         return await self.store.finish_turn(state, response, end)
 
     async def _call_skill(
-        self, conversation: Conversation, entry: _Entry, *, inputs: dict[str, JsonValue], delegated: JsonValue = None
+        self, conversation: Conversation, turn: NextTurn, *, inputs: dict[str, JsonValue], delegated: JsonValue = None
     ) -> AgentResponse:
         contract = self.found.contract
-        if entry.turn > contract.interaction.max_turns:
-            message = (
-                f"The conversation took {contract.interaction.max_turns} turns, which is the limit of its contract"
-            )
+        if turn.number > contract.interaction.max_turns:
+            message = f"The conversation reached the limit of its contract: {contract.interaction.max_turns} turns"
             response = build_failure("max_turns", message, state=TaskState.ESCALATED)
             return await self.store.finish_turn(conversation.state, response, TurnEnd())
         start = TurnStart(
-            number=entry.turn,
+            number=turn.number,
             inputs=inputs,
-            lineage=self._get_lineage(conversation, entry),
-            kind=MessageType.REQUEST if entry.is_new else MessageType.INPUT_RESPONSE,
+            lineage=self._get_lineage(conversation, turn),
+            kind=MessageType.REQUEST if turn.is_new else MessageType.INPUT_RESPONSE,
             payload=self.request.inputs,
-            is_new=entry.is_new,
+            is_new=turn.is_new,
             delegated=delegated,
         )
         state = await self.store.start_turn(conversation, start)
-        turn = self._build_turn(conversation, entry, inputs=inputs, delegated=delegated)
-        known = {} if entry.is_new else conversation.advice
+        call = self._build_call(conversation, turn, inputs=inputs, delegated=delegated)
+        known = {} if turn.is_new else conversation.advice
         questions = self.conversations.executor.open_questions(contract, known=known, save=self.store.save_advice)
-        attempt = await self.conversations.executor.attempt(turn, questions)
-        facts = _build_facts(attempt.remembered, turn.facts)
+        attempt = await self.conversations.executor.attempt(call, questions)
+        facts = _build_facts(attempt.remembered, call.facts)
         response = attempt.response if facts is not None else _build_too_many_facts()
         if response.state == TaskState.DELEGATING:
             return await self._delegate(state, response, facts=facts or ())
@@ -334,18 +260,18 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
         )
         return await self.store.finish_turn(state, response, end)
 
-    def _build_turn(
-        self, conversation: Conversation, entry: _Entry, *, inputs: dict[str, JsonValue], delegated: JsonValue
+    def _build_call(
+        self, conversation: Conversation, turn: NextTurn, *, inputs: dict[str, JsonValue], delegated: JsonValue
     ) -> Turn:
-        turn = self.conversations.executor.build_turn(
-            self.found, inputs, context_id=self.request.context_id, number=entry.turn
+        call = self.conversations.executor.build_turn(
+            self.found, inputs, context_id=self.request.context_id, number=turn.number
         )
         key = self.request.idempotency_key or self.request.context_id
         return replace(
-            turn,
-            facts={} if entry.is_new else conversation.remembered,
+            call,
+            facts={} if turn.is_new else conversation.remembered,
             delegated=delegated,
-            idempotency_key=f"{key}-{entry.turn}",
+            idempotency_key=f"{key}-{turn.number}",
             timeout_seconds=self.request.timeout_seconds,
             spool=self.request.spool,
         )
@@ -353,13 +279,14 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
     async def _delegate(
         self, state: ContextState, response: AgentResponse, *, facts: tuple[NewFact, ...]
     ) -> AgentResponse:
-        """Record the name of the child before it starts: after a crash it is found, not started again."""
         assert response.delegation is not None, "checked when the answer was parsed"
         contract, delegation = self.found.contract, response.delegation
         conversation = await self.store.load()
-        refusal = find_refusal(delegation, contract, self._get_lineage(conversation, _Entry(turn=state.current_turn)))
+        lineage = self._get_lineage(conversation, NextTurn(number=state.current_turn))
+        refusal = find_refusal(delegation, contract, lineage)
         if self.conversations.router is None:
-            refusal = build_blocked("no_router", f"Skill {contract.skill!r} delegates, and nothing here routes that")
+            message = f"Skill {contract.skill!r} delegates, but there is no router; pass router= or routes=True"
+            refusal = build_blocked("no_router", message)
         if refusal is not None:
             kind, payload = _build_event(refusal)
             return await self.store.finish_turn(state, refusal, TurnEnd(facts=facts, kind=kind, payload=payload))
@@ -375,6 +302,7 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
             payload=delegation.model_dump(mode="json"),
             answers=False,
         )
+        # The child's name is recorded before the child starts: after a crash the child is found, not started again.
         await self.store.finish_turn(state, response, end)
         return await self._continue_after_child(await self.store.load(), {})
 
@@ -385,9 +313,9 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
         router = self.conversations.router
         child = conversation.note("child")
         if router is None or not isinstance(child, dict):
-            return build_blocked("no_router", "The conversation waits for another skill, and nothing here routes that")
-        entry = _Entry(turn=conversation.state.current_turn + 1)
-        lineage = self._get_lineage(conversation, entry)
+            return build_blocked("no_router", "The conversation waits for another skill, but there is no router")
+        turn = NextTurn(number=conversation.state.current_turn + 1)
+        lineage = self._get_lineage(conversation, turn)
         inputs = child.get("inputs")
         ended = await router.delegate(
             DelegationRequest(
@@ -397,7 +325,7 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
                 parent_context_id=conversation.state.context_id,
                 message_id=f"from:{conversation.state.version}",
                 chain=(*lineage.chain, self.found.contract.skill),
-                ceiling=lower(lineage, self.found.contract),
+                ceiling=compute_ceiling(lineage, self.found.contract),
                 answers={} if self._has_delegated(conversation) else dict(answers),
             )
         )
@@ -415,17 +343,18 @@ class _ConversationTurn(Struct, frozen=True, kw_only=True):
             "outputs": ended.outputs,
             "errors": [cast("JsonValue", error.model_dump(mode="json")) for error in ended.errors],
         }
-        return await self._call_skill(conversation, entry, inputs=conversation.inputs, delegated=delegated)
+        return await self._call_skill(conversation, turn, inputs=conversation.inputs, delegated=delegated)
 
     def _has_delegated(self, conversation: Conversation) -> bool:
-        """Whether this message made the skill delegate: delivered again, it answers nothing and needs no resume."""
+        """Return True if this message made the skill delegate: delivered again, it answers no question."""
         child = conversation.note("child")
         is_delegating = conversation.state.task_state == "delegating"
         return is_delegating and isinstance(child, dict) and child.get("message") == self.store.message_id
 
-    def _get_lineage(self, conversation: Conversation, entry: _Entry) -> Lineage:
-        """Return the lineage of the first turn: a caller that resumes a child cannot give it more authority."""
-        if entry.is_new:
+    def _get_lineage(self, conversation: Conversation, turn: NextTurn) -> Lineage:
+        """Return the lineage of the conversation's first turn."""
+        # A caller that resumes a conversation must not give it more authority than it started with.
+        if turn.is_new:
             return self.request.lineage
         chain, ceiling = conversation.note("chain"), conversation.note("ceiling")
         names = tuple(str(name) for name in chain) if isinstance(chain, list) else ()

@@ -1,8 +1,7 @@
-"""Hold the process of a skill to the effects that its contract declares. Standard library only.
+"""Limits the process of a skill to the effects that its contract declares. Standard library only.
 
-An audit hook sees every file that is opened for writing, every program and every connection. It holds trusted
-code to its contract, and finds the contract that forgot something; it is no wall against code that wants out: that is
-what trust and the sandbox are for.
+An audit hook sees every file opened for writing, every program and every connection. It catches honest mistakes in
+trusted code and in contracts. It does not stop hostile code: trust and the sandbox do.
 """
 
 import os
@@ -11,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-
-from msgspec import Struct
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset(
@@ -31,8 +28,10 @@ _NETWORK = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.
 _ALWAYS = ("/dev/null", "/dev/tty", "/dev/stdout", "/dev/stderr")
 
 
-class Permitted(Struct, frozen=True, kw_only=True):
-    """What the contract allows, in terms of this machine."""
+# Dataclasses, not Structs: the interpreter of a skill starts faster without msgspec.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permitted:
+    """Effects that the contract allows, as paths of this machine."""
 
     network: bool = False
     programs: bool = False
@@ -40,63 +39,60 @@ class Permitted(Struct, frozen=True, kw_only=True):
     """Folders, resolved."""
     workspace: str = ""
     workspace_patterns: tuple[str, ...] = ()
-    """Where in the workspace, if not everywhere; only when it is in `write_below`."""
+    """Patterns of workspace paths that may be written; empty means all. Applies if `write_below` has the workspace."""
 
 
 class UndeclaredEffect(PermissionError):
-    """The contract of the skill does not name this effect."""
+    """The skill's contract does not declare this effect."""
 
 
 @dataclass(slots=True)
 class Guard:
     permitted: Permitted
     violations: list[str] = field(default_factory=list[str])
-    """Also where the skill's code caught the exception."""
+    """Recorded because the skill's code may catch the exception."""
 
     def install(self) -> None:
-        """From now on, until the process ends."""
+        # An audit hook cannot be removed: it holds until the process ends.
         sys.addaudithook(self.check)
 
     def check(self, event: str, args: Sequence[object]) -> None:
-        judge = self._find_judge(event)
-        if judge is None:
-            return
-        wrong = judge(event, args)
-        if wrong:
-            self.violations.append(wrong)
-            raise UndeclaredEffect(wrong)
+        find_violation = self._find_check(event)
+        if find_violation is not None and (violation := find_violation(event, args)):
+            self.violations.append(violation)
+            raise UndeclaredEffect(violation)
 
-    def _find_judge(self, event: str) -> Callable[[str, Sequence[object]], str] | None:
+    def _find_check(self, event: str) -> Callable[[str, Sequence[object]], str] | None:
         if event == "open":
-            return self._judge_open
+            return self._check_open
         if event in _CHANGES:
-            return self._judge_change
+            return self._check_change
         if event in _PROGRAMS and not self.permitted.programs:
             return lambda name, args: (
-                f"It starts a program ({name} {_shown(args)}), and side_effects has no runs_programs"
+                f"It starts a program ({name} {_shorten(args)}), but side_effects has no runs_programs"
             )
         if event in _NETWORK and not self.permitted.network:
             return lambda name, args: (
-                f"It uses the network ({name} {_shown(args[1:])}), and side_effects has no network"
+                f"It uses the network ({name} {_shorten(args[1:])}), but side_effects has no network"
             )
-        return self._judge_database if event == "sqlite3.connect" else None
+        return self._check_database if event == "sqlite3.connect" else None
 
-    def _judge_open(self, _event: str, args: Sequence[object]) -> str:
+    def _check_open(self, _event: str, args: Sequence[object]) -> str:
         path, mode, flags = (*args, None, None, None)[:3]
         writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
         writes = writes or (isinstance(flags, int) and mode is None and bool(flags & _WRITE_FLAGS))
-        return self._judge_path(path) if writes else ""
+        return self._check_path(path) if writes else ""
 
-    def _judge_change(self, event: str, args: Sequence[object]) -> str:
+    def _check_change(self, event: str, args: Sequence[object]) -> str:
         count = 2 if event in ("os.rename", "os.link") else 1
-        # Of a symbolic link the second name is the one that is made.
+        # `symlink(target, link)` creates its second path; the target is only text.
         paths = args[1:2] if event == "os.symlink" else args[:count]
-        return next((wrong for path in paths if (wrong := self._judge_path(path))), "")
+        return next((violation for path in paths if (violation := self._check_path(path))), "")
 
-    def _judge_database(self, _event: str, args: Sequence[object]) -> str:
-        return "" if not args or args[0] in (":memory:", "") else self._judge_path(args[0])
+    def _check_database(self, _event: str, args: Sequence[object]) -> str:
+        return "" if not args or args[0] in (":memory:", "") else self._check_path(args[0])
 
-    def _judge_path(self, path: object) -> str:
+    def _check_path(self, path: object) -> str:
         if isinstance(path, int) or path is None:
             return ""
         name = os.path.realpath(os.fsdecode(path) if isinstance(path, bytes) else str(path))
@@ -118,7 +114,7 @@ def _is_below(name: str, folder: str) -> bool:
     return name == folder or name.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _shown(args: Sequence[object]) -> str:
+def _shorten(args: Sequence[object]) -> str:
     return repr(args[0])[:120] if args else ""
 
 

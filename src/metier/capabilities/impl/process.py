@@ -1,4 +1,4 @@
-"""Run one turn of a skill in a process of its own: start it, talk to it, kill it with everything it started."""
+"""One call of a skill's `execute`, in its own process."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -23,14 +23,14 @@ type Advise = Callable[[str, JsonValue], Awaitable["Advice"]]
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """The answer to a question of a skill: a checked value, or why its turn ends."""
+    """The answer to a skill's question: a validated value, or the reason why its turn ends."""
 
     value: JsonValue = None
     refused: str = ""
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """Everything one call of `execute` needs."""
+    """Input of one call of `execute`."""
 
     package: SkillPackage
     contract: SkillContract
@@ -44,9 +44,9 @@ class Turn(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     idempotency_key: str = ""
     timeout_seconds: float | None = None
-    """The caller's remaining time."""
+    """Remaining time of the caller."""
     spool: Path | None = None
-    """Where start, end and reply of the process are recorded; None outside of runs."""
+    """File prefix that records start, end and reply of the process; None outside of runs."""
     confinement: Confinement = field(default_factory=Confinement)
 
     @property
@@ -56,15 +56,15 @@ class Turn(Struct, frozen=True, kw_only=True):
         return get_saved_reply(self.spool, self.artifacts, turn=self.number, call=len(self.problems))
 
 
-class Answered(Struct, frozen=True, kw_only=True):
+class Reply(Struct, frozen=True, kw_only=True):
     response: JsonValue
     remembered: dict[str, JsonValue]
 
 
-async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | None) -> Answered:
-    """Raises `ToolFailed`: `timeout`, `undeclared_effect`, `advice_refused`, `impl_raised`, `execution_failed`.
+async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | None) -> Reply:
+    """Call `execute`, or return the reply that it saved before the agent was killed.
 
-    A call whose reply was saved before the agent was killed is not made again.
+    Raises `ToolFailed`: `timeout`, `undeclared_effect`, `advice_refused`, `impl_raised`, `execution_failed`.
     """
     if turn.saved_reply is not None and (reply := turn.saved_reply.load()) is not None:
         return _read(reply, turn)
@@ -85,7 +85,7 @@ async def call_impl(turn: Turn, environ: Mapping[str, str], *, advise: Advise | 
 
 def _build_child(turn: Turn, environ: Mapping[str, str], *, scratch: str) -> ChildModule:
     environment = build_environment(environ, turn.package.definition.permissions_env)
-    # A folder of its own for temporary files: writing there needs no permission.
+    # A private folder for temporary files, so that writing them needs no `writes_files`.
     environment |= {"TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}
     if turn.idempotency_key:
         environment[IDEMPOTENCY_VARIABLE] = turn.idempotency_key
@@ -101,7 +101,7 @@ def _build_child(turn: Turn, environ: Mapping[str, str], *, scratch: str) -> Chi
 
 
 def _confine(turn: Turn, scratch: Path) -> Confinement:
-    """The sandbox of the run, less the network where the contract has none."""
+    """Return the run's sandbox, without network if the contract does not declare it."""
     confinement = turn.confinement.opened(turn.package.folder.resolve())
     return replace(
         confinement,
@@ -135,11 +135,11 @@ def _build_request(turn: Turn, scratch: str, *, has_advisor: bool) -> dict[str, 
 
 
 def build_permitted(turn: Turn, scratch: str) -> dict[str, JsonValue]:
-    """Map the contract to folders: `suggest` writes artifacts of the run, `implement` and `commit` the workspace."""
+    """Map the contract to paths: `suggest` writes artifacts of the run, `implement` and `commit` also the workspace."""
     contract = turn.contract
     kinds = contract.side_effects.kinds
     saved = turn.saved_reply
-    # The guard sees the write of the reply too: an audit hook cannot be removed again.
+    # The guard also sees the write of the reply, because an audit hook cannot be removed.
     own = (resolve(saved.file), f"{resolve(saved.file)}.part") if saved is not None else ()
     below = [resolve(scratch), *own]
     workspace = resolve(turn.workspace)
@@ -156,9 +156,9 @@ def build_permitted(turn: Turn, scratch: str) -> dict[str, JsonValue]:
     }
 
 
-def _read(reply: Line, turn: Turn) -> Answered:
+def _read(reply: Line, turn: Turn) -> Reply:
     if code := reply.get("error"):
         message = str(reply.get("message") or f"Skill {turn.contract.skill!r} failed")
         raise ToolFailed(message, code=str(code))
     remembered = reply.get("remembered")
-    return Answered(response=reply.get("response"), remembered=remembered if isinstance(remembered, dict) else {})
+    return Reply(response=reply.get("response"), remembered=remembered if isinstance(remembered, dict) else {})

@@ -1,10 +1,9 @@
-"""Replies of skills on disk, from before their process exits until they are in the store.
+"""Replies of skills on disk, from before their process exits until the store has the response.
 
-The process itself saves its reply, so that a skill whose effects must not be repeated has not worked in vain if the
-agent dies between the exit of the process and the transaction that stores its response. The file is among the
-artifacts, the only part of a run that a program in a sandbox may write to. It names a secret that is next to the spool,
-where such a program may not write: a reply without that secret is ignored. Nothing in it has been redacted yet, so
-only the owner may read it, and it is deleted as soon as the store has the response.
+The process saves its reply itself, so that no effect is lost or repeated if the agent dies between the exit of the
+process and the transaction. The file is in the artifacts, the only folder of a run that a sandboxed program may write
+to. It contains a secret from a file next to the spool, where such a program may not write; a reply without the secret
+is ignored. Replies are not redacted yet: only the owner may read them, and they are deleted once stored.
 """
 
 import json
@@ -22,10 +21,10 @@ class SavedReply(Struct, frozen=True, kw_only=True):
 
     file: Path
     secret: str
-    """The file must name it."""
+    """A reply must contain it."""
 
     def load(self) -> dict[str, JsonValue] | None:
-        """The file is there whole or not at all."""
+        """Return the reply; None if there is none or it was forged."""
         try:
             value: JsonValue = json.loads(self.file.read_bytes())
         except (OSError, ValueError):
@@ -36,7 +35,7 @@ class SavedReply(Struct, frozen=True, kw_only=True):
 
 
 def get_saved_reply(spool: Path, artifacts: Path, *, turn: int, call: int) -> SavedReply:
-    """The file of one call; a turn whose answer breaks the contract has several calls."""
+    """Return the file of one call. A turn has several calls if an answer violates the contract."""
     return SavedReply(file=artifacts / f"{_get_prefix(spool)}{turn}-{call}.json", secret=_get_secret(spool))
 
 
@@ -63,9 +62,10 @@ def _get_secret_file(spool: Path) -> Path:
 
 
 def _get_secret(spool: Path) -> str:
-    """The same for every process that works on this attempt; never empty, which any program could name."""
+    """Return the secret of this attempt, the same for every process that works on it."""
     file = _get_secret_file(spool)
     secret = file.read_text(encoding="ascii") if file.exists() else ""
+    # An empty file would accept a forged reply without a secret.
     if not secret:
         secret = secrets.token_hex(16)
         replace_file(file, secret.encode("ascii"), durable=True)

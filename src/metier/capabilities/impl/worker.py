@@ -1,7 +1,7 @@
 """The process in which one turn of a skill runs: `python -I -m metier.capabilities.impl.worker`.
 
-Reads a request from standard input, answers on what was its standard output, one JSON line each; between the two it
-may ask for advice. What the skill prints goes to standard error. Starts fast: standard library only.
+It reads a request from standard input and writes a reply to its original standard output, one JSON line each; in
+between it may ask for advice. The skill's own output goes to standard error. Standard library only, to start fast.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ _MAX_TRACE = 2_000
 
 
 class AdviceRefused(Exception):
-    """No advice could be used, and the turn ends here; see the report of the response."""
+    """No usable advice; the turn ends. The report of the response has the attempts."""
 
 
 class AdviceNotAllowed(Exception):
-    """The contract is deterministic: a model has no say in this skill."""
+    """A deterministic skill asked for advice."""
 
 
 def main() -> None:
@@ -42,17 +42,17 @@ def main() -> None:
     _save(reply, str(request.get("reply_file", "")), str(request.get("reply_secret", "")))
     replies.write(answer)
     replies.flush()
-    # What a skill left running, threads included, ends now.
+    # Not sys.exit, which would wait for threads that the skill left running.
     os._exit(0)
 
 
 def _refuse_size(size: int) -> dict[str, Json]:
-    message = f"The skill answered with {size} bytes, {MAX_ANSWER_BYTES} are allowed: give what is large as an artifact"
+    message = f"The answer has {size} bytes, more than the limit of {MAX_ANSWER_BYTES}: write large data to an artifact"
     return {"error": "answer_too_large", "message": message}
 
 
 def _save(reply: dict[str, Json], file: str, secret: str) -> None:
-    """Save the reply, whole or not at all, before it is sent; see `saved_replies`. A full disk costs only this copy."""
+    """Save the reply atomically before it is sent; see `saved_replies`."""
     if not file:
         return
     try:
@@ -62,10 +62,12 @@ def _save(reply: dict[str, Json], file: str, secret: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         Path(f"{file}.part").replace(file)
+        # The rename survives a power cut only once the folder is synced.
         folder = os.open(Path(file).parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
     except OSError:
+        # A full disk: the reply is still sent, only the copy for a crash is missing.
         return
 
 
@@ -93,9 +95,10 @@ def _answer(request: dict[str, Json], conversation: _Conversation) -> dict[str, 
     try:
         reply = _call(folder, context, guard)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a skill's code may raise anything
-        reply = {"error": _describe(error), "message": _say(error)}
+        reply = {"error": _get_code(error), "message": _describe(error)}
     if conversation.refused:
         reply = {"error": "advice_refused", "message": conversation.refused}
+    # Also if the skill caught the exception and returned an answer.
     if guard.violations:
         reply = {"error": "undeclared_effect", "message": guard.violations[0]}
     return {"kind": "answer", "remembered": context.remembered, **reply}
@@ -111,14 +114,14 @@ def _call(folder: Path, context: SkillContext, guard: Guard) -> dict[str, Json]:
 
 
 def _as_json(returned: object) -> Json:
-    """Of a mapping, a dataclass, or an object with `model_dump`. Raises `TypeError` or `ValueError`."""
+    """Convert a mapping, a dataclass or a pydantic model. Raises `TypeError` or `ValueError`."""
     dump = cast("Callable[..., object] | None", getattr(returned, "model_dump", None))
     if callable(dump):
         returned = dump(mode="json", exclude_defaults=True)
     elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
         returned = dataclasses.asdict(returned)
     if not isinstance(returned, Mapping):
-        raise TypeError(f"execute answered with {type(returned).__name__}, not with a mapping")
+        raise TypeError(f"execute returned {type(returned).__name__}, not a mapping")
     answer = dict(cast("Mapping[str, object]", returned))
     return cast("Json", json.loads(json.dumps(answer, allow_nan=False)))
 
@@ -134,7 +137,7 @@ def _build_context(fields: dict[str, Json], conversation: _Conversation) -> Skil
     problems = tuple(str(problem) for problem in cast("list[Json]", fields.pop("problems")))
     can_advise = bool(fields["can_advise"])
     ask = refuse if mode == "deterministic" else conversation.advise if can_advise else None
-    return SkillContext(**fields, **paths, problems=problems, ask=ask)  # pyright: ignore[reportArgumentType]  written by impl_process
+    return SkillContext(**fields, **paths, problems=problems, ask=ask)  # pyright: ignore[reportArgumentType]  the keys are those of `process._build_request`
 
 
 def _read_permitted(fields: dict[str, Json]) -> Permitted:
@@ -144,16 +147,16 @@ def _read_permitted(fields: dict[str, Json]) -> Permitted:
     )
 
 
-def _describe(error: BaseException) -> str:
+def _get_code(error: BaseException) -> str:
     return "undeclared_effect" if isinstance(error, UndeclaredEffect) else "impl_raised"
 
 
-def _say(error: BaseException) -> str:
-    """The error, and where in the skill it came from."""
+def _describe(error: BaseException) -> str:
+    """Return the error with its line in `impl.py`."""
     sys.stderr.write("".join(traceback.format_exception(error))[-_MAX_TRACE:])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(f"{MODULE}.py")]
-    place = f" (impl.py line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    location = f" (impl.py line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{location}"
 
 
 if __name__ == "__main__":

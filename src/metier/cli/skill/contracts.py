@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from metier.capabilities.contract import SkillContract
 from metier.capabilities.contract_reader import ContractReading, has_contract, read_contract
-from metier.capabilities.sync_check import as_problem, check_path
+from metier.capabilities.sync_check import check_path
 from metier.cli.shared.options import AllSkills, AsJson, SkillsDir
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
 from metier.cli.skill.workspace_skills import open_active_catalog, open_catalog, open_places
@@ -63,7 +63,9 @@ def check_sync(
     background work.
     """
     checked = check_path(path)
-    problems = [as_problem(finding, str(file), strict=strict) for file, findings in checked for finding in findings]
+    problems = [problem for _, found in checked for problem in found]
+    if strict:
+        problems = [replace(problem, severity="error") for problem in problems]
     if as_json:
         told = [{"file": each.file, **problem_as_json(each), "remedy": each.hint} for each in problems]
         write_json({"files": len(checked), "problems": told})

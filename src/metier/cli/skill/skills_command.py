@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
-from metier.capabilities.contract_check import check_capability
+from metier.capabilities.contract_reader import check_capability
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import JsonList, problem_as_json, warn_line, write_line

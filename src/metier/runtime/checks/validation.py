@@ -17,7 +17,7 @@ from metier.approval.load import RuleReading, RuleSource, read_rules
 from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import SHELL, RuleList, Scope
 from metier.approval.scopes import ScopeReader
-from metier.capabilities.contract_check import check_capability
+from metier.capabilities.contract_reader import check_capability
 from metier.context.control import CONTROL_NAMES
 from metier.decisions import ActionStep
 from metier.definitions.agent import FILE_NAME as AGENT_FILE

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metier.capabilities.adapter import name_owner
 from metier.capabilities.advisor import Bill, ProviderAdvisor
 from metier.capabilities.delegation import DelegationRequest, Lineage
 from metier.capabilities.executor import Capability, SkillExecutor
@@ -30,7 +29,6 @@ from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.runtime.workspace.skill_catalog import open_needs
 from metier.skills.package import SkillPackage
 from metier.store.base import Store
-from metier.store.tokens import load_resume_keys
 from metier.tools.base import Tool
 from metier.tools.process.sandbox.confinement import Confinement
 
@@ -97,7 +95,7 @@ def list_callable(
         packages={canonical_name(package.definition.name): package for package in packages},
         workspace=host.root,
         artifacts=run.folder / "artifacts",
-        is_one_place=True,
+        shares_artifacts=True,
         environ=host.environ,
         advisor=advisor,
         confinement=confinement,
@@ -107,8 +105,6 @@ def list_callable(
         executor=executor,
         contexts=store.contexts,
         redactor=build_host_redactor(host),
-        keys=load_resume_keys(host.runs, host.environ, home=host.home),
-        owner=name_owner(),
         clock=host.clock,
         router=AwaitedRuns(store),
     )
@@ -127,7 +123,7 @@ def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
     names = [
         name for name, package in executor.packages.items() if is_capability(package.definition) or name == ordered
     ]
-    return [one for name in names if isinstance(one := executor.find(name), Capability)]
+    return [one for name in names if isinstance(one := executor.get_capability(name), Capability)]
 
 
 def find_advisor(host: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
