@@ -60,7 +60,7 @@ def test_of_eight_processes_that_resume_one_run_exactly_one_drives(kit: CrashKit
     names = {f"life-{index}" for index in range(PROCESSES)}
     for name in names:
         # The process that gets the run stops there, so that all others try while it is taken.
-        kit.begin(Order(folder=str(case), name="store:take_lease:after", action="stop", outcome=name))
+        kit.start(Order(folder=str(case), name="store:take_lease:after", action="stop", outcome=name))
 
     refused = [str(kit.wait()["outcome"]) for _ in range(PROCESSES - 1)]
     (winner,) = names - set(refused)
@@ -79,7 +79,7 @@ def outlive(kit: CrashKit, baseline: Baseline, point: CrashPoint) -> tuple[list[
     """One driver is frozen at `point`, another takes its run over and ends it; then the first wakes up."""
     case = kit.open_case()
     frozen = Order(folder=str(case), name=point.name, occurrence=point.occurrence, action="stop", outcome="zombie")
-    kit.begin(frozen)
+    kit.start(frozen)
     wait_until_stopped(case, "zombie")
     stopped = time.monotonic()
     try:

@@ -14,7 +14,7 @@ from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
-from metier.testing.recorded_effect import describe_deed
+from metier.testing.recorded_effect import describe_effect
 from metier.tools.base import Tool, ToolContext, ToolInfo, ToolResult
 from metier.tools.effects import Effect
 
@@ -110,7 +110,7 @@ class Deed:
 
     @property
     def info(self) -> ToolInfo:
-        return describe_deed(self.name, self.effect)
+        return describe_effect(self.name, self.effect)
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del context

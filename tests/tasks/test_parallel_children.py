@@ -20,7 +20,7 @@ from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
 from metier.runtime.queue.detached import drive_for_a_while, wake_decided
 from metier.runtime.requests import RunRequest
-from metier.testing.recorded_effect import describe_deed
+from metier.testing.recorded_effect import describe_effect
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ class Meeting:
 
     @property
     def info(self) -> ToolInfo:
-        return describe_deed("meet", "read")
+        return describe_effect("meet", "read")
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         del arguments

@@ -1,8 +1,8 @@
-"""One life of a scenario in a process of its own: continue from wherever the last one was ended, to the end.
+"""A process of the crash kit: continues a scenario after the kill of an earlier process, to its end.
 
-`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once, and then, for each JSON line on its
-standard input, forks a process that lives it; a fork that nothing ran in before is as fresh as a new process, and costs
-less. It answers each line with how that process ended, when it ended: several may live at once.
+`python -m metier.testing.crash_child FILE FUNCTION` loads the scenario once. For each JSON line on its standard input
+it forks a process that runs the scenario, several at once if requested, and prints the exit code of each. A fork in
+which nothing ran before behaves like a new process, and starts faster.
 """
 
 import gc
@@ -38,11 +38,11 @@ from metier.testing.crash_scenario import Build, Scenario
 
 OUTCOME = "outcome.json"
 MAX_ROUNDS = 60
-"""More answers than this and a run is going in circles."""
+"""A run that needs more answers does not terminate."""
 
 
 class Order(Value):
-    """How one process is to live, and where it is to be ended."""
+    """A request to run the scenario in a process, with the point at which to kill it."""
 
     folder: str
     name: str = ""
@@ -50,9 +50,9 @@ class Order(Value):
     index: int = 0
     action: Literal["kill", "stop"] = "kill"
     ahead_seconds: float = 0
-    """How far this process's idea of time is ahead: a lease of 15 seconds is over for one that is a minute ahead."""
+    """Offset of the process's clock: a minute ahead, leases of 15 seconds have expired."""
     outcome: str = OUTCOME
-    """The file in the folder that receives how it went; its process id is in the file of that name and `.pid`."""
+    """File in the folder that receives the outcome. The process ID is in the file of that name with `.pid`."""
 
     @property
     def point(self) -> CrashPoint | None:
@@ -60,29 +60,29 @@ class Order(Value):
 
 
 class Outcome(Value):
-    """What a life came to."""
+    """The outcome of a process that reached the end of the scenario."""
 
     error: str = ""
-    """The class and message of what was raised."""
+    """Class and message of an exception."""
     status: str = ""
     result: str = ""
     turns: int = 0
     skills: tuple[str, ...] = ()
     steps: tuple[tuple[str, str, str], ...] = ()
-    """Id, tool and status of each step."""
+    """ID, tool and status of each step."""
     asked: tuple[str, ...] = ()
-    """What was asked and answered on the way, by kind."""
+    """Kinds of the questions that were answered."""
     runs: int = 1
-    """How many there are: the run itself, and those it handed work to."""
+    """Number of runs: the run itself and its children."""
     problems: tuple[str, ...] = ()
-    """What is wrong between journal and event log."""
+    """Differences between journal and event log."""
     resume_seconds: float = 0
-    """From the start of this life to its first event."""
+    """Time from the start of the process to its first event."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineAhead:
-    """This machine, seen by a process that was asleep for a while."""
+    """This machine with its uptime shifted, as after a suspended process."""
 
     real: SystemMachine
     seconds: float
@@ -101,7 +101,7 @@ class MachineAhead:
 
 
 def load_build(file: Path, function: str) -> Build:
-    """The scenario's function, by file: tests need not be importable."""
+    """Load the scenario's function from its file; tests need not be importable."""
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))  # it may import its neighbours
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -114,8 +114,8 @@ def load_build(file: Path, function: str) -> Build:
 
 
 async def live(build: Build, order: Order) -> Outcome:
-    """Continue with the scenario's run, or begin it, and answer whatever it asks, until it ends."""
-    began = time.monotonic()
+    """Start or continue the scenario's run, and answer its questions until it ends."""
+    started_at = time.monotonic()
     folder = Path(order.folder)
     points = Points(folder / "points", at=order.point, at_index=order.index, action=order.action)
     scenario = build(folder, points.reach)
@@ -130,7 +130,7 @@ async def live(build: Build, order: Order) -> Outcome:
     asked: list[str] = []
     try:
         problems = await list_early_events(runtime)
-        state = await _go_on(runtime, scenario, watch)
+        state = await _continue_run(runtime, scenario, watch)
         while state.phase not in ("DONE", "ERROR") and len(asked) < MAX_ROUNDS:
             waiting = await runtime.get_waiting(state)
             asked.append(waiting.pause.pause if waiting.pause else "nothing")
@@ -139,7 +139,7 @@ async def live(build: Build, order: Order) -> Outcome:
         for row in rows:
             problems += await list_log_problems(runtime, row.run_id)
         outcome = _build_outcome(state, asked, problems).model_copy(update={"runs": len(rows)})
-        return outcome.model_copy(update={"resume_seconds": (sink.first_at or began) - began})
+        return outcome.model_copy(update={"resume_seconds": (sink.first_at or started_at) - started_at})
     except MetierError as error:
         return Outcome(error=f"{type(error).__name__}: {error.message}", asked=tuple(asked))
     finally:
@@ -152,7 +152,7 @@ def _make_own_folder(folder: Path) -> Path:
     return own
 
 
-async def _go_on(runtime: Runtime, scenario: Scenario, watch: DriveOptions) -> RunState:
+async def _continue_run(runtime: Runtime, scenario: Scenario, watch: DriveOptions) -> RunState:
     if await runtime.store.list_runs():
         return await runtime.resume((await runtime.find("latest")).run_id, options=watch)
     request = RunRequest(task=scenario.task, extra_context=scenario.extra_context)
@@ -173,19 +173,19 @@ async def _answer(runtime: Runtime, scenario: Scenario, state: RunState) -> Answ
 
 
 async def list_early_events(runtime: Runtime) -> list[str]:
-    """Events that tell of an entry that the journal does not have: no event may tell what did not happen."""
+    """Return events that refer to an entry that the journal does not have."""
     problems: list[str] = []
     for row in await runtime.store.list_runs():
         log = runtime.folder(row.run_id) / "events.jsonl"
         last = max((record.entry for record in read_events(log)), default=0) if log.exists() else 0
         entries = len(await runtime.store.read_journal(row.run_id))
         if last > entries:
-            problems.append(f"the log tells of entry {last}, the journal ends at {entries}")
+            problems.append(f"the log has an event of entry {last}, but the journal ends at {entries}")
     return problems
 
 
 async def list_log_problems(runtime: Runtime, run_id: str) -> list[str]:
-    """What the event log does not tell of the journal, or tells twice."""
+    """Return missing, duplicate and unordered events of a log."""
     state = RunState(run_id)
     expected: list[tuple[int, str]] = []
     for entry in await read_entries(runtime.store, run_id):
@@ -216,8 +216,8 @@ def _build_outcome(state: RunState, asked: list[str], problems: list[str]) -> Ou
     )
 
 
-def live_and_tell(build: Build, order: Order) -> None:
-    """Live, and leave the outcome in the folder."""
+def live_and_report(build: Build, order: Order) -> None:
+    """Run the scenario, and write the outcome to the folder."""
     file = Path(order.folder, order.outcome)
     file.with_name(f"{file.name}.pid").write_text(str(os.getpid()), encoding="ascii")
     outcome = anyio.run(live, build, order)
@@ -226,10 +226,10 @@ def live_and_tell(build: Build, order: Order) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Life:
-    """A forked process: what it was told, and since when it runs."""
+    """A forked process."""
 
     order: Order
-    began: float
+    started_at: float
 
 
 def _fork(build: Build, order: Order) -> int:
@@ -240,21 +240,21 @@ def _fork(build: Build, order: Order) -> int:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        live_and_tell(build, order)
+        live_and_report(build, order)
         code = 0
     finally:
         sys.stderr.flush()
         os._exit(code)
 
 
-def _tell_ends(lives: dict[int, _Life]) -> None:
+def _report_ends(lives: dict[int, _Life]) -> None:
     for child in list(lives):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             life = lives.pop(child)
             answer: dict[str, JsonValue] = {
                 "code": os.waitstatus_to_exitcode(status),
-                "seconds": round(time.monotonic() - life.began, 3),
+                "seconds": round(time.monotonic() - life.started_at, 3),
                 "outcome": life.order.outcome,
             }
             sys.stdout.write(json.dumps(answer) + "\n")
@@ -262,7 +262,7 @@ def _tell_ends(lives: dict[int, _Life]) -> None:
 
 
 def serve(build: Build) -> None:
-    """Begin a life for each line, several at once if they are asked for, and say of each how it ended."""
+    """Fork a process for each line of standard input, and report how each one ended."""
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -274,13 +274,13 @@ def serve(build: Build) -> None:
         ready, _, _ = select.select([*([sys.stdin] if is_asked else []), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
-            _tell_ends(lives)
+            _report_ends(lives)
         if sys.stdin in ready:
             read = os.read(sys.stdin.fileno(), 65536)
             is_asked = bool(read)
             *lines, unread = (unread + read).split(b"\n")
             for order in map(Order.model_validate_json, lines):
-                lives[_fork(build, order)] = _Life(order=order, began=time.monotonic())
+                lives[_fork(build, order)] = _Life(order=order, started_at=time.monotonic())
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""Kill a run with SIGKILL wherever it leaves a trace, let fresh processes continue with it, and check what must hold.
+"""Kills a run with SIGKILL at every point that leaves a trace, lets new processes continue it, and checks the result.
 
     report = check_crashes(build)
     assert report.ok, report.render()
 
-`build(folder, reach)` makes your scenario (`metier.testing.crash_scenario`): a task, a model that answers from the
-request, tools and skills whose effects call `record_effect`. Linux and macOS; processes are looked for in `/proc`.
+`build(folder, reach)` creates your scenario (`metier.testing.crash_scenario`): a task, a model that answers from the
+request, tools and skills whose effects call `record_effect`. Linux and macOS; orphaned processes are found in `/proc`.
 """
 
 import hashlib
@@ -31,22 +31,23 @@ from metier.testing.crash_scenario import Build
 from metier.tools.effects import Effect
 
 ORPHAN_SECONDS = 5.0
-"""How long processes of a killed agent may take to be gone."""
+"""Time limit for the processes of a killed agent to end."""
 
 
 def record_effect(effects: Path, *, effect: Effect, name: str, key: str) -> None:
-    """Count an effect, so that one that happened twice or never is seen. One line, synced."""
+    """Append an effect to the file, so that duplicate and lost effects can be counted."""
     line = json.dumps({"effect": effect, "name": name, "key": key}) + "\n"
     descriptor = os.open(effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(descriptor, line.encode())
+        # An effect whose record is lost in the kill would look like one that never happened.
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def read_effects(effects: Path) -> list[dict[str, str]]:
-    """What `record_effect` counted."""
+    """Return the effects that `record_effect` recorded."""
     if not effects.exists():
         return []
     return [json.loads(line) for line in effects.read_text(encoding="utf-8").splitlines()]
@@ -54,25 +55,25 @@ def read_effects(effects: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What came of the undisturbed run."""
+    """The outcome of the undisturbed run."""
 
     points: tuple[CrashPoint, ...]
     outcome: Outcome
     effects: dict[str, int]
-    """How many different keys each effect had."""
+    """Number of distinct keys per effect."""
     artifacts: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashOutcome:
-    """One kill, and what became of the run."""
+    """A kill and its consequences."""
 
     point: CrashPoint
     violations: tuple[str, ...] = ()
     lives: int = 0
     asked: tuple[str, ...] = ()
     resume_seconds: float = 0
-    """Until the run continued; how long it then took to its end is not counted."""
+    """Time until the run continued, not until it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +85,14 @@ class CrashReport:
         return not any(outcome.violations for outcome in self.outcomes)
 
     def render(self) -> str:
-        """What was broken where, then the figures."""
+        """Return the violations, then a line of figures."""
         broken = [f"{o.point}: {violation}" for o in self.outcomes for violation in o.violations]
         times = [outcome.resume_seconds for outcome in self.outcomes] or [0.0]
         asked = Counter(kind for outcome in self.outcomes for kind in outcome.asked)
         kills = sum(max(outcome.lives - 1, 0) for outcome in self.outcomes)
         figures = (
             f"{kills} kills, {len(broken)} violations; answered {dict(asked)};"
-            f" resumed in {statistics.median(times):.2f} s (median), {max(times):.2f} s (most)"
+            f" resumed in {statistics.median(times):.2f} s (median), {max(times):.2f} s (maximum)"
         )
         return "\n".join([*broken, figures])
 
@@ -99,7 +100,7 @@ class CrashReport:
 def check_crashes(
     build: Build, *, folder: Path | None = None, points: Sequence[CrashPoint] | None = None
 ) -> CrashReport:
-    """Kill at every point, or at those given, one after the other. `build` is a function at the top of a file."""
+    """Kill at every point, or at the given ones, one run per kill. `build` must be a top-level function of a file."""
     with tempfile.TemporaryDirectory() as temporary, CrashKit(build, folder or Path(temporary)) as kit:
         baseline = kit.survey()
         return kit.check_all(points or baseline.points, baseline)
@@ -107,7 +108,7 @@ def check_crashes(
 
 @dataclass
 class CrashKit:
-    """Lives of one scenario, each in its own process, each case in its own folder."""
+    """Runs one scenario many times: each process is new, and each case has its own folder."""
 
     build: Build
     folder: Path
@@ -123,11 +124,11 @@ class CrashKit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
-        # Closes its standard input, at which it ends.
+        # Closes standard input, which ends the process.
         self._process.communicate()
 
     def survey(self) -> Baseline:
-        """Run undisturbed, twice: the first time warms up what is kept between runs."""
+        """Run undisturbed, twice: the first run fills the caches that later runs find."""
         self.live(Order(folder=str(self.open_case())))
         case = self.open_case()
         self.live(Order(folder=str(case)))
@@ -139,7 +140,7 @@ class CrashKit:
         return Baseline(points=points, outcome=outcome, effects=effects, artifacts=self._artifacts(case))
 
     def check(self, point: CrashPoint, baseline: Baseline, *, again: Sequence[int] = ()) -> CrashOutcome:
-        """Kill at `point`; kill the resuming processes at these points of theirs; let one continue; look."""
+        """Kill at `point`, kill the resuming processes at their points of `again`, let one finish, and compare."""
         case = self.open_case()
         first = self.live(Order(folder=str(case), name=point.name, occurrence=point.occurrence))
         if first["code"] != -9:
@@ -162,7 +163,7 @@ class CrashKit:
         )
 
     def check_all(self, points: Sequence[CrashPoint], baseline: Baseline, *, together: int = 1) -> CrashReport:
-        """Check these points, so many of them in one run; those of one run are spread over it."""
+        """Check these points, `together` of them in each run, spread over it."""
         if together == 1:
             return CrashReport(outcomes=tuple(self.check(point, baseline) for point in points))
         runs = -(-len(points) // together)
@@ -170,10 +171,10 @@ class CrashKit:
         return CrashReport(outcomes=tuple(found for each in series for found in self.check_series(each, baseline)))
 
     def check_series(self, points: Sequence[CrashPoint], baseline: Baseline) -> tuple[CrashOutcome, ...]:
-        """Kill one run at all of these points, one after the other; let one process continue from the last; look.
+        """Kill one run at all of these points in turn, let a process continue from the last, and compare.
 
-        For each point it costs a part of a run, and `check` costs a whole one. Where something is wrong, or a process
-        does not come to its point, each point is checked alone as well: that says which of them it is.
+        A point costs a fraction of a run here, and a whole run in `check`. After a violation, or if a process does not
+        reach its point, each point is checked alone to find the one that caused it.
         """
         places = {point: place for place, point in enumerate(baseline.points)}
         ordered = sorted(points, key=places.__getitem__)
@@ -182,7 +183,7 @@ class CrashKit:
         passed: Counter[str] = Counter()
         reached = 0
         for point in ordered:
-            # A process counts from its own start; what was lost with the kill before, it comes to once more.
+            # A process counts from its own start, and repeats the points after the last recorded one.
             order = Order(folder=str(case), name=point.name, occurrence=point.occurrence - passed[point.name])
             last = self.live(order)
             if last["code"] != -9:
@@ -207,55 +208,55 @@ class CrashKit:
         return together, *(self.check(point, baseline) for point in alone)
 
     def list_violations(self, case: Path, outcome: Outcome, baseline: Baseline) -> list[str]:
-        """What is not as after the undisturbed run."""
+        """Return the differences from the undisturbed run."""
         problems = [*_compare(outcome, baseline), *_check_effects(self._effects(case), baseline)]
         if self._artifacts(case) != baseline.artifacts:
             problems.append("an artifact differs")
         return [*problems, *_check_orphans(case)]
 
     def open_case(self) -> Path:
-        """An empty folder."""
+        """Create an empty folder."""
         return Path(tempfile.mkdtemp(prefix="case-", dir=self.folder))
 
-    def begin(self, order: Order) -> None:
-        """Start a life without waiting for its end."""
+    def start(self, order: Order) -> None:
+        """Start a process without waiting for its end."""
         assert self._process is not None
         assert self._process.stdin is not None
         Path(order.folder, order.outcome).unlink(missing_ok=True)
         print(order.model_dump_json(), file=self._process.stdin, flush=True)
 
     def wait(self) -> dict[str, JsonValue]:
-        """How the first of those that were started ended: `code`, `seconds`, and the `outcome` that its order named."""
+        """Wait for the next process to end, and return its `code`, `seconds` and `outcome` file."""
         assert self._process is not None
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
-            raise AssertionError("The process that starts the others has ended; see its standard error")
+            raise AssertionError("The forking process has ended; see its standard error")
         return json.loads(answer)
 
     def live(self, order: Order) -> dict[str, JsonValue]:
-        """One life, to its end."""
-        self.begin(order)
+        """Run a process to its end."""
+        self.start(order)
         return self.wait()
 
     def _effects(self, case: Path) -> list[dict[str, str]]:
-        return read_effects(self.build(case, _pass_by).effects)
+        return read_effects(self.build(case, _ignore_point).effects)
 
     def _artifacts(self, case: Path) -> dict[str, str]:
-        files = self.build(case, _pass_by).artifacts
+        files = self.build(case, _ignore_point).artifacts
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.exists()}
 
 
-def _pass_by(_name: str) -> None:
+def _ignore_point(_name: str) -> None:
     return None
 
 
 def read_outcome(case: Path, name: str = OUTCOME) -> Outcome:
-    """What the last life under this name came to."""
+    """Return the outcome that the last process wrote to this file."""
     try:
         return Outcome.model_validate_json((case / name).read_bytes())
     except FileNotFoundError:
-        return Outcome(error="it left no outcome")
+        return Outcome(error="the process wrote no outcome")
 
 
 def _compare(outcome: Outcome, baseline: Baseline) -> list[str]:
@@ -274,19 +275,19 @@ def _count_keys(effects: Iterable[dict[str, str]]) -> dict[str, int]:
 
 
 def _check_effects(effects: list[dict[str, str]], baseline: Baseline) -> list[str]:
-    """Opaque ones once, the others at least once and under one key, none lost."""
+    """Report opaque effects that happened twice, other effects with more than one key, and lost effects."""
     opaque = Counter((effect["name"], effect["key"]) for effect in effects if effect["effect"] == "opaque")
     problems = [f"opaque effect {name!r} happened {count} times" for (name, _), count in opaque.items() if count > 1]
     found = _count_keys(effects)
     for name in sorted(found.keys() | baseline.effects.keys()):
-        there, expected = found.get(name, 0), baseline.effects.get(name, 0)
-        if there != expected:
-            problems.append(f"effect {name!r} has {there} keys, undisturbed {expected}")
+        count, expected = found.get(name, 0), baseline.effects.get(name, 0)
+        if count != expected:
+            problems.append(f"effect {name!r} has {count} keys, undisturbed {expected}")
     return problems
 
 
 def _read_logs(case: Path) -> dict[Path, bytes]:
-    """Whole records only: half a record was not written."""
+    """Return the complete records of each log. A torn last record may be rewritten."""
     logs: dict[Path, bytes] = {}
     for log in case.rglob("events.jsonl"):
         data = log.read_bytes()
@@ -300,11 +301,11 @@ def _check_logs(before: dict[Path, bytes], case: Path) -> list[str]:
 
 
 def _check_orphans(case: Path) -> list[str]:
-    """Nothing that was started for this case is left."""
+    """Report processes of this case that are still running."""
     until = time.monotonic() + ORPHAN_SECONDS
     while left := _list_processes(str(case).encode()):
         if time.monotonic() > until:
-            return [f"{len(left)} processes are left"]
+            return [f"{len(left)} processes are still running"]
         time.sleep(0.01)
     return []
 

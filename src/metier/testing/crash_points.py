@@ -1,7 +1,7 @@
-"""Where a process can be ended on purpose: named points around everything of a run that leaves a trace.
+"""Named points around everything of a run that leaves a trace, at which the crash kit kills a process.
 
-A `Points` counts the points that its process reaches and sends it SIGKILL (or SIGSTOP) at the one it was told. The
-wrappers put points around the seams: the store, the events, the tools, the model, files and processes.
+`Points` counts the points that its process reaches and sends SIGKILL (or SIGSTOP) at the chosen one. The wrappers add
+points to the store, the events, the tools, the model, files and processes.
 """
 
 import os
@@ -31,18 +31,18 @@ from metier.store.wrapper import StoreWrapper
 from metier.tools.base import Probing, Tool, ToolContext, ToolInfo, ToolResult
 
 REACHED, ARMED = "reached", "armed"
-"""Files in the folder of points: names that were reached, one a line; the point at which a script ends the agent."""
+"""Files in the points folder: the names of reached points, one per line; the point at which a script kills."""
 
 _NUMBER = re.compile(r"\d{3,}")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{12}")
 _CHANGE = re.compile(r"^(?:WITH .*?\) )?(INSERT|UPDATE|DELETE)(?: OR \w+)?(?: INTO| FROM)? (\w+)")
-"""A statement that changes a table; an append of entries begins with the lease that it needs."""
+"""A statement that changes a table. An append of entries starts with a WITH clause for its lease."""
 _HASH = re.compile(r"[0-9a-f]{16,}")
 
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """The `occurrence`-th time that a process comes to `name`."""
+    """The `occurrence`-th time that a process reaches `name`."""
 
     name: str
     occurrence: int = 1
@@ -52,7 +52,7 @@ class CrashPoint:
 
 
 class Points:
-    """Ends this process at `at`, or at the `at_index`-th point of any name."""
+    """Kills this process at `at`, or at the `at_index`-th point of any name."""
 
     def __init__(
         self,
@@ -72,29 +72,29 @@ class Points:
         armed = folder / ARMED
         armed.unlink(missing_ok=True)
         if at is not None:
-            # Scripts count in the file, where the points of earlier processes are too.
+            # Scripts count lines of the file, which also has the points of earlier processes.
             earlier = (folder / REACHED).read_text(encoding="utf-8").splitlines().count(at.name)
             armed.write_text(f"{at.name} {earlier + at.occurrence} {os.getpid()}", encoding="utf-8")
 
     def reach(self, name: str) -> None:
-        """Called at every point. Does not return from the one that was chosen."""
-        if self.comes_to(name):
+        """Count a point, and kill the process if it is the chosen one."""
+        if self.is_chosen(name):
             os.kill(os.getpid(), self._signal)
 
-    def comes_to(self, name: str) -> bool:
-        """Count the point; True when this process is to end here."""
+    def is_chosen(self, name: str) -> bool:
+        """Count a point, and return True if the process must end here."""
         with self._lock:
             os.write(self._trace, f"{name}\n".encode())
             self._counts[name] += 1
             return CrashPoint(name, self._counts[name]) == self._at or self._counts.total() == self._at_index
 
     def end(self) -> None:
-        """End this process here."""
+        """Kill this process."""
         os.kill(os.getpid(), self._signal)
 
 
 def read_points(folder: Path) -> list[CrashPoint]:
-    """The points that were reached in this folder, in order, scripts included."""
+    """Return the points reached in this folder, in order, including those of scripts."""
     counts: Counter[str] = Counter()
     points: list[CrashPoint] = []
     for name in (folder / REACHED).read_text(encoding="utf-8").splitlines():
@@ -104,7 +104,7 @@ def read_points(folder: Path) -> list[CrashPoint]:
 
 
 class PointedStore(StoreWrapper):
-    """A point before and after everything that changes the store."""
+    """Adds a point before and after each change of the store."""
 
     def __init__(self, inner: Store, points: Points) -> None:
         super().__init__(inner)
@@ -129,7 +129,7 @@ class PointedStore(StoreWrapper):
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
     ) -> None:
-        # Entries that are written together have points of their own, so that each kind is killed at by its name.
+        # Entries written together still have separate points, so that a kill can name a kind.
         kinds = tuple(dict.fromkeys(entry.kind for entry in entries))
         for kind in kinds:
             self._points.reach(f"journal:{kind}:before")
@@ -166,7 +166,7 @@ class PointedStore(StoreWrapper):
 
 
 def build_connection_class(points: Points) -> type[sqlite3.Connection]:
-    """For SQLite: a point inside each transaction, where everything is written and nothing is committed."""
+    """Return an SQLite connection with points inside each transaction: everything written, nothing committed."""
 
     class PointedConnection(sqlite3.Connection):
         def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
@@ -174,13 +174,13 @@ def build_connection_class(points: Points) -> type[sqlite3.Connection]:
                 points.reach("sqlite:commit:before")
             elif change := _CHANGE.search(sql):
                 points.reach(f"sqlite:{change[1].lower()}:{change[2]}:before")
-            return super().execute(sql, parameters)  # pyright: ignore[reportArgumentType]  handed on as it came
+            return super().execute(sql, parameters)  # pyright: ignore[reportArgumentType]  passed on unchanged
 
     return PointedConnection
 
 
 class PointedTool:
-    """A point before and after each call. A tool that can probe still can."""
+    """Adds a point before and after each call."""
 
     def __init__(self, inner: Tool, points: Points) -> None:
         self._inner = inner
@@ -208,7 +208,7 @@ class PointedProbingTool(PointedTool):
 
 
 class PointedProvider:
-    """A point before a request is sent and after its reply came."""
+    """Adds a point before a request is sent and after its reply arrived."""
 
     def __init__(self, inner: Provider, points: Points) -> None:
         self._inner = inner
@@ -232,7 +232,7 @@ class PointedProvider:
 
 
 class PointedIds:
-    """Every event gets a span id right before it is written, which makes this the point before it."""
+    """Adds a point before each event: its span ID is generated right before it is written."""
 
     def __init__(self, inner: Ids, points: Points) -> None:
         self._inner = inner
@@ -250,18 +250,18 @@ class PointedIds:
 
 
 class PointedSink:
-    """Comes after the log on disk: a point where an event is written, and one where only half of it is."""
+    """Adds points after each event is written, and after half of it is. Runs after the log on disk."""
 
     def __init__(self, runs: Path, points: Points) -> None:
         self._runs = runs
         self._points = points
         self.first_at: float | None = None
-        """When the first event was told, by the monotonic clock."""
+        """Monotonic time of the first event."""
 
     def write(self, record: EventRecord) -> None:
         if self.first_at is None:
             self.first_at = time.monotonic()
-        if self._points.comes_to(f"event:{record.event_type}:torn"):
+        if self._points.is_chosen(f"event:{record.event_type}:torn"):
             _tear(self._runs / record.run_id / "events.jsonl")
             self._points.end()
         self._points.reach(f"event:{record.event_type}:after")
@@ -271,14 +271,14 @@ class PointedSink:
 
 
 def _tear(log: Path) -> None:
-    """Leave half of the last line, as a kill in the middle of a write would."""
+    """Truncate the last line, like a kill in the middle of a write."""
     data = log.read_bytes()
     start = data.rstrip(b"\n").rfind(b"\n") + 1
     os.truncate(log, start + (len(data) - start) // 2)
 
 
 def instrument(host: Host, points: Points) -> Host:
-    """The same place, with points around its tools, its model and its events."""
+    """Return the host with points around its tools, its model and its events."""
     tools = tuple(
         PointedProbingTool(tool, points, prober=tool) if isinstance(tool, Probing) else PointedTool(tool, points)
         for tool in host.tools
@@ -288,9 +288,9 @@ def instrument(host: Host, points: Points) -> Host:
 
 
 def watch_files(runs: Path, points: Points) -> None:
-    """A point before each file of the runs folder is opened for writing, renamed or removed, and before each process.
+    """Add a point before each change of a file in the runs folder, and before each process start.
 
-    It cannot be undone: for processes that do nothing else.
+    An audit hook cannot be removed: call this only in processes that do nothing else.
     """
     root = str(runs)
 
@@ -311,7 +311,7 @@ def watch_files(runs: Path, points: Points) -> None:
 
 
 def _shorten(path: str) -> str:
-    """Without what differs from run to run: ids and process numbers."""
+    """Replace parts that differ between runs: IDs and process numbers."""
     for pattern in (_RUN_ID, _HASH, _NUMBER):
         path = pattern.sub("N", path)
     return re.sub(r"\.state\.db\.\w+$", ".state.db.N", path.lstrip("/")) or "."

@@ -1,4 +1,4 @@
-"""What the crash kit runs: a task with its model, tools and skills, and how a user would answer."""
+"""A scenario of the crash kit: a task with its model, tools, skills and the user's answers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ type DoubtAnswer = Literal["done", "retry", "skip", "abort"]
 
 
 class OpenStore(Protocol):
-    """How a process of the scenario opens the store; wrap it in `PointedStore` so that it has points."""
+    """Opens the store in each process. Wrap it in `PointedStore` to add points."""
 
     def __call__(self, host: Host, points: Points, *, machine: Machine | None) -> Awaitable[Store]: ...
 
 
 async def open_pointed_sqlite(host: Host, points: Points, *, machine: Machine | None) -> Store:
-    """The embedded store, with points before and after each change and inside each transaction."""
+    """Open SQLite with points before and after each change and inside each transaction."""
     store = await open_sqlite_store(
         host.runs / DATABASE, clock=host.clock, machine=machine, connection_class=build_connection_class(points)
     )
@@ -37,26 +37,25 @@ async def open_pointed_sqlite(host: Host, points: Points, *, machine: Machine | 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     host: Host
-    """The provider must answer from the request alone: after a kill another process asks it."""
+    """Its provider must answer from the request alone: after a kill another process sends it."""
     task: str
     build_request: Callable[[Host], RunRequest] | None = None
-    """What orders the run, where it is a task definition and not the text above."""
+    """Builds the request of a task definition; overrides `task`."""
     effects: Path
-    """Where effects are counted: one JSON line each, with `effect`, `name` and `key`. See `record_effect`."""
+    """File of recorded effects, one JSON line each with `effect`, `name` and `key`. See `record_effect`."""
     settle: Callable[[str], DoubtAnswer]
-    """What a user would answer about the step with this idempotency key, after a look at the world."""
+    """Resolves an interrupted step, by its idempotency key, as a user would who checks the effects."""
     extra_context: str = ""
-    """What was piped in beside the task."""
+    """Piped input of the run."""
     answer: Callable[[str], dict[str, JsonValue]] = lambda _question: {}
-    """What a user would answer to a question."""
+    """Answers a question."""
     artifacts: tuple[Path, ...] = ()
     """Files that must have the same bytes as after an undisturbed run."""
     open_store: OpenStore = open_pointed_sqlite
     apart: bool = False
-    """Each process has a workspace of its own below the folder, as each machine of a fleet has: of what the run writes
-    they share the store only."""
+    """Give each process its own workspace, like the machines of a fleet: they share only the store."""
     open_runtime: Callable[[Host, Store], Runtime] = Runtime
 
 
 type Build = Callable[[Path, Reach], Scenario]
-"""Builds the scenario in an empty folder, or in one where it was built before. `reach` marks points of your own."""
+"""Builds the scenario in a folder, empty or from an earlier process. `reach` marks your own points."""

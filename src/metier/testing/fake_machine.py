@@ -1,4 +1,4 @@
-"""A machine for tests: its clocks stand still until they are moved. `ids.Clock` and `store.machine.Machine` in one."""
+"""A machine for tests whose clocks move only on request. Implements `ids.Clock` and `store.machine.Machine`."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from metier.store.machine import SystemMachine
 
 @dataclass
 class FakeMachine:
-    """Processes are the real ones."""
+    """Fake clocks and boot ID; real processes."""
 
     boot: str = "boot-1"
     seconds: float = 1000.0
@@ -37,6 +37,6 @@ class FakeMachine:
         self.wall += timedelta(seconds=seconds)
 
     def restart(self) -> None:
-        """Another boot: the uptime begins again."""
+        """Reboot: change the boot ID and reset the uptime."""
         self.boot += "-again"
         self.seconds = 1.0

@@ -1,4 +1,4 @@
-"""A tool for scenarios of the crash kit: its effect is a line in the file of effects, and can be looked for there."""
+"""A tool for scenarios of the crash kit. Its effect is a line in the effects file."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from metier.tools.effects import Effect
 
 @dataclass(frozen=True, slots=True)
 class RecordedEffect:
-    """Counts what it does, unless it only reads; can be killed before and after."""
+    """Records each call, unless it only reads. Has points before and after."""
 
     name: str
     effect: Effect
@@ -24,7 +24,7 @@ class RecordedEffect:
 
     @property
     def info(self) -> ToolInfo:
-        return describe_deed(self.name, self.effect)
+        return describe_effect(self.name, self.effect)
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         self.reach(f"effect:{self.name}:begun")
@@ -34,8 +34,8 @@ class RecordedEffect:
         return ToolResult(ok=True, output=f"{self.name} {json.dumps(arguments, sort_keys=True)}")
 
 
-def describe_deed(name: str, effect: Effect) -> ToolInfo:
-    """What a model and a policy are told of a tool that takes anything."""
+def describe_effect(name: str, effect: Effect) -> ToolInfo:
+    """Return the description of a tool that accepts any object."""
     return ToolInfo(
         id=f"test:{name}",
         name=name,
@@ -48,7 +48,7 @@ def describe_deed(name: str, effect: Effect) -> ToolInfo:
 
 
 def build_settle(effects: Path) -> Callable[[str], DoubtAnswer]:
-    """What a user answers who checks whether it happened."""
+    """Return a `Scenario.settle` that checks if the effect happened."""
 
     def settle(key: str) -> DoubtAnswer:
         return "done" if any(effect["key"] == key for effect in read_effects(effects)) else "retry"

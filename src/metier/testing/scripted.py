@@ -1,8 +1,8 @@
-"""A provider that says what the test tells it to, and keeps what it was asked. Ships with the package, for your tests.
+"""A model provider that follows a script and records its requests, for your tests.
 
     provider = ScriptedProvider(calls(ToolCall("Read", {"path": "a.txt"})), says("Done."))
 
-Each request takes the next line of the script. A request after the last line is an error of the test.
+Each request takes the next line of the script. A request after the last line fails the test.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """An attempt that ends in this failure, after showing `shown` to the watchers."""
+    """An attempt that fails after streaming `shown`."""
 
     failure: CallFailed
     shown: str = ""
@@ -46,26 +46,26 @@ type Line = Says | Fails
 
 
 def says(text: str, *, stop_reason: StopReason = "end") -> Says:
-    """The model answers with text."""
+    """Reply with text."""
     return Says(text=text, stop_reason=stop_reason)
 
 
 def calls(*tool_calls: ToolCall, text: str = "") -> Says:
-    """The model calls these tools, in parallel, after saying `text`."""
+    """Call these tools in parallel, after `text`."""
     return Says(text=text, calls=tool_calls)
 
 
 def fails(failure: CallFailed, *, shown: str = "") -> Fails:
-    """The attempt fails."""
+    """Fail the attempt."""
     return Fails(failure, shown)
 
 
 class ScriptExhausted(AssertionError):
-    """The code under test asked the model more often than the script has lines."""
+    """The code under test sent more requests than the script has lines."""
 
 
 class ScriptedProvider:
-    """Follows a script. `requests` holds every request in order, `left` says how many lines were not used."""
+    """Follows a script. `requests` has all requests in order, `left` is the number of unused lines."""
 
     def __init__(self, *script: Line, name: str = "scripted", tokens: int | None = None) -> None:
         self.name = name
@@ -94,7 +94,7 @@ class ScriptedProvider:
                 return self._build_reply(line, request)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """What the constructor was told, whatever the request."""
+        """Return the constructor's `tokens`."""
         del request
         return self._tokens
 

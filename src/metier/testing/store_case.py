@@ -1,4 +1,4 @@
-"""What the checks of the store contract work with: a store under test, values to put in, ways to look at refusals."""
+"""Fixtures for the store contract: the store under test, sample values, and assertions about errors."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ class Subject:
     """The store under test."""
 
     open: Callable[[], Awaitable[Store]]
-    """Another handle on the same database."""
+    """Open another handle on the same database."""
     pass_seconds: Callable[[float], Awaitable[None]]
-    """Let time pass: move the clock that the store was given, or wait."""
+    """Let time pass: move the store's clock, or wait."""
     lease_seconds: float = 15.0
     blob_grace_seconds: float = 3600.0
-    """How long a blob that no run names is kept."""
+    """Time before an unreferenced blob is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a check works with."""
+    """Two handles on an empty database, for a check."""
 
     first: Store
     second: Store
     subject: Subject
 
     async def start(self, run_id: str = "r1", owner: str = "ann") -> Lease:
-        """A new run with a driver."""
+        """Create a run and take its lease."""
         await self.first.create_run(build_run(run_id))
         return await self.take(run_id, owner)
 
@@ -68,16 +68,16 @@ def build_approval(approval_id: str, run_id: str = "r1") -> ApprovalRow:
 
 
 async def refused[E: MetierError](kind: type[E], call: Awaitable[object]) -> E:
-    """The call must fail in this way, with a sentence for people."""
+    """Assert that a call fails with this exception, and return it."""
     try:
         await call
     except kind as failure:
         return failure
-    raise AssertionError(f"{kind.__name__} was expected, and nothing was refused")
+    raise AssertionError(f"{kind.__name__} was expected, but nothing was raised")
 
 
 async def outcomes_of(calls: Sequence[Awaitable[object]]) -> list[type[MetierError] | None]:
-    """Run all at once; None for each that went through, else how it was refused."""
+    """Run all calls at once; return None for each success and the exception class for each failure."""
     outcomes: list[type[MetierError] | None] = []
 
     async def run(call: Awaitable[object]) -> None:

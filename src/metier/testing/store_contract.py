@@ -1,10 +1,10 @@
-"""What every store must do, as checks that any implementation can run against itself.
+"""The contract of a store, as checks that any implementation can run.
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     async def test_store(check: Check, subject: Subject) -> None:
         await run_check(check, subject)
 
-Each check gets two handles on one database that is empty at first. A failed check is an `AssertionError`.
+Each check gets two handles on one empty database. A failed check raises `AssertionError`.
 """
 
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""What every store must do with messages that are to leave. Part of `store_contract`."""
+"""Checks of the store contract: outgoing messages."""
 
 from dataclasses import replace
 from datetime import timedelta

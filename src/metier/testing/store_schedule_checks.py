@@ -1,4 +1,4 @@
-"""What every store must do with schedules. Part of `store_contract`."""
+"""Checks of the store contract: schedules."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What every store must do with the usage of runs. Part of `store_contract`."""
+"""Checks of the store contract: the usage of runs."""
 
 from dataclasses import replace
 from datetime import timedelta
