@@ -16,10 +16,10 @@ from metier.events.payload import Payload
 
 _MAX_TEXT_LENGTH = 1_000
 """Characters of a string up to which it stays whole."""
-_LARGEST_VALUE = 3_000
+_MAX_VALUE_CHARACTERS = 3_000
 """Characters of a list or an object as JSON, after its long strings were summarised, up to which it stays whole."""
 _FEW_ITEMS, _FEW_CHARACTERS = 20, 400
-"""Strings of so many characters in so many items are no longer than `_LARGEST_VALUE`, however they are escaped."""
+"""A value with at most this many items of this many characters fits `_MAX_VALUE_CHARACTERS`, even fully escaped."""
 _HEAD = 200
 
 
@@ -54,7 +54,11 @@ def _summarize(value: JsonValue) -> JsonValue:
             short = {name: _summarize(item) for name, item in value.items()}
         case _:
             return value
-    return short if _is_flat_and_small(short) or len(_render(short)) <= _LARGEST_VALUE else _describe(_render(value))
+    return (
+        short
+        if _is_flat_and_small(short) or len(_render(short)) <= _MAX_VALUE_CHARACTERS
+        else _describe(_render(value))
+    )
 
 
 def _is_flat_and_small(value: list[JsonValue] | dict[str, JsonValue]) -> bool:

@@ -15,7 +15,7 @@ from metier.views.run_view import RunView, StepView
 type Update = dict[str, Any]
 type Send = Callable[[Update], None]
 
-LARGEST_DIFF_BYTES = 1_000_000
+MAX_DIFF_BYTES = 1_000_000
 _KINDS = {
     "Read": "read",
     "Write": "edit",
@@ -186,7 +186,7 @@ def find_path(arguments: object, workspace: Path) -> Path | None:
 def read_text(path: Path) -> str | None:
     """Nothing for what is no text of a size to be shown."""
     try:
-        if path.resolve() != path or not path.is_file() or path.stat().st_size > LARGEST_DIFF_BYTES:
+        if path.resolve() != path or not path.is_file() or path.stat().st_size > MAX_DIFF_BYTES:
             return None  # a link may lead out of the workspace
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -17,7 +17,7 @@ from metier.skills.package import list_files, read_file
 
 MAX_FILES = 20
 """Artifacts that a result names."""
-LARGEST_SHOWN_BYTES = 1_000_000
+MAX_SHOWN_BYTES = 1_000_000
 """Of an image or a sound that is part of the result itself."""
 MAX_SHOWN_TEXT_LENGTH = 8_000
 """Bytes of a text that is."""
@@ -118,7 +118,7 @@ def _show_file(endpoint: McpEndpoint, run_id: str, name: str) -> types.ContentBl
     media, uri = guess_type(name), get_artifact_uri(run_id, name)
     kind = media.partition("/")[0]
     size = (endpoint.runtime.folder(run_id) / "artifacts" / name).lstat().st_size
-    if kind in ("image", "audio") and size <= LARGEST_SHOWN_BYTES:
+    if kind in ("image", "audio") and size <= MAX_SHOWN_BYTES:
         data = base64.b64encode(read_artifact(endpoint, run_id, name)).decode()
         block = types.ImageContent if kind == "image" else types.AudioContent
         return block.model_validate({"type": kind, "data": data, "mimeType": media})

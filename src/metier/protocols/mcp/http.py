@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metier.protocols.mcp.endpoint import McpEndpoint
 from metier.protocols.mcp.server import build_server
-from metier.protocols.mcp.tool_calls import LARGEST_ARGUMENTS
+from metier.protocols.mcp.tool_calls import MAX_ARGUMENT_CHARACTERS
 
 MAX_SESSIONS = 200
 IDLE_SECONDS = 1800.0
@@ -34,7 +34,7 @@ async def opened_http(endpoint: McpEndpoint, *, hosts: Sequence[str] | None = LO
         app=build_server(endpoint),
         security_settings=security,
         session_idle_timeout=IDLE_SECONDS,
-        max_request_body_size=2 * LARGEST_ARGUMENTS,
+        max_request_body_size=2 * MAX_ARGUMENT_CHARACTERS,
         max_sessions=MAX_SESSIONS,
     )
     async with manager.run():

@@ -52,7 +52,7 @@ _MAX_NAME_LENGTH = 128
 _MAX_DESCRIPTION_LENGTH = 4_000
 
 _WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
-LARGEST_ARGUMENTS = 1_000_000
+MAX_ARGUMENT_CHARACTERS = 1_000_000
 """Bytes of JSON."""
 QUICK_SECONDS = 1.0
 """A run that ends within this time is answered at once, also to a client that knows tasks."""
@@ -239,8 +239,10 @@ def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, J
         text = json.dumps(arguments)
     except (ValueError, RecursionError) as error:
         raise MCPError(code=types.INVALID_PARAMS, message="The arguments are not JSON") from error
-    if len(text) > LARGEST_ARGUMENTS:
-        raise MCPError(code=types.INVALID_PARAMS, message=f"The arguments are larger than {LARGEST_ARGUMENTS} bytes")
+    if len(text) > MAX_ARGUMENT_CHARACTERS:
+        raise MCPError(
+            code=types.INVALID_PARAMS, message=f"The arguments are larger than {MAX_ARGUMENT_CHARACTERS} bytes"
+        )
     # Inputs of a task may be texts that spell a value; they are checked where they are read.
     if not tool.task_id and (wrong := SchemaCheck(tool.spec.name, tool.spec.input_schema).get_error(arguments)):
         raise UsageError(f"Invalid arguments for {tool.spec.name}: {wrong}")

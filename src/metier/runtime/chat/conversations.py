@@ -88,7 +88,7 @@ Then, if the turns hold facts that must stay word for word (names, numbers, pref
 are not kept yet, write a line `Facts:` and one line `- name: fact` for each.
 """
 FACTS_LINE = "facts:"
-FEWEST_CHARACTERS = 20
+MIN_SUMMARY_CHARACTERS = 20
 """A summary that is shorter says nothing."""
 MAX_SUMMARIZER_TURNS = 2
 
@@ -331,7 +331,7 @@ def build_summarizer(runtime: Runtime, agent: AgentInForce) -> AgentInForce:
 
 
 def _read(state: RunState) -> _Draft | None:
-    if state.phase != "DONE" or len(state.result.strip()) < FEWEST_CHARACTERS:
+    if state.phase != "DONE" or len(state.result.strip()) < MIN_SUMMARY_CHARACTERS:
         return None
     text, _, listed = _split_facts(state.result)
     facts = parse_facts(listed)
