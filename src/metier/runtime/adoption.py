@@ -97,7 +97,7 @@ def check_inherited(request: RunRequest, above: RunStarted | None) -> RunRequest
 
 
 async def find_said(started: RunStarted, store: Store) -> Said | None:
-    """What the run was given beside its task."""
+    """Return the run's extra input, if any."""
     instructions = await find_instructions(started.pins, store)
     if instructions is None:
         return None

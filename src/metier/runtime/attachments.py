@@ -47,7 +47,7 @@ _CLOSING = ".,;:!?)]}"
 
 
 class Attached(Struct, frozen=True, kw_only=True):
-    """What came of the files of one task."""
+    """The attached files of one task, and their problems."""
 
     texts: tuple[str, ...] = ()
     media: tuple[Media, ...] = ()

@@ -178,7 +178,7 @@ class _Told(NamedTuple):
 
 
 async def _get_instructions(run: PreparedRun, tools: Toolbox, *, store: Store, deny: Deny) -> _Told:
-    """What the run is pinned to; where it begins now, what its files say, and which files these are."""
+    """Return the pinned instructions, or for a new run those of the current files, with their sources."""
     partners = await choose_partners(run, store)
     if (pinned := await find_instructions(run.pins, store)) is not None:
         return _Told(pinned, partners)
@@ -224,7 +224,7 @@ def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) ->
 def compose_instructions(
     run: PreparedRun, tools: Toolbox, partners: Partners, *, project: Sequence[ProjectFile]
 ) -> Instructions:
-    """What a run that begins now is told, whatever its task."""
+    """Compose the instructions of a new run, independent of its task."""
     agent = run.agent
     provider = agent.host.provider.name if agent.host.provider is not None else agent.host.settings.model.provider
     subjects = Subjects(

@@ -190,7 +190,7 @@ async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, 
 async def _follow_all(
     requests: Sequence[ChildRequested], follow: Callable[[ChildRequested], Awaitable[RunState]], *, at_once: int
 ) -> list[RunState]:
-    """How each of them stands, in this order. What goes wrong with one is raised when the others have pause or end."""
+    """Follow all child runs and return their states in order. Errors are raised after the others paused or ended."""
     if len(requests) == 1:
         return [await follow(requests[0])]
     found: dict[str, RunState] = {}
@@ -252,7 +252,7 @@ async def _go_on(
 
 
 async def _collect_results(children: Sequence[Child], store: Store) -> dict[str, str]:
-    """What the steps so far gave, each as its scripts said it: for a step whose script summarizes."""
+    """Collect the results so far, as the scripts returned them, for a step whose script summarizes."""
     results: list[JsonValue] = []
     for child in children:
         if child.status == "completed":

@@ -1,4 +1,4 @@
-"""What must not show in a place: the secrets of its environment, and those that its servers are given."""
+"""Secrets to redact for a host: those of its environment, and those given to its servers."""
 
 import os
 from functools import lru_cache

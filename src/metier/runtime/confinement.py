@@ -121,12 +121,12 @@ def _get_bubblewrap(host: Host) -> str:
 
 
 def list_writable(host: Host) -> tuple[Path, ...]:
-    """Where programs in the sandbox write, the workspace first."""
+    """List the folders that programs in the sandbox may write to, the workspace first."""
     return (host.root.resolve(), *host.opened)
 
 
 def _list_repository(host: Host) -> tuple[Path, ...]:
-    """What git needs in a worktree: the repository that it belongs to, to read."""
+    """List the folders of the repository that git must read in a worktree."""
     found = find_repository(host.root) if host.worktree is not None else None
     return (found[1],) if found is not None else ()
 

@@ -55,7 +55,7 @@ type State = Literal["ok", "off", "problem"]
 """Works; not there and not needed as things are set; needed and does not work."""
 
 MAX_COMPARED = 20_000
-"""How many of the newest are compared, of folders as of runs."""
+"""Number of the newest folders and runs that are compared."""
 _MAX_NAMED = 3
 _MEGABYTE = 1024 * 1024
 MAX_APART_SECONDS = 2.0
@@ -214,7 +214,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: 
 
 
 def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Which models could answer: key set, address reachable."""
+    """Check each provider: key set, address reachable."""
     yield _provider(settings, "offline", "no model: routing, scripts and templates only", missing="")
     for name, options in (
         ("anthropic", settings.model.providers.anthropic),
@@ -277,7 +277,7 @@ def _examine_uv() -> Finding:
 
 
 def examine_shell(settings: Settings) -> Finding:
-    """Whether models are offered the shell, and whether there is one."""
+    """Check whether models are offered a shell, and whether one is installed."""
     options = settings.shell
     if not options.enabled or options.mode == "off":
         return Finding(area="programs", name="shell", state="off", detail="turned off by the settings")
@@ -371,7 +371,7 @@ def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Findin
 
 
 def examine_embeddings(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Finding:
-    """What ranks skills beside their words: a model is read whole, a server is not asked."""
+    """Check the embeddings that rank skills: a local model is read completely, a server is not called."""
     options = settings.embeddings
     if options is None or not options.is_on:
         return _embeddings("off", "none; skills are ranked by words only")
@@ -437,7 +437,7 @@ def _answers(address: str) -> bool:
 
 
 def _socket_folder(address: str) -> str:
-    """Where the socket of a server on this machine lies, if the address names that instead of a host."""
+    """Return the folder of a local server's socket if the address names one instead of a host."""
     host = dict(parse_qsl(urlsplit(address).query)).get("host", "")
     return host if host.startswith("/") else ""
 

@@ -96,7 +96,7 @@ _driven: set[object] = set()
 
 
 class DriveOptions(Struct, frozen=True, kw_only=True):
-    """How a run is driven: its observers, its limits, and whom to ask in place. Without an asker the run pauses."""
+    """Options for driving a run: observers, limits, and the asker. Without an asker the run pauses."""
 
     sinks: Sequence[Sink] = ()
     observe: Observer | None = None
@@ -121,7 +121,7 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Journal(Struct, frozen=True, kw_only=True):
-    """What a driver knows of a run before it opens its log."""
+    """The journal as a driver knows it before it opens the log."""
 
     known: Sequence[Entry] = ()
     """The beginning of the journal, if it was read already."""

@@ -1,4 +1,4 @@
-"""Where and as whom Metier runs: settings, folders, environment, time. Handed in once, never looked up again."""
+"""The host: settings, folders, environment, time and user. Passed in once, never looked up again."""
 
 import os
 import socket
@@ -41,7 +41,7 @@ def _ignore(_sentence: str) -> None:
 
 @dataclass
 class SweepTimes:
-    """When a process looks for what killed programs left behind: at its first run, then at most once a minute.
+    """Times of the checks for leftovers of killed programs: at the first run, then at most once a minute.
 
     A scratch folder younger than that is left alone, so there is no use in looking more often.
     """
@@ -68,11 +68,11 @@ class Host(Struct, frozen=True, kw_only=True):
     home: Path
     environ: Mapping[str, str]
     trust: WorkspaceTrust
-    """Whose word the files of the workspace are."""
+    """Whether the workspace's files are trusted."""
     flags: tuple[str, ...] = ()
     """Settings that the command line chose, by their names."""
     worktree: "RunWorktree | None" = None
-    """Where the tools of a run work, if that is not the workspace; definitions and runs are those of the workspace."""
+    """Folder of a run's tools if it is not the workspace; definitions and runs stay those of the workspace."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
@@ -93,7 +93,7 @@ class Host(Struct, frozen=True, kw_only=True):
     traces: "SpanExporter | None" = None
     """Gets the spans of every run, where traces are exported; `open_runtime` brings it and closes it."""
     sweeps: SweepTimes = field(default_factory=SweepTimes)
-    """When runs look for what programs of killed processes left in the folder for temporary files."""
+    """Times at which runs remove leftovers of killed processes from the folder for temporary files."""
     servers: "ServerPool | None" = None
     """Keeps external servers from run to run; without it they end with the run that started them."""
     narrow: "Callable[[Policy], Policy] | None" = None

@@ -16,7 +16,7 @@ from metier.store.base import ENDED, RunRow
 from metier.store.failures import StoreDamaged
 
 LOOK_BACK = timedelta(days=7)
-"""How long a run that reached a limit is shown as waiting: it has ended, and may never continue."""
+"""Period for which a run that reached a limit is shown as waiting: it has ended, and may never continue."""
 MAX_RUNS = 200
 """Of each kind."""
 
@@ -34,7 +34,7 @@ class Inbox(Struct, frozen=True, kw_only=True):
 
 
 async def read_inbox(runtime: Runtime) -> Inbox:
-    """What waits now. An approval that ran out of time is closed on the way."""
+    """Read everything that waits now. Closes expired approvals on the way."""
     approvals = await runtime.approvals.list_all(status="open")
     asking = frozenset(question.row.run_id for question in approvals)
     found = [run async for run in _list_waiting(runtime, asking)]
@@ -42,7 +42,7 @@ async def read_inbox(runtime: Runtime) -> Inbox:
 
 
 async def count_waiting(runtime: Runtime) -> int:
-    """How many, without reading a journal: runs that reached a limit are left out."""
+    """Count waiting runs without reading a journal; runs that reached a limit are not included."""
     rows = await runtime.store.list_approvals(status="open", limit=MAX_RUNS)
     asking = await runtime.store.list_runs(status="input_required", limit=MAX_RUNS)
     paused = await runtime.store.list_runs(status="paused", limit=MAX_RUNS)

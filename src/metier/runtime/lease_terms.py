@@ -19,9 +19,9 @@ class LeaseTerms(Struct, frozen=True, kw_only=True):
     """The one that came with claiming the run; else one is taken."""
     lease_seconds: float = LEASE_SECONDS
     max_attempts: int | None = None
-    """How many workers in a row may take the run without getting any further; None for a user, who may try on."""
+    """Maximum number of workers in a row that may take the run without progress; None for a user, who may retry."""
     max_deaths: int = 2
-    """How many drivers may die at the same point of a run before it waits for a user; only counted for workers."""
+    """Maximum number of workers that may die at the same point before the run waits for a user."""
     is_pooled: bool = False
     """The process that drives the run delivers notifications for all of its runs."""
     queue: str = ""
@@ -55,7 +55,7 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
 
 
 def is_left_alone(state: RunState, shift: LeaseTerms) -> bool:
-    """Whether the run waits for a user to resume it, and a worker has it."""
+    """Return True if the run waits for a user to resume it and a worker holds it."""
     return shift.max_attempts is not None and state.pause is not None and state.pause.pause == "explicit"
 
 

@@ -42,7 +42,7 @@ type Enclosure = Literal["http", "outside", "full", "kernel", "none"]
 
 
 class Servers(Struct, frozen=True, kw_only=True):
-    """What the servers of a run bring."""
+    """The MCP servers of a run, with their tools."""
 
     tools: tuple[Tool, ...] = ()
     notices: tuple[McpServerReported, ...] = ()
@@ -50,7 +50,7 @@ class Servers(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True):
-    """What came of starting a server: its tools, or why there are none."""
+    """The result of starting a server: its tools, or the reason that there are none."""
 
     listing: Listing | None = None
     problem: str = ""
@@ -140,7 +140,7 @@ async def keep_servers(host: Host) -> AsyncGenerator[Host]:
 
 @asynccontextmanager
 async def _borrow_pool(host: Host) -> AsyncGenerator[ServerPool]:
-    """That of the sitting, else one that ends with the run."""
+    """Use the session's pool, or one that ends with the run."""
     if host.servers is not None:
         yield host.servers
         return
@@ -222,7 +222,7 @@ def is_outside(host: Host, server: str) -> bool:
 
 
 def _find_frame(host: Host, server: ServerDefinition, confinement: Confinement) -> Confinement | None:
-    """What encloses the server; nothing where it runs outside, whatever the run itself is enclosed by.
+    """Return the sandbox of the server, or None if it runs outside, independent of the run's own sandbox.
 
     One that may take code from anywhere in the workspace is confined like the programs that write there, unless the
     settings name it: then it is not started.
@@ -240,7 +240,7 @@ def get_code(host: Host, server: ServerDefinition) -> ProgramCode:
 
 
 def list_server_files(host: Host) -> tuple[Path, ...]:
-    """What accepted servers that run outside are started from: closed to the programs of a run."""
+    """List the files of accepted servers outside of the sandbox; the run's programs can't change them."""
     accepted = open_acceptances(host)
     return tuple(
         root
@@ -252,7 +252,7 @@ def list_server_files(host: Host) -> tuple[Path, ...]:
 
 
 def get_enclosure(host: Host, server: ServerDefinition) -> Enclosure:
-    """Where a run in this place would have the server; levels are tried for real."""
+    """Return the sandbox that a run here would give the server; levels are really tried."""
     if server.url:
         return "http"
     is_free = is_outside(host, server.name)

@@ -29,7 +29,7 @@ from metier.runtime.workspace.plugins import get_brought
 from metier.runtime.workspace.prepared_run import PreparedRun
 
 RANKED = 8
-"""How many skills the offline backbone looks at for each part of a request."""
+"""Number of skills that the offline provider considers for each part of a request."""
 
 
 def open_remote(host: Host, *, run: PreparedRun) -> Provider:

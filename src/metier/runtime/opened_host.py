@@ -39,7 +39,7 @@ class OpenedHost(Struct, frozen=True, kw_only=True):
     loaded: LoadedSettings
     """The settings with the origin of each value."""
     warnings: tuple[Problem, ...]
-    """What the settings and the trust of the folder warn about; the caller shows or logs them."""
+    """Warnings about the settings and the folder's trust; the caller shows or logs them."""
 
 
 def open_host(

@@ -1,4 +1,4 @@
-"""Who could answer here, whether one does, and the settings file for it. For `agent init` and the first-run dialogue.
+"""Available model providers, a test call, and the settings file for them. For `agent init` and the first-run dialog.
 
 Keys are looked for in the environment only, servers on this machine only. Nothing is written.
 """
@@ -46,7 +46,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """What a settings file is written for."""
+    """The choice that a settings file is written for."""
 
     provider: ProviderName
     model: str = ""

@@ -76,7 +76,7 @@ class RunReader:
         return await get_status(self.store, await self.read(run_id))
 
     async def get_waiting(self, state: RunState) -> RunState:
-        """Who is really waited for: the run itself, or the lowest of those it handed work to."""
+        """Return the state of the run that is really waited for: the run itself, or its deepest child."""
         return await get_waiting(self.store, state)
 
     async def list_all_waiting(self, state: RunState) -> list[RunState]:

@@ -132,7 +132,7 @@ async def _read(server: ServerConnection, file: ServedFile) -> bytes:
 
 
 def _check_front_matter(entry: SkillEntry, data: bytes) -> None:
-    """What was shown of the skill is what it says."""
+    """Check that the skill's files match what was shown of it."""
     mapping = read_front_matter(data).mapping
     if mapping is None or read_value(mapping) != entry.frontmatter:
         raise SkillRejected(f"The front matter of {entry.uri!r} is not the one that its manifest shows")

@@ -75,7 +75,7 @@ def _build_request(work: CalledRun, request: DelegationRequest, runtime: Runtime
 
 
 async def _get_wish(state: RunState, runtime: Runtime) -> InputRequest:
-    """What the run, or one below it, waits for: the question of its skill, or a sentence for the user."""
+    """Return the question that the run or its deepest child waits for, or a sentence for the user."""
     waiting = await runtime.get_waiting(state)
     stored = await find_stored(waiting, runtime.store)
     if stored is not None and stored.input_request is not None:

@@ -23,7 +23,7 @@ _MAX_BYTES = 200_000
 
 
 class SkillUpdate(Struct, frozen=True, kw_only=True):
-    """What an update would change. Nothing of it is installed."""
+    """The changes of an update. Nothing of it is installed."""
 
     outcome: Outcome
     diffs: Mapping[str, str]
@@ -39,7 +39,7 @@ class SkillUpdate(Struct, frozen=True, kw_only=True):
 
 
 def find_installed(host: Host, name: str) -> RegistryEntry | None:
-    """How the skill was installed; None for one of the workspace and for a bundled one."""
+    """Return the registry entry of the skill; None for workspace and bundled skills."""
     entry = read_registry(_get_home(host)).find(name)
     return entry if entry is not None and entry.is_installed else None
 

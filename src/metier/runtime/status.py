@@ -75,12 +75,12 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a failed step stopped the run. A user may fix it later, but a caller has its answer."""
+        """Return True if a failed step stopped the run. A user may fix it later, but a caller has its answer."""
         return self.pause == "step_failed"
 
     @property
     def is_over(self) -> bool:
-        """Whether a caller that cannot act as the user has nothing more to wait for."""
+        """Return True if a caller that cannot act as the user has nothing more to wait for."""
         return self.is_final or self.is_stopped
 
     @property
@@ -103,12 +103,12 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_asking(self) -> bool:
-        """Whether the question may be put to a caller that cannot act as the user."""
+        """Return True if the question may be put to a caller that cannot act as the user."""
         return not self.is_over and self.pause == "input" and self.question is not None
 
     @property
     def wait_kind(self) -> WaitKind:
-        """What a user does next: answer, decide, raise a limit, or just resume. Empty if there is nothing to do."""
+        """Return the user's next action: answer, decide, raise a limit, or just resume. Empty if there is none."""
         if self.is_final:
             return "limit" if self.limit is not None and self.can_continue else ""
         if self.waiting.pause is None:
@@ -163,7 +163,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def can_continue(self) -> bool:
-        """Whether `agent resume` can do anything: the run is open, or a limit or its provider ended it."""
+        """Return True if `agent resume` can do anything: the run is open, or a limit or its provider ended it."""
         return not self.is_final or can_reopen(self.failed or self.state)
 
     def exit_code(self, *, signal: str = "") -> int:
@@ -302,12 +302,12 @@ def suggest_limit(state: RunState, limit: Limit) -> float:
 
 
 def can_reopen(state: RunState) -> bool:
-    """Whether a limit ended the run, or a provider that may reply now."""
+    """Return True if a limit ended the run, or a provider that may reply now."""
     return find_limit(state) is not None or (state.failure is not None and can_change_model(state))
 
 
 def can_change_model(state: RunState) -> bool:
-    """Whether its provider ended the run, also if it was reopened since and no model has replied yet."""
+    """Return True if its provider ended the run, also if it was reopened since and no model has replied yet."""
     reason = state.failure.reason if state.failure is not None else state.reopened
     return reason in list_reasons() or reason == "prompt_too_large"
 

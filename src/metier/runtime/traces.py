@@ -112,7 +112,7 @@ def open_exporter(host: Host, *, with_metrics: bool = False) -> SpanExporter:
 
 
 class RunSpans(Struct, frozen=True, kw_only=True):
-    """What a run and those below it come to as spans. One that is under way has only those that are closed."""
+    """A run and its child runs as spans. A run in progress has only the finished ones."""
 
     trace_id: str
     runs: tuple[str, ...]

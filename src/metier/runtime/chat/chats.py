@@ -165,7 +165,7 @@ class Chat:
         self.agent_id, self.model = had.get("agent", self.agent_id), had.get("model", "")
 
     async def find_cost(self) -> float | None:
-        """What all of its runs cost, those that summarized among them; None where a price is not known."""
+        """Return the cost of all runs, summarizers included, or None if a price is unknown."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in rows]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
@@ -191,7 +191,7 @@ class Chat:
         return await self._keep(await self.runtime.start_as(typed, request, watch))
 
     async def keep_partial(self, run_id: str, text: str) -> None:
-        """What the model had said when its turn was interrupted: later turns are told that much."""
+        """Save the partial reply of an interrupted turn for later turns."""
         if text.strip():
             value: JsonValue = {"text": self._clean(text)[:MAX_PARTIAL]}
             await self._commit(ContextChange(facts=(NewFact(bucket=PARTIAL, key=run_id, value=value),)))
@@ -321,7 +321,7 @@ class Chat:
         await self._commit(ContextChange(forgotten=((OWN_FACTS, wanted), (TOLD_FACTS, wanted))))
 
     async def find_approvals(self) -> list[ApprovalQuestion]:
-        """What waits for a decision in this conversation."""
+        """List the pending approvals of this conversation."""
         turn = await self.find_open_turn()
         return await self.runtime.approvals.list_all(run_id=turn.waiting.run_id, status="open") if turn else []
 
@@ -448,7 +448,7 @@ def _stand(state: ContextState, status: TaskState) -> ContextState:
 
 
 async def list_always(chat: Chat) -> list[str]:
-    """What is not asked about any more, in words."""
+    """List, in words, the calls that are no longer asked about."""
     facts = await chat.runtime.store.contexts.list_facts(chat.context_id, bucket=ALWAYS)
     return [str(fact.value) for fact in facts]
 

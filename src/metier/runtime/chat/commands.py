@@ -26,7 +26,7 @@ _MAX_OWN_COMMANDS = 200
 
 TOOL = "Bash"
 MARK = "!"
-"""What a line with a command begins with."""
+"""Prefix of a line with a command."""
 _MAX_OUTPUT = 4_000
 
 

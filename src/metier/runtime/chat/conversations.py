@@ -67,7 +67,7 @@ CHOICES = "chat"
 """The bucket of facts that says with which agent and model a chat continues."""
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
-"""How many runs are looked at for turns that are not in the log; a crash leaves one."""
+"""Number of runs to check for turns that are missing from the log; a crash loses at most one."""
 MAX_NOTES = 12
 _MAX_NOTE_LENGTH = 160
 
@@ -96,7 +96,7 @@ MAX_SUMMARIZER_TURNS = 2
 # The journals of the runs are the truth. The log of the context caches what the next turn needs of each run, so that
 # a turn costs one read and not one per earlier turn; entries that a crash left out are restored from the journals.
 class Conversation(Struct, frozen=True, kw_only=True):
-    """What is known of a context before its next turn."""
+    """The state of a context before its next turn."""
 
     state: ContextState
     turns: tuple[PastTurn, ...] = ()
@@ -170,7 +170,7 @@ def describe_answer(state: RunState) -> str:
 
 
 def build_turn_event(state: RunState, turn: PastTurn, *, number: int) -> NewEvent:
-    """What the log keeps of a turn that has ended. Told twice, it is kept once."""
+    """Build the log event of a finished turn. Recording it twice stores it once."""
     assert state.phase in FINAL
     return NewEvent(
         event_type=TURN,
@@ -221,7 +221,7 @@ def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
 
 
 def _list_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """What was done for a message: the calls with their ends, and what the person was asked. Never what came out."""
+    """List the calls for a message with their outcomes, and the questions to the user, without results."""
     notes: dict[str, str] = {}
     asked: dict[str, str] = {}
     for entry in entries:
@@ -341,7 +341,7 @@ def _read(state: RunState) -> _Draft | None:
 
 
 def _split_facts(reply: str) -> tuple[str, str, str]:
-    """What stands before, at and behind the line that announces facts."""
+    """Split a text at the line that announces facts: before it, the line, after it."""
     lines = reply.splitlines()
     for at, line in enumerate(lines):
         if line.strip().strip("#* ").casefold() == FACTS_LINE:

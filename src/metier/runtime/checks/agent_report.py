@@ -1,4 +1,4 @@
-"""What an agent comes to in this workspace, for people: every tool, skill and task, and where each is from."""
+"""An agent's effective tools, skills and tasks in this workspace, each with its origin."""
 
 from collections.abc import Iterable, Mapping
 
@@ -23,9 +23,9 @@ class Named(Struct, frozen=True, kw_only=True):
 
     name: str
     source: str
-    """Who has it: Metier itself, a skill, the workspace."""
+    """Provider of the entry: Metier itself, a skill, or the workspace."""
     line: int | None = None
-    """Where the agent names it; nothing where it is inherited."""
+    """Line of the agent's file that names it; None if it is inherited."""
     note: str = ""
 
 
@@ -35,7 +35,7 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     skills: tuple[Named, ...]
     tasks: tuple[Named, ...]
     rules: tuple[tuple[str, Rule], ...]
-    """Who says it and what, in the order in which they are asked."""
+    """Rules with the scope that each comes from, in evaluation order."""
     missing: tuple[str, ...] = ()
     """Tools that the agent names and that do not exist now."""
 

@@ -98,7 +98,7 @@ async def explain_call(
 
 
 def _with_profile(host: Host, profile: Profile) -> Host:
-    """What file tools refuse depends on it."""
+    """Return the host with this profile, which also decides which files the file tools reject."""
     runtime = host.settings.runtime.model_copy(update={"profile": profile})
     return replace(host, settings=host.settings.model_copy(update={"runtime": runtime}))
 

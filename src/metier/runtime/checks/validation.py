@@ -62,7 +62,7 @@ from metier.tools.base import Tool
 from metier.tools.toolbox import Toolbox
 
 FENCE = b"---"
-"""How a file begins that means to be a step; one without is a page that the author keeps beside the task."""
+"""First line of a file that is a step; files without it are notes that the author keeps next to the task."""
 
 
 # A step may name a tool that a rule always denies, belong to an agent that cannot be used, end with a command that no
@@ -86,7 +86,7 @@ class StepChecker:
     def check(
         self, task: TaskDefinition, *, permits: Iterable[Permits], references: Iterable[Reference]
     ) -> list[Problem]:
-        """What is wrong with the steps; `permits` and `references` are theirs, with lines."""
+        """List the problems of the steps; `permits` and `references` are theirs, with lines."""
         said = {each.file: each for each in permits}
         problems = self._list_broken_agents(references)
         for step in task.steps:
@@ -252,13 +252,13 @@ def load_host_catalog(host: Host) -> Catalog:
 
 
 def get_all_problems(host: Host, kind: str) -> dict[str, tuple[Problem, ...]]:
-    """What is wrong with each agent, task or skill of a workspace, by its ID."""
+    """List the problems of each agent, task or skill of a workspace, by ID."""
     checked = validate_workspace(host, load_host_catalog(host)).workspace.checked
     return {item.id: item.problems for item in checked if item.kind == kind}
 
 
 def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, ...]:
-    """What `agent validate` would say on the lists, rules and steps of one task, with the agents that it names.
+    """List the problems of a task's lists, rules and steps, as `agent validate` reports them.
 
     `agent` does the steps that name none, instead of the default one. Plugins are asked which tools they have
     only where a name is not known without them.
@@ -310,7 +310,7 @@ def validate_workspace(host: Host, catalog: Catalog, *, strict: bool = False) ->
 
 @dataclass(slots=True)
 class _Known:
-    """Which tools exist, as far as that can be known without starting anything."""
+    """The existing tools, as far as they can be known without starting anything."""
 
     plain: tuple[str, ...]
     """Those that are called by one word."""
@@ -324,7 +324,7 @@ class _Known:
     _brings: dict[str, bool] = field(default_factory=dict[str, bool])
 
     def find_fault(self, name: str) -> tuple[str, str] | None:
-        """What is wrong with a name in a list of tools, and what to do."""
+        """Return the problem of a name in a list of tools, with a hint, or None."""
         if name in self.plain or name in CONTROL_NAMES:
             return None
         server, slash, tool = name.partition("/")
@@ -570,7 +570,7 @@ def _check_embeddings(host: Host) -> tuple[CheckedFile, ...]:
 
 
 def _check_models(permits: Permits, options: ModelOptions) -> list[Problem]:
-    """What the host does not allow: a model of the agent's own is then no use, a further one has no effect."""
+    """Report models that the host does not allow: a main model can't run, a fallback is ignored."""
     host = options.allowed_models
     if not host or options.provider == OFFLINE:
         return []

@@ -46,7 +46,7 @@ ABOVE = "above:"
 """`above:0:…` is what the run that ordered this one is pinned to, `above:1:…` that of the one above it."""
 START = "start"
 ORIGIN = "origin:"
-"""What a run was pinned to where it was started, if that was not here: a bound, like that of a run above."""
+"""Pins of an imported run on its original machine: an upper bound, like those of a parent."""
 _KEPT = (POLICY, TRUST, TOOLS, OUTSIDE)
 
 
@@ -112,7 +112,7 @@ async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox)
 
 
 class ToolBounds(NamedTuple):
-    """Which tools the runs above leave."""
+    """The tools that the parent runs allow."""
 
     names: frozenset[str] | None = None
     """Those of the run above; None where there is none."""
@@ -258,7 +258,7 @@ async def choose_partners(run: PreparedRun, store: Store) -> Partners:
 
 
 def _list_reachable(run: PreparedRun) -> tuple[str, ...]:
-    """Which of the two tools the lists of agent, task and step leave; a list of tasks asks for theirs."""
+    """List which of the two tools the lists of agent, task and step allow; a list of tasks needs theirs."""
     names = ("delegate", RUN_TASK)
     definition = run.agent.definition
     for owner in (definition, *run.steps) if definition else run.steps:

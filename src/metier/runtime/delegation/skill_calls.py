@@ -59,7 +59,7 @@ def build_waiting(work: CalledRun, request: InputRequest | None = None) -> Agent
 
 
 async def read_response(child: RunState, store: Store) -> AgentResponse:
-    """How a run that has ended answers: as its skill did, or why the skill could not."""
+    """Read the response of an ended run: its skill's answer, or the reason that the skill failed."""
     found = await find_stored(child, store)
     if found is not None and found.state.is_terminal and found.state != TaskState.CANCELED:
         return found

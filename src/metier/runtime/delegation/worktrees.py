@@ -1,4 +1,4 @@
-"""Where runs work that have a worktree each: below the home folder, outside the workspace and its runs."""
+"""Working folders of runs with their own worktree: below the home folder, outside of the workspace and its runs."""
 
 from pathlib import Path
 

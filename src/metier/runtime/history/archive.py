@@ -46,7 +46,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class Manifest(Value):
-    """What an archive says of itself."""
+    """The manifest of an archive."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -221,7 +221,7 @@ def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
 
 
 def _find_oddity(member: zipfile.ZipInfo) -> bool:
-    """What no export writes: folders, links, devices, compression, encryption, further fields and comments."""
+    """Return True for members that no export writes: folders, links, devices, compression, extra fields."""
     is_plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
     is_stored = member.compress_type == zipfile.ZIP_STORED and member.file_size == member.compress_size
     return member.is_dir() or not (is_plain and is_stored) or bool(member.extra or member.comment)

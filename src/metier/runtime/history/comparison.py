@@ -58,7 +58,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     right: Moment | None
     differences: tuple[Difference, ...] = ()
     beginnings: tuple[Difference, ...] = ()
-    """What differed from the start: task, model, definitions."""
+    """Differences at the start: task, model, definitions."""
 
     @property
     def is_equal(self) -> bool:
@@ -66,7 +66,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compare_runs(left: Sequence[Entry], right: Sequence[Entry]) -> Comparison:
-    """Where the two part. How they began is told apart: another model is a reason, not a decision."""
+    """Compare two runs. Different starts are reported separately: another model is a cause, not a decision."""
     one, other = _list_moments(left), _list_moments(right)
     beginnings = tuple(list_differences(one[0].facts, other[0].facts)) if one and other else ()
     same, turn = 0, 0

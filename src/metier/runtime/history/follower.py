@@ -20,11 +20,11 @@ from metier.telemetry.jsonl import FILE_NAME
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
-"""How often the journal is compared with the log, and so how long a driver may take to write what it has recorded."""
+"""Interval of comparing the journal with the log, and so the time a driver has to write recorded entries to the log."""
 
 
 class News(NamedTuple):
-    """What a look at a run brought."""
+    """New events and the state of a run since the last check."""
 
     records: list[EventRecord]
     is_driven: bool
@@ -32,7 +32,7 @@ class News(NamedTuple):
 
 
 class _Told:
-    """What the journal tells, kept until it is shown."""
+    """An event computed from the journal, held back until it is shown."""
 
     def __init__(self) -> None:
         self.records: list[EventRecord] = []
@@ -51,9 +51,9 @@ class Follower:
         self._runtime, self._run_id = runtime, run_id
         self._path, self._position = runtime.folder(run_id) / FILE_NAME, 0
         self._logged = 0
-        """How many events of the journal the log has told."""
+        """Number of journal events that the log contains."""
         self._shown = 0
-        """How many were shown, from wherever."""
+        """Number of events shown from either source."""
         self._told = _Told()
         self._teller = Teller(runtime.host, run_id, self._told)
         self._is_elsewhere = False

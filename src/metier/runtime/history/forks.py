@@ -54,11 +54,11 @@ class ForkRequest(Struct, frozen=True, kw_only=True):
 class Fork(Struct, frozen=True, kw_only=True):
     state: RunState
     changed: tuple[str, ...]
-    """What is not as it was in the parent: definitions, instructions, tools, model, provider, task."""
+    """Differences from the parent: definitions, instructions, tools, model, provider, task."""
 
 
 def find_points(run_id: str, entries: Sequence[Entry]) -> tuple[Point, ...]:
-    """Where a run can be forked: no step is under way there and no answer is awaited."""
+    """List the entries at which a run can be forked: no step is running and no answer is pending."""
     state = RunState(run_id)
     points: list[Point] = []
     for number, entry in enumerate(entries, start=1):

@@ -32,7 +32,7 @@ _ALL_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Which ended runs may go: all but the newest `keep`, and only those that ended so many days ago."""
+    """Rules for deleting ended runs: keep the newest `keep`, and delete only those that ended long enough ago."""
 
     keep: int = 0
     older_than_days: float | None = None
@@ -218,7 +218,7 @@ class _Restamping:
 
 
 def _read_old(path: Path) -> list[EventRecord]:
-    """What can still be read; a damaged log is a reason to rebuild it."""
+    """Read the readable events; a damaged log is a reason to rebuild it."""
     records: list[EventRecord] = []
     try:
         records.extend(read_events(path))

@@ -54,7 +54,7 @@ _GIVEN = "the request"
 class ShownLayer(Struct, frozen=True, kw_only=True):
     name: str
     source: str
-    """Where its text is from: a file, the turns before, what was given."""
+    """Origin of its text: a file, earlier turns, or the input."""
     source_sha256: str
     """Of the whole file it was read from; empty where there is none."""
     sha256: str
@@ -77,7 +77,7 @@ class ShownPrompt(Struct, frozen=True, kw_only=True):
     prices: Prices | None = None
     """Of the model that was asked, as far as they are known."""
     recorded_hash: str = ""
-    """What the journal says of the request; empty for a prompt that was not sent."""
+    """The journal's hash of the request; empty for a prompt that was not sent."""
     trimmed: tuple[str, ...] = ()
     segments: tuple[Segment, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -132,7 +132,7 @@ async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
 
 
 def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:
-    """Where two prompts begin to differ."""
+    """Return the first difference of two prompts, or None."""
     return find_difference(first.segments, second.segments)
 
 
@@ -173,7 +173,7 @@ def _show(
 
 
 def _describe_sources(state: RunState, services: Services, files: Sequence[str]) -> dict[str, str]:
-    """Where each layer is from, in words, or its file."""
+    """Describe the origin of each layer, in words or as its file."""
     shown = len(list_described(state, services))
     return {
         **dict.fromkeys(LAYERS, "built in"),

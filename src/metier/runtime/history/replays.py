@@ -130,7 +130,7 @@ def list_changed(started: RunStarted, agent: AgentInForce) -> tuple[str, ...]:
 
 
 class ReplayChanges(Struct, frozen=True, kw_only=True):
-    """What is other than it was in the run, to see what that would do."""
+    """Changes to apply in a replay, to see their effect."""
 
     packages: tuple[SkillPackage, ...] = ()
     """Skills that stand for those of their name."""
@@ -157,7 +157,7 @@ async def build_replay_services(
     with_current_files: bool = False,
     changes: ReplayChanges = NO_CHANGES,
 ) -> Services:
-    """What the run had, but for the changes, and without anything that could have an effect."""
+    """Build the run's services with the changes, and without anything that could have an effect."""
     started = find_origin(entries) or get_start("", entries)
     run = await restore_run(host, store, folder=host.runs, started=started)
     agent = run.agent
@@ -210,7 +210,7 @@ async def build_replay_services(
 def _speak(
     run: PreparedRun, agent: AgentInForce, host: bytes, *, trusted: frozenset[str], with_current_files: bool
 ) -> Speakers:
-    """Whose rules hold in a replay."""
+    """Return the scopes whose rules apply in a replay."""
     return Speakers(
         host=host,
         agent=agent.definition,

@@ -142,13 +142,13 @@ class Fact(Struct, frozen=True, kw_only=True):
     name: str
     value: str
     before: str = ""
-    """What it was one entry earlier, where that was something else."""
+    """The previous entry's value, if it was different."""
     is_changed: bool = False
 
 
 class Moment(Struct, frozen=True, kw_only=True):
     number: int
-    """How many entries are folded."""
+    """Number of folded entries."""
     total: int
     kind: str
     """Of the last of them."""
@@ -197,7 +197,7 @@ def _compare(before: dict[str, str], after: dict[str, str], *, clean: Clean) -> 
 
 
 def _describe(state: RunState) -> Iterator[tuple[str, str]]:
-    """What is known, by name; nothing that is empty."""
+    """Yield the known values by name, without empty ones."""
     yield "status", state.status
     yield "phase", state.phase
     yield "turn", str(state.turn)

@@ -58,7 +58,7 @@ async def read_run_view(
     entries: Sequence[Entry] | None = None,
     max_children: int | None = MAX_CHILDREN,
 ) -> RunView:
-    """How a run stands, with the runs that it handed work to. An unknown run has an empty view.
+    """Return the view of a run with its child runs. An unknown run has an empty view.
 
     `entries` are its journal, where that was read. Totals need all children: pass None for `max_children`.
     """
@@ -77,7 +77,7 @@ async def read_run_view(
 
 
 async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> dict[str, str]:
-    """What each step did to files, as unified diffs by `run:step`, also of child runs, without secrets."""
+    """Return each step's file changes as unified diffs by `run:step`, child runs included, without secrets."""
     clean = build_host_cleaner(runtime.host).text
     found = await read_changes(runtime, run_id, entries=entries)
     named = {step.step if ":" in step.step else f"{run_id}:{step.step}": step.changes for step in found}
@@ -85,7 +85,7 @@ async def read_step_diffs(runtime: Runtime, run_id: str, *, entries: Sequence[En
 
 
 def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
-    """What is readable of it; a log that is being written may end in the middle of a line."""
+    """Read the readable events; a log that is being written may end in the middle of a line."""
     records: list[EventRecord] = []
     try:
         records.extend(read_events(runtime.folder(run_id) / FILE_NAME))

@@ -144,7 +144,7 @@ async def _import_one(runtime: Runtime, archive: Archive) -> RunState:
 
 
 def _open_approvals(archive: Archive, state: RunState, *, now_row: RunRow) -> list[ApprovalRow]:
-    """What the run waits for can be decided here too."""
+    """List the approvals that the run waits for, so that they can be decided here too."""
     return [
         ApprovalRow(
             approval_id=step.approval_id,
@@ -248,7 +248,7 @@ def _clean_blob(data: bytes, kind: BlobKind, cleaner: Cleaner) -> bytes:
 
 
 def _get_kind(pin: str) -> BlobKind:
-    """What the bytes behind a pin are, also where it is one of a run above."""
+    """Return the kind of the bytes behind a pin, also for pins of a parent."""
     name = pin.split(":", 2)[2] if pin.startswith(ABOVE) else pin.removeprefix(ORIGIN)
     if name == START:
         return "entry"

@@ -90,7 +90,7 @@ async def read_effects(
     only_here: bool = False,
     entries: Sequence[Entry] | None = None,
 ) -> list[FileEffect]:
-    """What a run and the runs it started did to files, in order. Steps that a kill cut short are looked at now.
+    """List the file changes of a run and its child runs, in order. Steps that a kill interrupted are examined now.
 
     With `only_here` what it did elsewhere is left out. Raises `UsageError` then for one that was not started here.
     """
@@ -110,7 +110,7 @@ async def read_effects(
 
 
 async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
-    """What would be restored. Raises `UsageError` for a step that it does not have, and for a run from elsewhere."""
+    """Return the changes that an undo would make. Raises `UsageError` for an unknown step and for an imported run."""
     pending = find_open_undo(_keep_here(runtime, run_id, await read_entries(runtime.store, run_id)))
     if pending is not None:
         wanted = [Restoration(path=each.path, expected=each.before, target=each.after) for each in pending.changes]
@@ -157,7 +157,7 @@ async def render_change(runtime: Runtime, change: FileChange) -> str:
 
 
 class StepChanges(Struct, frozen=True, kw_only=True):
-    """What one step, or one undo, did to files."""
+    """File changes of one step or one undo."""
 
     step: str
     """Its id, with its run's before it where that is a child run."""
@@ -183,7 +183,7 @@ async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[Entry
 
 
 async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list[str], list[str]]:
-    """What goes comes first, deepest first: a folder may have to make room for a file."""
+    """Restore the files. Deletions come first, deepest first: a folder may have to make room for a file."""
     restored: list[str] = []
     failed: list[str] = []
     gone = sorted((file for file in files if file.target is None), key=lambda file: -len(Path(file.path).parts))
@@ -200,7 +200,7 @@ async def _restore(runtime: Runtime, files: Sequence[PlannedFile]) -> tuple[list
 
 
 async def _keep_change(runtime: Runtime, file: PlannedFile) -> FileChange:
-    """What is there now is kept before it is replaced, so that the undo can be undone."""
+    """Save the current content before it is replaced, so that the undo can be undone."""
     now = await keep(await run_sync(look_at, runtime.host.workspace, file.path), runtime.store)
     return FileChange(path=file.path, before=now, after=file.target)
 
@@ -225,7 +225,7 @@ async def _plan_file(runtime: Runtime, wanted: Restoration, *, is_certain: bool)
 
 
 def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """What happened in this store. A journal that was brought here says which files to write, and with what in them."""
+    """List the entries recorded in this store. An imported journal must not choose files to write or their content."""
     if not is_started_here(runtime.host, run_id, entries):
         raise UsageError(
             f"Run {run_id!r} was not started here, so nothing is written back from it",

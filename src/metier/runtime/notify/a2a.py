@@ -119,14 +119,14 @@ def _name_decider(status: RunStatus, base_url: str) -> str:
 
 # The credentials of a receiver stay in its row: they are neither in a message nor in a journal.
 class Target(Value):
-    """Where a receiver is and what it knows the sender by."""
+    """A receiver's address, and the token by which it knows the sender."""
 
     url: str = Field(min_length=1, max_length=2000)
     token: str = Field(default="", max_length=4000, pattern=rf"{_HEADER_VALUE}|^$")
     scheme: str = Field(default="", max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_|~-]*$")
     credentials: str = Field(default="", max_length=8000, pattern=rf"{_HEADER_VALUE}|^$")
     base_url: str = ""
-    """Where the caller reaches the server."""
+    """Address at which the caller reaches the server."""
 
 
 async def check_target(target: Target, host: Host) -> None:

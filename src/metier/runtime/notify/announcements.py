@@ -96,7 +96,7 @@ class Announcer:
 
 
 def get_word(log: RunLog, entry: Entry) -> str:
-    """What of `notify.events` an entry is; nothing for most."""
+    """Return the name of the entry in `notify.events`; empty for most."""
     state = log.state
     match entry:
         case RunPaused():

@@ -28,16 +28,16 @@ from metier.tools.process.run import ProcessLimits, build_own_command, run_proce
 
 ATTEMPT_SECONDS = 5.0
 CLAIM_SECONDS = 60.0
-"""How long a message is out of reach of other processes: longer than an attempt can take."""
+"""Time for which other processes leave a message alone: longer than an attempt can take."""
 FIRST_DELAY_SECONDS = 2.0
 MAX_DELAY_SECONDS = 3600.0
 MAX_ATTEMPTS = 30
 """Then it is given up: more than a day after the first."""
 POLL_SECONDS = 2.0
 LAST_SECONDS = 5.0
-"""How long a command that ends continues trying."""
+"""Time for which an exiting command continues to try."""
 AT_ONCE, MAX_ROUNDS = 16, 8
-"""How many messages are under way at a time, and how often so many are taken before others get their turn."""
+"""Number of concurrent messages, and number of such batches before other senders get their turn."""
 UNWRITTEN_SECONDS = 3600.0
 """A message whose entry is not in the journal after this time tells of what never happened."""
 _GONE = 410
@@ -101,7 +101,7 @@ async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> As
 
 
 async def deliver_last(host: Host, store: Store) -> None:
-    """What is due, within the moment that a command which ends has for it."""
+    """Send the due messages, within the time that an exiting command allows."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_SECONDS), suppress(StoreError):
         await deliver_due(host, store)
 

@@ -22,7 +22,7 @@ PATH = "/decide"
 
 
 class DecisionRight(Struct, frozen=True, kw_only=True):
-    """What a link gives: to decide this approval, under this name, and nothing else."""
+    """The right that a link grants: to decide this approval, under this name, and nothing else."""
 
     approval_id: str
     decider: str
@@ -42,7 +42,7 @@ class DecisionLinks(Struct, frozen=True):
         return word
 
     def find(self, word: str) -> DecisionRight | None:
-        """What the link gives; None where it is unknown, used or too old. Looking does not use it."""
+        """Return the right of the link, or None if it is unknown, used or expired. Looking it up does not use it."""
         file = self._find(word)
         try:
             is_old = time.time() - file.stat().st_mtime > LIFETIME_SECONDS

@@ -33,7 +33,7 @@ ACCEPT = "--accept-changed-skills"
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a user says to a run that waits."""
+    """A user's answer to a waiting run."""
 
     values: dict[str, JsonValue] | None = None
     doubt: Literal["done", "retry", "skip", "abort"] | None = None
@@ -49,7 +49,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def is_any(self) -> bool:
-        """Whether it answers a question of the run."""
+        """Return True if it answers a question of the run."""
         return self.values is not None or self.doubt is not None
 
 
@@ -91,7 +91,7 @@ async def list_answers(
 
 
 def waits_for_answer(state: RunState, *kinds: str) -> bool:
-    """Whether only a user's answer lets the run continue; one of these kinds, where any are named."""
+    """Return True if only a user's answer lets the run continue; with `kinds`, only for those."""
     return state.pause is not None and state.pause.pause in (kinds or ("approval", "input", "in_doubt"))
 
 
@@ -217,7 +217,7 @@ class ChangedCode(Struct, frozen=True, kw_only=True):
 
 
 type CodeAsker = Callable[[ChangedCode], Awaitable[str | None]]
-"""Who accepts that the run continues with the new files; nothing without an acceptance."""
+"""Asks the user whether the run continues with the new files; None without an answer."""
 
 
 # The run has the bytes of a `SKILL.md`, but only the tree hash of scripts, `impl.py` and other files. So it cannot

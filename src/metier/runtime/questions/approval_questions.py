@@ -39,7 +39,7 @@ class ApprovalQuestion:
 
     row: ApprovalRow
     asked: ApprovalAsked | None
-    """What the journal says; nothing where a kill came between the object and its entry."""
+    """The journal's entry; None if a kill came between the approval and its entry."""
     tool: str
     arguments: dict[str, JsonValue]
     refuse: Refuse = field(repr=False, compare=False)
@@ -51,7 +51,7 @@ class ApprovalQuestion:
     """Of the calls of one reply that a user is asked about."""
 
     async def preview(self, arguments: dict[str, JsonValue]) -> str:
-        """What the call would change with other arguments, where its tool can show that."""
+        """Return the change that the call would make with other arguments, if its tool can show it."""
         return (await self.look(self.tool, arguments)).preview
 
     @property
@@ -70,14 +70,14 @@ class ApprovalQuestion:
 
     @property
     def edited_arguments(self) -> dict[str, JsonValue] | None:
-        """What a user gave the call instead; None where it was left as it is."""
+        """Return the arguments that a user edited, or None if they are unchanged."""
         if self.row.edited_payload is None:
             return None
         arguments = json.loads(self.row.edited_payload)["arguments"]
         return cast("dict[str, JsonValue]", arguments)  # written by `render_edited_call`
 
     async def get_wrong_arguments(self, arguments: JsonValue) -> str:
-        """What keeps other arguments from being used instead: their form, or a rule. Empty when nothing does."""
+        """Return why edited arguments can't be used (schema or rule), or an empty string."""
         if not isinstance(arguments, dict):
             return "they are not a JSON object"
         schema = self.asked.input_schema if self.asked else {}
@@ -88,7 +88,7 @@ class ApprovalQuestion:
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What a user says to a question."""
+    """A user's reply to a question."""
 
     decision: Literal["approved", "denied"]
     by: str
@@ -102,7 +102,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
-"""What a call of this tool with these arguments would meet now."""
+"""Computes the outcome of a call of this tool with these arguments now."""
 
 
 class Approvals:
@@ -143,18 +143,18 @@ class Approvals:
         return self._build(row, (await self._find_asked(row.run_id)).get(row.approval_id))
 
     async def _find_asked(self, run_id: str) -> dict[str, ApprovalAsked]:
-        """What the journal of a run says about its approvals, by their ids; its other entries are not parsed."""
+        """Read the approvals in a run's journal, by ID; other entries are not parsed."""
         return {entry.approval_id: entry for entry in await read_entries_of(self._store, run_id, ApprovalAsked)}
 
     async def attempts(self, question: ApprovalQuestion) -> list[ApprovalAttempt]:
         return await self._store.list_attempts(question.row.approval_id)
 
     async def look(self, question: ApprovalQuestion, arguments: dict[str, JsonValue] | None = None) -> Found:
-        """What the call would meet if it ran now, as it stands or with other arguments. Only files can be looked at."""
+        """Return the outcome that the call would have now, as it is or with other arguments."""
         return await self._look(question.tool, question.arguments if arguments is None else arguments)
 
     async def is_stale(self, question: ApprovalQuestion) -> bool:
-        """What an open call would change is no longer what its preview was made from.
+        """Return True if the files of an open call changed since its preview.
 
         Of a script nothing is known here: the run looks at its files itself before it starts it.
         """
@@ -188,7 +188,7 @@ class Approvals:
         return decided
 
     async def list_decisions(self, run_id: str, asking: dict[str, str]) -> list[ApprovalDecided]:
-        """What was decided about these approvals (id → step) since they were asked."""
+        """List the decisions about these approvals (ID → step) since they were asked."""
         rows = [row for row in await self._store.list_approvals(run_id=run_id) if row.approval_id in asking]
         if await self._expire(rows):
             return await self.list_decisions(run_id, asking)

@@ -42,7 +42,7 @@ FLAGS: dict[Limit, str] = {
 
 
 class RaisedLimits(Struct, frozen=True, kw_only=True):
-    """What a user raises; nothing where a limit stays as it is."""
+    """Limits that a user raises; None leaves a limit unchanged."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None
@@ -165,7 +165,7 @@ def _list_changes(before: Value, after: Value, prefix: str = "") -> Iterator[str
 
 
 def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
-    """Whether this is enough to continue with; `state` is the lowest run that failed. Raises `UsageError`."""
+    """Check that the new limits suffice to continue; `state` is the deepest failed run. Raises `UsageError`."""
     limit = find_limit(state)
     if limit is not None and getattr(raised, limit) is None:
         message = state.failure.message if state.failure else state.pause.reason if state.pause else ""
@@ -178,7 +178,7 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
 
 
 def build_entries(chain: list[RunState], state: RunState, raised: RaisedLimits, *, by: str) -> list[Entry]:
-    """What the journal of one run of the chain gets."""
+    """Build the entries for the journal of one run of the chain."""
     entries: list[Entry] = []
     if raised.is_any:
         entries.append(

@@ -65,7 +65,7 @@ def send(app: Any, task: str, run_id: str, *, queue: str) -> None:  # noqa: ANN4
 
 
 def list_failures(app: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - Celery has no types
-    """What sending can raise; the errors of Redis are known only where it is used."""
+    """List the errors that sending can raise; those of Redis exist only if it is used."""
     connection: Any = app.connection_for_write()
     return (
         *(KombuError, AMQPError, MessageNacked, OSError),

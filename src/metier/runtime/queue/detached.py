@@ -33,7 +33,7 @@ from metier.store.failures import (
 )
 
 DAMAGE = (StoreDamaged, LogDamaged)
-"""What another try cannot fix."""
+"""Failures that another try can't fix."""
 NOT_OF_THE_RUN = (StoreUnavailable, StoreFull, LeaseHeld, LeaseLost, RunUnknown)
 """Failures of the place or of the moment, which say nothing of the run."""
 

@@ -41,7 +41,7 @@ from metier.store.failures import LeaseHeld, RunUnknown
 logger = logging.getLogger("metier.worker")
 
 IDLE_SECONDS = 0.5
-"""How long a slot that found nothing waits before it looks again."""
+"""Time that an idle slot waits before it checks the queue again."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Job(Struct, frozen=True, kw_only=True):
     let_through: tuple[type[Exception], ...] = ()
     """Failures that are no fault of the run: they are raised to the owner of the worker."""
     failures: Counter[str] = field(default_factory=Counter[str])
-    """How often in a row each run went wrong in this process."""
+    """Number of consecutive failures of each run in this process."""
 
     @property
     def options(self) -> WorkerOptions:
@@ -172,7 +172,7 @@ class RunPool:
 
     @property
     def busy(self) -> int:
-        """How many runs are being driven."""
+        """Return the number of runs being driven."""
         return len(self._stoppers)
 
     def nudge(self) -> None:

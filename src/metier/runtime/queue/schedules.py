@@ -69,7 +69,7 @@ class KnownSchedule(Struct, frozen=True, kw_only=True):
 
 
 class ScheduleHistory(Struct, frozen=True, kw_only=True):
-    """When a schedule is due next, and what became of its due times, latest first."""
+    """A schedule's next due time, and the outcomes of past ones, latest first."""
 
     schedule: KnownSchedule
     next_times: Sequence[datetime] = ()
@@ -118,7 +118,7 @@ def _read_added(row: ScheduleRow) -> KnownSchedule:
 
 
 def list_schedule_problems(host: Host) -> tuple[Problem, ...]:
-    """What is wrong with the file, and that it does not count where that is so."""
+    """List the problems of the file, and that it is ignored if so."""
     file = read_schedule_file(host)
     if file.schedules and not has_errors(file.problems) and (withheld := get_withheld(host, file)):
         message = f"Its schedules do not fire: {withheld}"
@@ -160,7 +160,7 @@ async def read_history(runtime: Runtime, schedule: KnownSchedule, *, times: int,
 
 
 async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: datetime) -> ScheduleMark:
-    """How far a schedule was decided; one that is seen for the first time begins now."""
+    """Return the time up to which a schedule was decided; a new schedule starts now."""
     moment = now.replace(microsecond=0)
     return await runtime.store.schedules.open_mark(
         ScheduleMark(
@@ -180,12 +180,12 @@ def name_run(queue: str, name: str, due_at: datetime) -> str:
 
 
 class Fired(Struct, frozen=True, kw_only=True):
-    """What one look at the schedules came to."""
+    """The result of one check of the schedules."""
 
     started: Sequence[Firing] = ()
     failed: Sequence[Firing] = ()
     next_due: datetime | None = None
-    """When something is due next; None where nothing is."""
+    """Next due time of any schedule; None if there is none."""
 
 
 # Any number of processes may call this at any time; the first decision in the store counts. The run ID follows from
@@ -240,7 +240,7 @@ async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
 def judge_due(
     schedule: ScheduleDefinition, due_times: Sequence[datetime], *, now: datetime, waiting: Sequence[Firing]
 ) -> list[tuple[datetime, str, str]]:
-    """What becomes of due times, oldest first: the time, the outcome and the reason. Pure."""
+    """Decide about due times, oldest first: time, outcome and reason. Pure."""
     late = [due for due in due_times if now - (due + get_jitter(schedule, due)) > LATE]
     in_time = [due for due in due_times if due not in set(late)]
     # One run makes up for all that were missed, and one that is in time anyway is that run.
@@ -349,7 +349,7 @@ async def _get_open(runtime: Runtime, name: str) -> list[Firing]:
 
 
 async def drop_waiting(runtime: Runtime, firings: Sequence[Firing], *, reason: str) -> None:
-    """What was decided and not started is not started any more."""
+    """Drop due times that were decided and not started."""
     for firing in firings:
         if firing.outcome == "due":
             dropped = replace(firing, outcome="skipped", reason=reason, is_open=False)

@@ -9,7 +9,7 @@ from metier.providers.options import OFFLINE
 from metier.store.base import RUNNABLE, RunRow
 
 TYPED = "typed"
-"""Who answers a command that a user typed into a chat, as provider and as model."""
+"""Provider and model name of a command that a user typed into a chat."""
 
 
 def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What a run is pinned to: the bytes of its definitions, instructions, tools and settings, and the hash of its code.
+"""Pins of a run: the bytes of its definitions, instructions, tools and settings, and the hash of its code.
 
 A resumed run uses those, whatever changed meanwhile; a replay needs nothing else. About code that changed it asks: see
 `changed_code`.
@@ -68,7 +68,7 @@ _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...], config=WHEN_
 _OUTSIDE: TypeAdapter[dict[str, tuple[str, ...]]] = TypeAdapter(dict[str, tuple[str, ...]], config=WHEN_USED)
 _IDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str], config=WHEN_USED)
 PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
-"""What a run does, and how freely; not `logging` and `store`."""
+"""Sections that determine what a run does and may do; not `logging` and `store`."""
 
 
 class PinnedSkills(NamedTuple):
@@ -225,7 +225,7 @@ async def use_pinned_agent(host: Host, started: RunStarted, store: Store) -> Age
 
 
 def _get_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
-    """Where the definition lies and what is in it; where it would lie and nothing, if it is gone."""
+    """Return the definition's path and content; the expected path and no content if the file is gone."""
     try:
         file, _ = get_agent_file(workspace, agent_id)
         return file, read_definition_file(file, workspace)
@@ -244,7 +244,7 @@ async def get_partners(pins: Mapping[str, str], store: Store) -> Partners:
 
 
 async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:
-    """What the tools of the run said of themselves."""
+    """List the tools of the run as they described themselves."""
     digest = pins.get(TOOLS)
     return _TOOLS.validate_json(await store.get_blob(digest)) if digest else ()
 

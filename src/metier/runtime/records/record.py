@@ -24,7 +24,7 @@ from metier.store.base import RunRow
 FILE_NAME = "run.json"
 VERSION = 1
 _WORDS = ("task", "message", "result", "steps")
-"""What people, models and tools said; the rest is names, numbers and digests of our own."""
+"""Fields with text of users, models and tools; the others are our own names, numbers and digests."""
 
 
 def find_agent(started: RunStarted) -> str:

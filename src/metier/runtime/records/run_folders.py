@@ -18,7 +18,7 @@ from metier.store.failures import StoreDamaged
 type Shard = Literal["off", "day"]
 
 DELETING = ".deleting-"
-"""How the name of a note begins that names runs whose rows go, until their folders are gone too."""
+"""Prefix of the note that names runs being deleted, until their folders are gone too."""
 
 _STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
 _CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")

@@ -42,7 +42,7 @@ _MAX_CALL_LENGTH = 100
 # A database whose last commits are gone (a damaged or shortened write-ahead log, an older copy) looks complete. The
 # event log and the spool are written after the journal and are never ahead of it: they are the only witness.
 class Loss(Struct, frozen=True, kw_only=True):
-    """What a journal lacks of what the run left beside it."""
+    """Entries that the journal lacks according to the files that the run left."""
 
     ends_at: int
     """The last entry that the journal has."""
@@ -147,7 +147,7 @@ def _list_notes(folder: Path) -> list[str]:
 
 
 class LogOpening(Struct, frozen=True, kw_only=True):
-    """Where the log of a run is, and who is told of it."""
+    """The location of a run's log, and its listeners."""
 
     host: Host
     folder: Path

@@ -41,13 +41,13 @@ from metier.tools.web.url import WebAccess
 BUILT_IN = ""
 """The ID of the agent that needs no file."""
 BUILT_IN_NAME = "built-in"
-"""What a user calls it."""
+"""Display name of the built-in agent."""
 SUMMARIZER = "built-in:summary"
 """The agent of the runs that summarize a chat; they belong to its context, and are no turns of it."""
 
 
 class AgentInForce(Struct, frozen=True, kw_only=True):
-    """Who does the work of a run, with everything that follows from that."""
+    """The agent of a run, with everything that follows from its definition."""
 
     id: str = BUILT_IN
     host: Host
@@ -63,13 +63,13 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """Those that may be chosen for it, its own first; empty where it does not say."""
     problems: tuple[Problem, ...] = ()
-    """What keeps skills from it."""
+    """Reasons why skills are left out."""
     load_ms: float = 0
     """Milliseconds that reading its skills took."""
     changed: tuple[str, ...] = ()
     """Its pin, where its file is no longer what the run began with."""
     lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
-    """Where the names of its lists stand: `tools`, `skills`, `tasks` → name → line."""
+    """Lines of the names in its lists: `tools`, `skills`, `tasks` → name → line."""
 
     @property
     def model(self) -> ModelOptions:
@@ -165,7 +165,7 @@ def get_agent_model(host: Host, agent_id: str, *, model: str) -> ModelOptions:
 
 
 def approves_changes(host: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
-    """Whether a run of this agent makes changes without asking: its profile allows them, and it has a tool for them."""
+    """Return True if this agent makes changes without asking: its profile allows them, and it has a tool for them."""
     definition = _read_definition(host, agent_id)
     if agent_id and definition is None:  # broken: the run does not start
         return False

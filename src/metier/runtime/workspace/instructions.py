@@ -44,7 +44,7 @@ PROJECT = "project:"
 
 
 class Said(Struct, frozen=True, kw_only=True):
-    """What a run is given beside its task: the conversation before it, and the step of a task it carries out."""
+    """A run's extra input: the conversation before it, and the task step that it carries out."""
 
     facts: str = ""
     summary: str = ""
@@ -115,7 +115,7 @@ def describe_cuts(instructions: Instructions) -> tuple[Problem, ...]:
 
 
 def get_context_problems(workspace: Path) -> dict[Path, tuple[Problem, ...]]:
-    """What is wrong with each file of `context/` that is there."""
+    """List the problems of each existing file of `context/`."""
     found: dict[Path, tuple[Problem, ...]] = {}
     for layer, name in FILES.items():
         try:
@@ -164,7 +164,7 @@ def _build(layer: LayerName, text: str, data: bytes, *, file: str) -> _Layer:
 
 
 def _build_project(text: str, files: Sequence[ProjectFile]) -> _Layer:
-    """What a file leaves out counts for the layer: each is cut by itself, so that a long one does not hide another."""
+    """Build the layer of project instructions. Each file is truncated by itself, so that none hides another."""
     capped = cap_layer("project", text)
     digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
     names = ", ".join(name for file in files for name in (_mark(file), *file.imports))
@@ -210,7 +210,7 @@ def list_changed_project(host: Host, pins: Mapping[str, str], *, deny: Deny = al
 
 
 def get_project_problems(host: Host) -> dict[Path, tuple[Problem, ...]]:
-    """What is wrong with the instructions of the workspace, by file."""
+    """List the problems of the workspace's instructions, by file."""
     files = [file for file in _load_project(host, lambda text: text) if not file.path.startswith("~")]
     return {host.workspace / file.path: file.problems for file in files}
 

@@ -1,4 +1,4 @@
-"""Which model a run asks, and which it may: the host's settings, narrowed by its agent. Pure."""
+"""The model of a run and its allowed models: the host's settings, narrowed by its agent. Pure."""
 
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.names import PROFILES, Profile

@@ -31,7 +31,7 @@ class _Shared(Struct, frozen=True):
 
 
 def get_plugins(host: Host) -> Plugins:
-    """What the settings want of what is installed, loaded but not started."""
+    """Load the installed plugins that the settings enable, without starting them."""
     options = host.settings.plugins
     taken = (*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *(tool.info.name for tool in host.tools))
     return load_plugins(options.enabled, seconds=options.timeout_seconds, taken=taken)
@@ -57,7 +57,7 @@ def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Hos
 def get_brought[T](
     name: str, offers: Iterable[Mapping[str, T]], *, kind: str, failure: type[UsageError | StoreUnavailable]
 ) -> T:
-    """What a plugin that runs brings under `plugin/<name>`. Raises `failure` when none does."""
+    """Return what a running plugin provides under `plugin/<name>`. Raises `failure` if there is none."""
     brought = {f"{PLUGIN}{key}": value for offer in offers for key, value in offer.items()}
     if name not in brought:
         known = ", ".join(f"`{each}`" for each in sorted(brought)) or "none"
@@ -70,7 +70,7 @@ def get_brought[T](
 
 
 def render_layers(host: Host) -> str:
-    """What plugins put into the prompt, asked now. One that fails or hangs says nothing, and that is reported."""
+    """Render the prompt layers of plugins, computed now. A failing or hanging plugin adds nothing and is reported."""
     seconds = host.settings.plugins.timeout_seconds
     pieces: list[str] = []
     for registry in host.plugins:

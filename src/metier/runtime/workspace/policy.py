@@ -57,7 +57,7 @@ class Speakers(Struct, frozen=True, kw_only=True):
     trusted: Callable[[SkillPackage], bool] = is_trusted
     """The skills whose rules may allow something."""
     known: Collection[str] | None = ()
-    """What rules may name beside the tools of the run, such as those its agent does not see; None: anything."""
+    """Names that rules may use in addition to the run's tools, such as those hidden from its agent; None allows any."""
     withheld: frozenset[str] = frozenset()
     """Of `HOST_FILE` and `DEFINITIONS`, those whose rules may not allow anything."""
     outside: OutsideScripts = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""What must be known of a run before its journal is open."""
+"""A run's facts that are needed before its journal is open."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,10 +23,10 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     folder: Path
     agent: AgentInForce
     said: Said | None = None
-    """What a run that begins is given beside its task."""
+    """The extra input of a new run."""
     is_dry: bool = False
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it began with; empty when it has not started."""
+    """Pins of its start; empty if it has not started."""
     host: Host | None = None
     """The place without what the agent makes of it: what children begin from."""
     order: ChildRequest | None = None
@@ -35,7 +35,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     """Its limit, where it has started: a user may have raised it."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it has from the run above it: the files of its task, and what binds every run above."""
+    """Pins from the parent: the files of its task, and the bounds of all ancestors."""
 
     hooks: Hooks | None = None
     """Those of the run above; None where there is none."""
@@ -59,7 +59,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> tuple[TaskStep, ...]:
-        """Whose lists and rules hold: `TASK.md`, and the step itself where that is another file."""
+        """Return the steps whose lists and rules apply: `TASK.md`, and the step itself if that is another file."""
         if self.task is None or self.order is None or not self.order.step_file:
             return ()
         own = next(step for step in self.task.steps if step.file.name == self.order.step_file)

@@ -58,7 +58,7 @@ def open_needs(host: Host) -> SkillNeeds:
 
 
 def list_blocked(host: Host, packages: Sequence[SkillPackage]) -> tuple[Problem, ...]:
-    """What keeps the scripts and the code of these skills from being called, as `agent check` says it."""
+    """List the reasons why scripts and code of these skills can't be called, in the words of `agent check`."""
     needs = open_needs(host)
     return tuple(
         problem
@@ -163,7 +163,7 @@ def list_standings(host: Host) -> SkillStandings:
 
 
 def describe_skill(host: Host, name: str) -> SkillDetails:
-    """What it could do, found by reading its files. Raises `SkillNotFound`."""
+    """Describe what the skill could do, from its files. Raises `SkillNotFound`."""
     wanted = canonical_name(name)
     found = [each for each in list_standings(host).skills if canonical_name(each.name) == wanted]
     if not found:

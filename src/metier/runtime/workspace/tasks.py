@@ -63,7 +63,7 @@ def list_problems(host: Host, reading: TaskReading) -> tuple[Problem, ...]:
 
 
 def check_schemas(task: TaskDefinition) -> tuple[Problem, ...]:
-    """What is wrong with the schemas of its inputs and results, and with defaults that their schema forbids."""
+    """List the problems of its input and result schemas, and defaults that their schema forbids."""
     return (*(problem for step in task.steps for problem in _check_step(step)), *_check_inputs(task))
 
 
@@ -112,7 +112,7 @@ def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
 
 
 def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[TaskStep]) -> tuple[Tool, ...]:
-    """What the agent sees, then what `TASK.md` and the step make of it."""
+    """Return the agent's tools as narrowed by `TASK.md` and the step."""
     chosen = agent.choose_tools(offered)
     for step in steps:
         if step.tools is not None:

@@ -1,4 +1,4 @@
-"""What the rules of a cloned folder count for, and the trust of the user that makes them count."""
+"""Workspace trust: the effect of a cloned folder's rules before and after the user trusts them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
