@@ -76,19 +76,52 @@ def test_a_chat_with_a_server_remembers_what_was_said(
     assert capsys.readouterr().out == "Hello Ann.\nYou are Ann.\n"
 
 
-def test_runs_and_tasks_are_listed_from_afar(
+def test_commands_print_the_same_for_a_server_and_for_its_workspace(
     workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model.follow(says("Done."))
-    assert workspace.agent("--server", remote.url, "run", "greet me", "--quiet") == 0
-    assert workspace.agent("--server", remote.url, "runs", "list") == 0
-    assert workspace.agent("--server", remote.url, "runs", "show", "latest") == 0
-    assert workspace.agent(f"--server={remote.url}", "task", "list") == 0
-    assert workspace.agent("--server", remote.url, "runs", "show", "20990101") == 2
+    model.follow(calls("Write", path="note.txt", content="hi\n"), says("Done."))
+    workspace.write(".agent/tasks/tidy/TASK.md", "---\nname: Tidy up\ndescription: Tidies.\n---\n\nTidy.\n")
+    assert workspace.agent("--server", remote.url, "run", "greet me", "--quiet", "--profile", "guarded") == 3
+    said = capsys.readouterr().err
+    approval = next(line.split()[-1] for line in said.splitlines() if line.startswith("next:"))
 
-    told = capsys.readouterr()
-    assert "completed  greet me" in told.out
-    assert "There is no run '20990101'" in told.err
+    commands = (
+        ("runs", "list"), ("runs", "list", "--json"), ("approvals", "list"), ("approvals", "show", approval),
+        ("approvals", "show", approval, "--json"), ("task", "list"), ("task", "show", "tidy"),
+        ("runs", "list", "--status", "completed"), ("runs", "show", "20990101"),
+    )  # fmt: skip
+    for command in commands:
+        far_code, far = workspace.agent("--server", remote.url, *command), capsys.readouterr()
+        near_code, near = workspace.agent(*command), capsys.readouterr()
+        assert (far_code, far.out, far.err) == (near_code, near.out, near.err), command
+
+    workspace.agent(f"--server={remote.url}", "runs", "show", "latest")
+    far_lines = capsys.readouterr().out.splitlines()
+    workspace.agent("runs", "show", "latest")
+    near_lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("folder:")]
+    assert [line.replace(f"agent --server {remote.url}", "agent") for line in far_lines] == near_lines
+
+
+def test_a_run_on_a_server_is_answered_and_resumed(
+    workspace: Workspace, remote: RunningServer, model: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = {"question": "Which color?", "fields": {"color": "Any color"}}
+    model.follow(calls("ask_user", **question), says("Painted."))
+    assert workspace.agent("--server", remote.url, "run", "paint it", "--quiet") == 4
+    assert f"agent --server {remote.url} resume" in capsys.readouterr().err
+
+    assert workspace.agent("--server", remote.url, "resume", "latest", "--input", "color=red", "--quiet") == 0
+
+    assert capsys.readouterr().out == "Painted.\n"
+
+
+def test_commands_and_options_that_concern_this_machine_are_refused(
+    workspace: Workspace, remote: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert workspace.agent("--server", remote.url, "skills", "list") == 2
+    assert "does not run on a server" in capsys.readouterr().err
+    assert workspace.agent("--server", remote.url, "run", "greet me", "--image", "picture.png") == 2
+    assert "No such option: --image" in capsys.readouterr().err
 
 
 def test_a_server_that_is_not_there_and_one_without_a_token_are_reported(

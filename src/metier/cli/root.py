@@ -251,9 +251,7 @@ def _invoke_remote(args: Sequence[str]) -> int:
         url = rest.pop(0) if rest else ""
     if not url:
         raise UsageError("--server needs the URL of a server", hint="For example, --server http://127.0.0.1:8321")
-    if rest[:1] in (["approve"], ["deny"]):
-        rest.insert(0, "approvals")
-    return importlib.import_module("metier.cli.remote.command").invoke_remote(url, rest)
+    return importlib.import_module("metier.cli.remote.command").invoke_on_server(url, rest)
 
 
 def invoke(args: Sequence[str]) -> int:

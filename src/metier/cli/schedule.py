@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import anyio
 import typer
 
-from metier.cli.run.worker_handoff import tell_workers
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import tell_workers
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.cli.task.command import parse_inputs

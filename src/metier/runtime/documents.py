@@ -2,13 +2,18 @@
 
 import difflib
 import json
+from datetime import datetime
+from typing import Any
 
+from msgspec import convert
 from pydantic import JsonValue
 
 from metier.definitions.task import TaskDefinition, render_criterion
 from metier.engine.delegation.partners import read_inputs
+from metier.engine.entries.question import ApprovalAsked
+from metier.engine.execution.approval_requests import Found, render_call
 from metier.runtime.questions.approval_questions import ApprovalQuestion
-from metier.store.base import ApprovalAttempt
+from metier.store.base import ApprovalAttempt, ApprovalRow
 
 
 def approval_as_json(question: ApprovalQuestion) -> dict[str, JsonValue]:
@@ -46,7 +51,50 @@ def attempt_as_json(attempt: ApprovalAttempt) -> dict[str, JsonValue]:
     }
 
 
-def task_as_json(task: TaskDefinition) -> dict[str, JsonValue]:
+def read_approval(item: dict[str, Any]) -> ApprovalQuestion:
+    """Read what `approval_as_json` wrote, as a server sends it."""
+    row = ApprovalRow(
+        approval_id=item["approval_id"],
+        run_id=item["run_id"],
+        step_id=item["step_id"],
+        payload=render_call(item["tool"], item["arguments"]),
+        created_at=datetime.fromisoformat(item["created_at"]),
+        expires_at=datetime.fromisoformat(item["expires_at"]) if item["expires_at"] else None,
+        status=item["status"],
+        decided_by=item["decided_by"],
+        reason=item["decision_reason"],
+        edited_payload=item["edited_call"].encode() if item["edited_call"] is not None else None,
+    )
+    asked = ApprovalAsked(
+        approval_id=row.approval_id,
+        step_id=row.step_id,
+        arguments_hash=item["hash"],
+        reason=item["reason"],
+        expires_at=item["expires_at"] or "",
+        justification=item["justification"],
+        preview=item["preview"],
+        risk=item["risk"],
+    )
+    return ApprovalQuestion(
+        row=row, asked=asked, tool=item["tool"], arguments=item["arguments"], refuse=_refuse_nothing, look=_look_nowhere
+    )
+
+
+# The server checks edited arguments and makes the preview.
+async def _refuse_nothing(_run_id: str, _call: tuple[str, dict[str, JsonValue]]) -> str:
+    return ""
+
+
+async def _look_nowhere(_tool: str, _arguments: dict[str, JsonValue]) -> Found:
+    return Found("", ())
+
+
+def read_attempt(approval_id: str, item: dict[str, Any]) -> ApprovalAttempt:
+    """Read what `attempt_as_json` wrote."""
+    return convert({**item, "approval_id": approval_id}, ApprovalAttempt)
+
+
+def task_as_json(task: TaskDefinition) -> dict[str, Any]:
     return {
         "id": task.id,
         "name": task.name,
@@ -62,6 +110,7 @@ def task_as_json(task: TaskDefinition) -> dict[str, JsonValue]:
                 "tools": None if step.tools is None else list(step.tools),
                 "skills": None if step.skills is None else list(step.skills),
                 "tasks": None if step.tasks is None else list(step.tasks),
+                "output_schema": step.output_schema,
                 "acceptance": [render_criterion(criterion) for criterion in step.acceptance],
             }
             for step in task.steps

@@ -66,6 +66,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     task_steps: tuple[TaskStepOutcome, ...] = ()
     has_output_schema: bool = False
     paths: dict[str, str] = field(default_factory=dict[str, str])
+    is_remote: bool = False
+    """Whether the run is on a server; then its folder isn't on this machine."""
     document: Document = field(default_factory=dict[str, Any])
     """The whole document, as `--json` prints it."""
 
@@ -181,9 +183,14 @@ def _approval_as_json(step: Step) -> JsonValue:
 
 
 def work_as_json(status: RunStatus) -> dict[str, JsonValue]:
-    """Build the steps of a task and the children of a run; empty if it has neither."""
+    """Build the inputs, task steps and children of a run, as far as it has any."""
     state = status.state
+    order = state.started.order if state.started else None
     work: dict[str, JsonValue] = {}
+    if order is not None and order.inputs:
+        work["inputs"] = dict(order.inputs)
+    if order is not None and order.call is not None:
+        work["call"] = {"skill": order.call.skill, "chain": list(order.call.chain)}
     if state.plan:
         work["task_steps"] = [step.model_dump(mode="json") for step in list_task_steps(state)]
     if state.children:
@@ -201,17 +208,16 @@ def work_as_json(status: RunStatus) -> dict[str, JsonValue]:
     return work
 
 
-def describe_work(status: RunStatus) -> list[str]:
+def describe_work(outcome: RunOutcome) -> list[str]:
     """Describe the inputs, task steps and children of a run, one per line."""
-    state = status.state
-    order = state.started.order if state.started else None
-    lines = [f"input:   {name} = {value}" for name, value in order.inputs.items()] if order else []
-    if order is not None and order.call is not None:
-        lines.append(f"skill:   {order.call.skill}, called for {' → '.join(order.call.chain)}")
-    lines += [f"step:    {step.file}  {step.state}  {step.name}".rstrip() for step in list_task_steps(state)]
-    for child in state.children:
-        who = f"skill {child.skill}" if child.skill else child.agent or "built-in"
-        lines.append(f"child:   {child.run_id}  {_child_status(child, status)}  {who}")
+    document = outcome.document
+    lines = [f"input:   {name} = {value}" for name, value in document.get("inputs", {}).items()]
+    if call := document.get("call"):
+        lines.append(f"skill:   {call['skill']}, called for {' → '.join(call['chain'])}")
+    lines += [f"step:    {step.file}  {step.state}  {step.name}".rstrip() for step in outcome.task_steps]
+    for child in document.get("children", []):
+        who = f"skill {child['skill']}" if child["skill"] else child["agent"] or "built-in"
+        lines.append(f"child:   {child['run_id']}  {child['status']}  {who}")
     return lines
 
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+from msgspec import Struct
+
 from metier.decisions import TaskState
 from metier.definitions.names import PLUGIN
 from metier.errors import UsageError
@@ -79,6 +81,21 @@ async def open_runs(host: Host) -> AsyncGenerator[Store]:
         await store.close()
 
 
+class StoredRunList(Struct, frozen=True):
+    """The list of runs of a workspace, read from the index."""
+
+    store: Store
+
+    async def list_pages(self, *, status: TaskState | None, limit: int) -> AsyncGenerator[list[RunRow]]:
+        """List runs, newest first, with their progress so far."""
+        count = last = 0
+        while count < limit and (
+            page := await self.store.list_runs(status=status, before=last, limit=min(_PAGE, limit - count))
+        ):
+            yield [await count_progress(row, self.store) for row in page]
+            count, last = count + len(page), page[-1].number
+
+
 async def count_progress(row: RunRow, store: Store) -> RunRow:
     """Return the row with its turns, tokens and cost so far.
 
@@ -104,6 +121,8 @@ async def count_progress(row: RunRow, store: Store) -> RunRow:
     )
 
 
+_PAGE = 500
+"""Rows read at a time."""
 _OPEN: tuple[TaskState, ...] = (*RUNNABLE, "input_required", "delegating", "paused")
 
 

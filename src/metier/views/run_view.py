@@ -5,13 +5,18 @@ Terminal, web console and editor render these values; none of them reads an even
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
-from pydantic import JsonValue
 
 from metier.events.step import PlanStep
 from metier.events.task import TaskStepState
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+else:
+    # `msgspec` reads views that a server sends, and doesn't know the type of pydantic.
+    JsonValue = Any
 
 type StepState = Literal["running", "waiting", "succeeded", "failed", "denied", "timeout", "skipped", "in_doubt"]
 type StepKind = Literal["tool", "command", "skill", "question", "child", "control"]
@@ -46,7 +51,7 @@ class Usage(Struct, frozen=True, kw_only=True):
         )
 
 
-class StepView(Struct, frozen=True, kw_only=True):
+class StepView(Struct, frozen=True, kw_only=True, tag_field="item", tag="step"):
     """One call: what it is given, how it stands, and the beginning of what came back."""
 
     step_id: str
@@ -86,7 +91,7 @@ class StepView(Struct, frozen=True, kw_only=True):
         return self.state not in ("running", "waiting")
 
 
-class TextView(Struct, frozen=True, kw_only=True):
+class TextView(Struct, frozen=True, kw_only=True, tag_field="item", tag="text"):
     """What the model said beside its calls."""
 
     turn: int
@@ -95,7 +100,7 @@ class TextView(Struct, frozen=True, kw_only=True):
     """The event log keeps the beginning only."""
 
 
-class NoteView(Struct, frozen=True, kw_only=True):
+class NoteView(Struct, frozen=True, kw_only=True, tag_field="item", tag="note"):
     """What happened that is no step: a skill took charge, a retry, a warning."""
 
     turn: int
@@ -104,6 +109,7 @@ class NoteView(Struct, frozen=True, kw_only=True):
 
 
 type Item = StepView | TextView | NoteView
+"""Tagged, so that the JSON of a server can be read back."""
 
 
 class CallView(Struct, frozen=True, kw_only=True):

@@ -10,16 +10,17 @@ from metier.cli.approvals.list_approvals import app as listing
 from metier.cli.run.approval_dialog import describe, describe_edit, explain, parse_arguments
 from metier.cli.run.driver import View
 from metier.cli.run.resume import resume_run
-from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import open_runs
 from metier.cli.shared.options import AsJson, CommandGroup, Config
 from metier.cli.shared.output import warn_line, write_json, write_line
+from metier.cli.shared.server_choice import get_server_url
 from metier.errors import UsageError
 from metier.ids import get_user
 from metier.runtime.documents import approval_as_json, attempt_as_json
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
-from metier.runtime.runs import open_runtime
-from metier.store.base import ApprovalAttempt, RunRow
+from metier.runtime.run_access import ContinuedRun
+from metier.store.base import ApprovalAttempt
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -42,9 +43,9 @@ def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = No
     """Show an approval: call, changes, reason and decision."""
 
     async def read() -> tuple[ApprovalQuestion, list[ApprovalAttempt]]:
-        async with open_runtime(open_host(config)) as runtime:
-            question = await runtime.approvals.get(approval)
-            return question, await runtime.approvals.attempts(question)
+        async with open_runs(config) as runs:
+            question = await runs.approvals.get(approval)
+            return question, await runs.approvals.attempts(question)
 
     question, attempts = anyio.run(read)
     if as_json:
@@ -94,26 +95,23 @@ def deny(
 
 
 def _decide(name: str, reply: Reply, *, as_json: bool, go_on: bool, config: Config) -> int:
-    host = open_host(config)
+    async def decide() -> tuple[ApprovalQuestion, ContinuedRun]:
+        async with open_runs(config) as runs:
+            decided = await runs.approvals.decide(await runs.approvals.get(name), reply)
+            return decided, await runs.continue_decided(decided.row.run_id)
 
-    async def decide() -> tuple[ApprovalQuestion, RunRow | None, str]:
-        async with open_runtime(host) as runtime:
-            decided = await runtime.approvals.decide(await runtime.approvals.get(name), reply)
-            top = await runtime.get_started(decided.row.run_id)
-            return decided, await wake_decided_run(runtime, decided.row.run_id), top.run_id
-
-    decided, owner, started = anyio.run(decide)
+    decided, continued = anyio.run(decide)
     if as_json and not go_on:
         write_json(approval_as_json(decided))
     else:
-        said = f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}"
-        warn_line(said) if go_on else write_line(said)
-    if owner is not None:
-        tell_workers(host, owner.run_id, queue=owner.queue, config=config)
-        warn_line(f"run:     {owner.run_id} continues when a worker picks it up")
+        line = f"{decided.row.approval_id} {decided.row.status} by {decided.row.decided_by}"
+        warn_line(line) if go_on else write_line(line)
+    if continued.in_background:
+        where = "on the server" if get_server_url() else "when a worker picks it up"
+        warn_line(f"run:     {continued.run_id} continues {where}")
         return 0
     if go_on:
-        return resume_run(host, started, View(output="json" if as_json else "text"))
+        return resume_run(open_host(config), continued.run_id, View(output="json" if as_json else "text"))
     warn_line(f"next:    agent resume {decided.row.run_id}")
     return 0
 

@@ -1,5 +1,6 @@
 """`agent approvals list`: what waits for a decision."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -8,7 +9,8 @@ import typer
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import JsonList, warn_line, write_line
-from metier.runtime.run_store import open_runs
+from metier.cli.shared.server_choice import get_server_url
+from metier.runtime import run_store
 from metier.telemetry.excerpt import one_line
 
 if TYPE_CHECKING:
@@ -39,28 +41,33 @@ def list_approvals(
     shown = JsonList() if as_json else None
 
     async def show_pages() -> int:
-        host = open_host(config)
-        async with open_runs(host) as store:
-            status = "" if every else "open"
-            if not run and not await store.list_approvals(run_id="", status=status, after=0, limit=1):
-                return 0
-            # What reads a question reads journals, and most often there is none.
-            from metier.runtime.runs import Runtime
+        status = "" if every else "open"
+        if not run and not await _has_any(status, config):
+            return 0
+        # Not at the top: what reads a question reads journals, and most often there is none.
+        from metier.cli.shared.open_runs import open_runs
 
-            runtime = Runtime(host, store)
-            run_id = (await runtime.find(run)).run_id if run else ""
-            count = 0
-            async for page in runtime.approvals.pages(run_id=run_id, status=status):
+        count = 0
+        async with open_runs(config) as runs:
+            run_id = (await runs.find(run)).run_id if run else ""
+            async for page in runs.approvals.pages(run_id=run_id, status=status):
                 for question in page:
                     _write_question(question, shown)
                 count += len(page)
-            return count
+        return count
 
     count = anyio.run(show_pages)
     if shown is not None:
         shown.close()
     elif not count:
         warn_line("No pending approvals" if not every else "No approvals yet")
+
+
+async def _has_any(status: str, config: Path | None) -> bool:
+    if get_server_url():
+        return True
+    async with run_store.open_runs(open_host(config)) as store:
+        return bool(await store.list_approvals(run_id="", status=status, after=0, limit=1))
 
 
 def _write_question(question: "ApprovalQuestion", shown: JsonList | None) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from metier.cli.shared.options import (
     Ci,
@@ -24,6 +25,7 @@ from metier.cli.shared.options import (
     check_timeout,
     choose_output,
 )
+from metier.cli.shared.server_choice import get_server_url
 from metier.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -74,13 +76,15 @@ def run(
     # What drives runs is most of Metier: `agent run --help` does without.
     from metier.cli.run.driver import View
     from metier.cli.run.live import EVENTS
-    from metier.cli.run.run_request import open_request, read_request, run_request, with_files
+    from metier.cli.run.run_request import open_request, read_request, run_on_server, run_request, with_files
     from metier.providers.model_names import qualify_model_name
 
     verbosity, output = EVENTS if events else verbose, choose_output(output_format, as_json=as_json)
     view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
     request = read_request(task, prompt, file=task_file, is_dry=dry_run, output_schema=output_schema)
     named = qualify_model_name(model, provider=provider)
+    if get_server_url():
+        return run_on_server(replace(request, agent=agent, model=named), settings, view, detaches=detach)
     place, request = open_request(request, config, settings, agent=agent, model=named, quiet=quiet)
     # A task from a file or a pipe may be anyone's words: a path in it is no picture that the user dropped.
     is_typed = task_file is None and "-" not in (task, prompt)

@@ -44,6 +44,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import RunStatus, get_status
 from metier.runtime.workspace.plugins import using_plugins
 from metier.telemetry.console import ConsoleSink
+from metier.telemetry.options import LogLevel
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
 from metier.views.ci import CiLog, get_marks, list_cases, render_junit, render_summary
@@ -149,7 +150,7 @@ class View(Struct, frozen=True, kw_only=True):
 def drive_run(host: Host, work: Work, view: View) -> int:
     """Do the work until it ends or waits; the exit code says which."""
     stoppers = _Stoppers(host.settings.runtime.signal_grace_seconds)
-    shown = _build_shown(host, view)
+    shown = build_shown(view, build_host_redactor(host), level=host.settings.logging.level)
     status = anyio.run(_drive, host, work, replace(view, shown=shown), stoppers)
     exit_code = status.exit_code(signal=stoppers.current.signal)
     if host.settings.notify.bell:
@@ -164,14 +165,15 @@ def drive_run(host: Host, work: Work, view: View) -> int:
     return exit_code
 
 
-def _build_shown(host: Host, view: View) -> Shown | None:
+def build_shown(view: View, redactor: Redactor, *, level: LogLevel = "info") -> Shown | None:
+    """Build the display of a run that is followed while it is driven; None if it is quiet."""
     if view.is_ci:
         return CiLog(io.StringIO() if view.quiet else sys.stderr, get_marks(os.environ))
     if view.quiet:
         return None
     if view.verbosity >= EVENTS:
-        return EventLines(sys.stderr, build_host_redactor(host), level=host.settings.logging.level)
-    return build_live(build_host_redactor(host), verbosity=view.verbosity, is_text=view.output == "text")
+        return EventLines(sys.stderr, redactor, level=level)
+    return build_live(redactor, verbosity=view.verbosity, is_text=view.output == "text")
 
 
 class _Stoppers:
@@ -223,13 +225,13 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
     raise AssertionError("the block above returns or raises")
 
 
-def build_reader(host: Host, *, verbosity: int, as_json: bool) -> Sink:
+def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool) -> Sink:
     """Where a run that is only looked at is shown: on stdout, as its view, as event lines, or as JSON."""
     if as_json:
         return JsonLines(sys.stdout)
     if verbosity >= EVENTS:
         return ConsoleSink(sys.stdout, level="debug")
-    return ShownRun(LiveRun(build_painter(sys.stdout), build_host_redactor(host), verbosity=verbosity))
+    return ShownRun(LiveRun(build_painter(sys.stdout), redactor, verbosity=verbosity))
 
 
 def write_outcome(outcome: RunOutcome, view: View, *, redactor: Redactor, token: str = "") -> None:
@@ -278,10 +280,12 @@ def _write_result(outcome: RunOutcome, shown: Shown | None, redactor: Redactor) 
 
 def describe_next(outcome: RunOutcome, *, is_told: bool = False) -> Sequence[str]:
     """List where the run is, what it waits for, and the commands that continue it. `is_told`: the closing line did."""
-    artifacts = Path(outcome.paths["artifacts"])
     lines = [] if is_told else [f"run:     {outcome.run_id} is {outcome.status}, in {_short(outcome.folder)}"]
     lines += [f"step:    {step.file}  {step.state}" for step in outcome.task_steps]
     lines += describe_waiting(outcome) or _list_next(outcome)
+    if outcome.is_remote:
+        return lines
+    artifacts = Path(outcome.paths["artifacts"])
     lines += [f"file:    {_short(file)}" for file in sorted(artifacts.glob("*"))[:MAX_FILES_NAMED]]
     return lines if is_told else [*lines, f"next:    agent replay {outcome.run_id} --event-stream"]
 

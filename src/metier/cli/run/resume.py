@@ -11,10 +11,11 @@ from pydantic import JsonValue
 
 from metier.cli.run.driver import View, drive_run
 from metier.cli.run.live import EVENTS
-from metier.cli.run.worker_handoff import detach_run
+from metier.cli.run.worker_handoff import run_in_background
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout, choose_output
 from metier.cli.shared.output import warn_line
+from metier.cli.shared.server_choice import get_server_url
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import get_user
@@ -23,8 +24,8 @@ from metier.runtime.history.run_views import read_run_view
 from metier.runtime.host import Host
 from metier.runtime.questions.answers import ACCEPT, Answer, check_answer
 from metier.runtime.questions.resumption import RaisedLimits
-from metier.runtime.queue.detached import wake
 from metier.runtime.records.signatures import check_run_token
+from metier.runtime.run_access import Runs
 from metier.runtime.runs import Runtime
 from metier.views.live import LiveRun
 from metier.views.user_question import QuestionField
@@ -83,10 +84,13 @@ def resume(
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
     wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token, model=model)
-    if detach:
-        return detach_run(open_host(config), wanted.leave, output, config=config)
     view = View(output=output, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
-    return drive_run(open_host(config), wanted.go_on, view)
+    if get_server_url():
+        return run_in_background(wanted.leave, view, detaches=detach)
+    host = open_host(config)
+    if detach:
+        return run_in_background(wanted.leave, view, detaches=True, host=host, config=config)
+    return drive_run(host, wanted.go_on, view)
 
 
 def resume_run(host: Host, run_id: str, view: View) -> int:
@@ -111,8 +115,14 @@ class _Wanted(Struct, frozen=True, kw_only=True):
         status = await runtime.get_status(run_id)
         if self.token:
             check_run_token(runtime.host, self.token, status.state, waiting=status.waiting)
-        fields = status.question.fields if status.question is not None else ()
-        given = Answer(
+        given = self._build_answer(status.question.fields if status.question is not None else ())
+        if not status.row.driver:
+            # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.
+            check_answer(status, given)
+        return run_id, given
+
+    def _build_answer(self, fields: Sequence[QuestionField]) -> Answer:
+        return Answer(
             values=parse_inputs(self.inputs, fields) if self.inputs else None,
             doubt=self.doubt,
             by=get_user(),
@@ -121,10 +131,6 @@ class _Wanted(Struct, frozen=True, kw_only=True):
             reopens=True,
             accepts_changed_skills=self.accepts_changed_skills,
         )
-        if not status.row.driver:
-            # Another process that drives it now may have answered already: that is a conflict, not a wrong answer.
-            check_answer(status, given)
-        return run_id, given
 
     async def go_on(self, runtime: Runtime, watch: DriveOptions) -> RunState:
         run_id, given = await self.find(runtime)
@@ -135,13 +141,12 @@ class _Wanted(Struct, frozen=True, kw_only=True):
                     warn_line(f"Run {run_id} is already completed; there is nothing to resume")
         return await runtime.resume(run_id, given, replace(watch, accepts_loss=self.accepts_loss))
 
-    async def leave(self, runtime: Runtime) -> RunState:
-        run_id, given = await self.find(runtime)
-        if not (await runtime.find(run_id)).queue:
-            raise UsageError(
-                f"Run {run_id!r} was not started with --detach", hint=f"Run `agent resume {run_id}` without --detach"
-            )
-        return await wake(runtime, run_id, given)
+    async def leave(self, runs: Runs) -> str:
+        """Record the answer, so that a worker or the server continues the run."""
+        row = await runs.find(self.run)
+        answer = self._build_answer(await runs.get_question_fields(row.run_id) if self.inputs else ())
+        await runs.answer(row.run_id, answer, token=self.token)
+        return row.run_id
 
 
 def parse_inputs(texts: Sequence[str], fields: Sequence[QuestionField] = ()) -> dict[str, JsonValue]:

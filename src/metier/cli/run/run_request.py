@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from metier.cli.run.driver import View, drive_run
 from metier.cli.run.task_text import read_context, read_task
-from metier.cli.run.worker_handoff import detach_run
+from metier.cli.run.worker_handoff import run_in_background
 from metier.cli.shared.open_host import open_run_host
 from metier.cli.shared.output import warn_line
 from metier.errors import UsageError
 from metier.runtime.attachments import TaskWords, attach_files
 from metier.runtime.build import list_tools
 from metier.runtime.host import Host
-from metier.runtime.queue.detached import submit
 from metier.runtime.requests import RunRequest, read_output_schema, take_trace
 from metier.runtime.workspace.agents import BUILT_IN, approves_changes, choose_built_in
 
@@ -46,11 +44,15 @@ def open_request(
 
 def run_request(host: Host, request: RunRequest, view: View, *, detaches: bool, config: Path | None) -> int:
     """Drive the run until it ends or waits, or leave it to workers, and return the exit code."""
-    request = take_trace(request, host)
     if detaches:
-        submit_request = partial(submit, request=request, queue=host.settings.worker.queue)
-        return detach_run(host, submit_request, view.output, config=config)
-    return drive_run(host, lambda runtime, options: runtime.start(request, options), view)
+        return run_in_background(lambda runs: runs.submit(request, {}), view, detaches=True, host=host, config=config)
+    traced = take_trace(request, host)
+    return drive_run(host, lambda runtime, options: runtime.start(traced, options), view)
+
+
+def run_on_server(request: RunRequest, settings: Mapping[str, str], view: View, *, detaches: bool) -> int:
+    """Start the run on the server, follow it and return the exit code."""
+    return run_in_background(lambda runs: runs.submit(request, settings), view, detaches=detaches)
 
 
 def with_files(

@@ -1,84 +1,87 @@
-"""The handoff to workers by `--detach`: store what a worker needs, wake one up, and report the run's ID."""
+"""Runs in the background: start or answer one here or on a server, then print its ID or follow it."""
 
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import anyio
+from msgspec.structs import replace
 
-from metier.cli.run.driver import describe_waiting
-from metier.cli.shared.options import OutputFormat
-from metier.cli.shared.output import warn_line, write_json
-from metier.engine.state.run_state import RunState
-from metier.errors import BrokerUnavailable, UsageError, unwrapped
+from metier.cli.run.driver import View, build_shown, describe_waiting, write_outcome
+from metier.cli.run.live import JsonLines, ticking
+from metier.cli.shared.open_runs import open_runs
+from metier.cli.shared.output import build_output_redactor, warn_line, write_json
+from metier.cli.shared.server_choice import get_server_url
+from metier.errors import UsageError
+from metier.events.record import EventRecord
 from metier.runtime.host import Host
-from metier.runtime.queue.autostart import start_worker
-from metier.runtime.queue.broker_opening import find_broker
-from metier.runtime.queue.detached import can_go_on, get_owner, wake
-from metier.runtime.records.run_folders import get_run_folder
-from metier.runtime.run_outcome import build_outcome
-from metier.runtime.runs import Runtime, open_runtime
-from metier.runtime.status import RunStatus, get_status
-from metier.runtime.workspace.plugins import using_plugins
-from metier.store.base import RunRow
-from metier.store.failures import LeaseHeld
+from metier.runtime.run_access import Runs
+from metier.runtime.run_outcome import RunOutcome
+from metier.telemetry.sinks import Sink
+
+type Work = Callable[[Runs], Awaitable[str]]
+"""Starts or answers a run and returns its ID."""
 
 
-def detach_run(
-    host: Host,
-    work: Callable[[Runtime], Awaitable[RunState]],
-    output: OutputFormat,
-    *,
-    config: Path | None = None,
+def run_in_background(
+    work: Work, view: View, *, detaches: bool, host: Host | None = None, config: Path | None = None
 ) -> int:
-    """Do what is done before a worker takes the run, then tell a worker of it. The id goes to stdout."""
-    if output == "stream-json":
+    """Print the ID of the run, or follow the run until it ends or waits. `host` is None for a server."""
+    if detaches and view.output == "stream-json":
         raise UsageError("Cannot show the events of a detached run", hint="Follow it with `agent runs watch`")
-    find_broker(host.settings.worker, host.environ)  # what is wrong with it is said before the run begins
-    status = anyio.run(_begin, host, work)
-    run_id, queue = status.run_id, status.row.queue
-    if can_go_on(status.state):
-        tell_workers(host, run_id, queue=queue, config=config)
-    outcome = build_outcome(status, folder=get_run_folder(host, run_id), exit_code=0)
-    if output == "json":
-        write_json({**outcome.document, "queue": queue})
-    else:
-        sys.stdout.write(f"{run_id}\n")
-    for line in (*describe_waiting(outcome), f"next:    agent runs watch {run_id}"):
-        warn_line(line)
-    return 0
+    redactor = build_output_redactor()
+    shown = build_shown(view, redactor) if host is None and not detaches else None
+    run_id = ""
 
+    async def work_and_follow() -> tuple[RunOutcome, str]:
+        nonlocal run_id
+        async with open_runs(config, host) as runs:
+            run_id = await work(runs)
+            if not detaches:
+                with ticking(shown):
+                    await runs.follow(run_id, _Together([*([shown] if shown is not None else []), *_list_sinks(view)]))
+            return await runs.get_outcome(run_id), (await runs.find(run_id)).queue
 
-async def _begin(host: Host, work: Callable[[Runtime], Awaitable[RunState]]) -> RunStatus:
-    with unwrapped(), using_plugins(host, report=warn_line) as extended:
-        async with open_runtime(extended) as runtime:
-            return await get_status(runtime.store, await work(runtime))
-    raise AssertionError("the block above returns or raises")
-
-
-async def wake_decided_run(runtime: Runtime, run_id: str) -> RunRow | None:
-    """Take a decision into a run that belongs to workers, and return it; None for a run that a person drives."""
-    owner = await get_owner(runtime, run_id)
-    if not owner.queue:
-        return None
-    with suppress(LeaseHeld):  # its worker is about to let go of it, and a sweep finds the decision
-        await wake(runtime, owner.run_id)
-    return owner
-
-
-def tell_workers(host: Host, run_id: str, *, queue: str, config: Path | None = None) -> None:
-    """By a message, where there is a broker. One that does not answer delays the run and does not lose it.
-
-    Without a broker a worker is started in the background, where the settings allow it and none is there.
-    """
-    broker = find_broker(host.settings.worker, host.environ)
-    if broker is None:
-        start_worker(host, config=config)
-        return
     try:
-        broker.wake([run_id], queue=queue)
-    except BrokerUnavailable as failure:
-        warn_line(f"warning: {failure.sentence}")
-    finally:
-        broker.close()
+        outcome, queue = anyio.run(work_and_follow)
+    except KeyboardInterrupt:
+        if run_id:
+            warn_line(f"run:     {run_id} continues on the server\nnext:    {_render_watch(run_id)}")
+        raise
+    if detaches:
+        _write_detached(outcome, view, queue=queue)
+        return 0
+    write_outcome(outcome, replace(view, shown=shown), redactor=redactor)
+    return outcome.exit_code
+
+
+def _write_detached(outcome: RunOutcome, view: View, *, queue: str) -> None:
+    if view.output == "json":
+        write_json({**outcome.document, "exit_code": 0, "queue": queue})
+    else:
+        sys.stdout.write(f"{outcome.run_id}\n")
+    for line in (*describe_waiting(outcome), f"next:    {_render_watch(outcome.run_id)}"):
+        warn_line(line)
+
+
+def _render_watch(run_id: str) -> str:
+    server = f"--server {url} " if (url := get_server_url()) else ""
+    return f"agent {server}runs watch {run_id}"
+
+
+def _list_sinks(view: View) -> list[Sink]:
+    return [JsonLines(sys.stdout)] if view.output == "stream-json" else []
+
+
+class _Together:
+    """Writes to several sinks and leaves them open."""
+
+    def __init__(self, sinks: list[Sink]) -> None:
+        self._sinks = sinks
+
+    def write(self, record: EventRecord) -> None:
+        for sink in self._sinks:
+            sink.write(record)
+
+    def close(self) -> None:
+        return None

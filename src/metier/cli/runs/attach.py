@@ -9,27 +9,21 @@ from metier.cli.run.approval_dialog import Prompter, find_asker
 from metier.cli.run.driver import build_reader
 from metier.cli.run.live import EVENTS, ticking
 from metier.cli.run.resume import parse_inputs
-from metier.cli.run.worker_handoff import tell_workers, wake_decided_run
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import build_local_runs
 from metier.cli.shared.options import Config, Events, RunName, Verbose
 from metier.cli.shared.output import warn_line
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.ids import get_user
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.follower import Follower
 from metier.runtime.questions.answers import Answer
-from metier.runtime.queue.detached import get_owner, wake
+from metier.runtime.queue.detached import get_owner
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import FAILED, get_status
 from metier.telemetry.sinks import Sink
 from metier.views.user_question import UserQuestion
-
-
-async def follow_run(runtime: Runtime, run_id: str, sink: Sink) -> int:
-    """Show every event until the run ends or waits; the exit code of a command that had driven it."""
-    await follow_on(Follower(runtime, run_id), sink)
-    sink.close()
-    return await get_code(runtime, await runtime.read(run_id))
 
 
 async def get_code(runtime: Runtime, state: RunState) -> int:
@@ -61,7 +55,7 @@ def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, co
     Without a terminal it asks nothing. Exit codes are those of `agent run`.
     """
     host = open_host(config)
-    sink = build_reader(host, verbosity=EVENTS if events else verbose, as_json=False)
+    sink = build_reader(build_host_redactor(host), verbosity=EVENTS if events else verbose, as_json=False)
     prompter = find_asker()
 
     async def follow() -> int:
@@ -91,15 +85,14 @@ async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> b
         if reply is None:
             return False
         await runtime.approvals.decide(question, reply)
-        await wake_decided_run(runtime, status.waiting.run_id)
+        await build_local_runs(runtime, None).continue_decided(status.waiting.run_id)
     elif status.pause == "input" and status.question is not None:
         answer = await _ask(status.question, prompter)
         if answer is None:
             return False
-        await wake(runtime, owner.run_id, answer)
+        await build_local_runs(runtime, None).answer(owner.run_id, answer)
     else:
         return False
-    tell_workers(runtime.host, owner.run_id, queue=owner.queue)
     return True
 
 

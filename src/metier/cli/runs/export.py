@@ -12,14 +12,15 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from metier.cli.shared.open_host import open_host
+from metier.cli.shared.open_runs import open_runs
 from metier.cli.shared.options import AsJson, Config, RunName
 from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.definitions.files.whole_file import replace_file
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
-from metier.runtime.history.archive import Archive, load_archive, render_archive
+from metier.runtime.history.archive import load_archive
 from metier.runtime.history.run_views import render_shared_run
-from metier.runtime.history.transfer import export_run, import_run
+from metier.runtime.history.transfer import import_run
 from metier.runtime.runs import open_runtime
 from metier.runtime.traces import RunSpans, build_run_spans, open_exporter
 
@@ -98,16 +99,16 @@ def export(
             _export_page(run, output, as_json, config)
         return
 
-    async def work() -> Archive:
-        async with open_runtime(open_host(config)) as runtime:
-            row = await runtime.find(run)
-            return await export_run(runtime, row.run_id, exact=exact)
+    async def work() -> tuple[str, bytes]:
+        async with open_runs(config) as runs:
+            run_id = (await runs.find(run)).run_id
+            return run_id, await runs.export(run_id, exact=exact)
 
-    archive = anyio.run(work)
-    path = output or Path(f"{archive.run_id}{SUFFIX}")
-    data = render_archive(archive)
+    run_id, data = anyio.run(work)
+    path = output or Path(f"{run_id}{SUFFIX}")
     _write(path, data)
     if as_json:
+        archive = load_archive(path)
         write_json(
             {
                 "run_id": archive.run_id,

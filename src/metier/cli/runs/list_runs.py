@@ -1,7 +1,10 @@
 """`agent runs list`: which runs there are. Reads rows of the index and loads nothing that drives a run."""
 
 import sys
-from typing import Annotated, cast, get_args
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import anyio
 import typer
@@ -9,19 +12,21 @@ import typer
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import JsonList, write_line
+from metier.cli.shared.server_choice import get_server_url
 from metier.decisions import TaskState
 from metier.errors import UsageError
 from metier.ids import CHILD
 from metier.runtime.records.index_rows import find_row_cost, get_shown_status, render_cost, row_as_json
-from metier.runtime.run_store import count_progress, open_runs
+from metier.runtime.run_store import StoredRunList, open_runs
 from metier.store.base import RunRow
 from metier.telemetry.excerpt import one_line
+
+if TYPE_CHECKING:
+    from metier.runtime.run_access import RunList
 
 MAX_RUNS = 1_000_000_000
 """More than any store has, and still a number that it understands."""
 _TASK_WIDTH = 60
-_PAGE = 500
-"""Rows read and written at a time."""
 
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -49,21 +54,32 @@ def list_runs(
     shown = JsonList() if as_json else None
 
     async def show_pages() -> int:
-        async with open_runs(open_host(config)) as store:
-            count = last = 0
-            while count < limit and (
-                page := await store.list_runs(status=wanted, before=last, limit=min(_PAGE, limit - count))
-            ):
-                for row in [await count_progress(row, store) for row in page]:
+        count = 0
+        async with _open_list(config) as runs:
+            async for page in runs.list_pages(status=wanted, limit=limit):
+                for row in page:
                     shown.add(row_as_json(row)) if shown is not None else _write_row(row)
-                count, last = count + len(page), page[-1].number
-            return count
+                count += len(page)
+        return count
 
     count = anyio.run(show_pages)
     if shown is not None:
         shown.close()
     elif not count:
         sys.stderr.write("No runs yet\n")
+
+
+@asynccontextmanager
+async def _open_list(config: Path | None) -> AsyncGenerator["RunList"]:
+    if url := get_server_url():
+        # Not at the top: a local list does without an HTTP client.
+        from metier.cli.shared.server_client import open_server
+
+        async with open_server(url) as server:
+            yield server
+    else:
+        async with open_runs(open_host(config)) as store:
+            yield StoredRunList(store)
 
 
 def _write_row(row: RunRow) -> None:

@@ -19,6 +19,7 @@ from metier.engine.entries.entry import Entry
 from metier.engine.replay.recording import Difference, Divergence
 from metier.errors import UsageError
 from metier.events.record import EventRecord
+from metier.runtime.cleaning import build_host_redactor
 from metier.runtime.history.forks import ForkRequest
 from metier.runtime.history.replays import ReplayReport, replay_run
 from metier.runtime.host import Host
@@ -154,7 +155,7 @@ def replay(
         request = ForkRequest(at=fork_at, model=model, provider=provider, task=task)
         return start_fork(run, config, request, as_json=as_json)
     host = open_host(config)
-    sink = build_reader(host, verbosity=EVENTS if event_stream else verbose, as_json=as_json)
+    sink = build_reader(build_host_redactor(host), verbosity=EVENTS if event_stream else verbose, as_json=as_json)
     anyio.run(_replay_events, run, host, sink, speed)
     return 0
 

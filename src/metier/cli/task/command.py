@@ -9,9 +9,9 @@ import typer
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.cli.run.driver import View
+from metier.cli.run.driver import View, drive_run
 from metier.cli.run.live import EVENTS
-from metier.cli.run.run_request import run_request
+from metier.cli.run.worker_handoff import run_in_background
 from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.options import (
     AsJson,
@@ -27,16 +27,17 @@ from metier.cli.shared.options import (
     check_timeout,
 )
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.server_choice import get_server_url
 from metier.cli.task.list_tasks import app as listing
-from metier.cli.task.list_tasks import find_tasks
+from metier.cli.task.list_tasks import find_tasks, read_on_server
 from metier.definitions.names import fold_id
 from metier.definitions.problems import Problem, has_errors
-from metier.definitions.task import TaskDefinition, render_criterion
 from metier.errors import UsageError
 from metier.providers.model_names import qualify_model_name
 from metier.runtime.checks.validation import get_all_problems
-from metier.runtime.child_runs import request_task
 from metier.runtime.documents import task_as_json
+from metier.runtime.requests import take_trace
+from metier.runtime.run_access import TaskRequest
 from metier.runtime.workspace.agents import choose_built_in
 from metier.runtime.workspace.tasks import get_task
 
@@ -57,20 +58,26 @@ TaskId = Annotated[str, typer.Argument(help="Task ID: its folder in `tasks/`.")]
 @app.command()
 def show(task: TaskId, *, as_json: AsJson = False, config: Config = None) -> None:
     """Show a task's inputs and steps."""
-    definition = get_task(open_host(config), task)
+    definition = _read_task(task, config)
     if as_json:
-        write_json(task_as_json(definition))
+        write_json(definition)
         return
-    write_line(f"task:    {definition.id}  {definition.name}")
-    if definition.description:
-        write_line(f"about:   {definition.description}")
-    for item in definition.inputs:
-        default = "required" if item.default is None else f"default {item.default!r}"
-        write_line(f"input:   {item.name}  {default}  {item.description}".rstrip())
-    for number, step in enumerate(definition.steps, start=1):
-        write_line(f"step:    {number}. {step.file.name}  {step.name}")
-        for line in _describe_step(definition, number - 1):
+    write_line(f"task:    {definition['id']}  {definition['name']}")
+    if definition["description"]:
+        write_line(f"about:   {definition['description']}")
+    for item in definition["inputs"]:
+        default = "required" if item["default"] is None else f"default {item['default']!r}"
+        write_line(f"input:   {item['name']}  {default}  {item['description']}".rstrip())
+    for number, step in enumerate(definition["steps"], start=1):
+        write_line(f"step:    {number}. {step['file']}  {step['name']}")
+        for line in _describe_step(step):
             write_line(f"         {line}")
+
+
+def _read_task(task: str, config: Path | None) -> dict[str, Any]:
+    if url := get_server_url():
+        return read_on_server(url, f"/tasks/{task}")
+    return task_as_json(get_task(open_host(config), task))
 
 
 @app.command(cls=RunCommand)
@@ -118,14 +125,27 @@ def run(
         "runtime.max_cost_usd": max_cost_usd,
     }
     given_flags = {key: str(value) for key, value in flags.items() if value is not None}
-    host, agent = choose_built_in(open_run_host(config, given_flags, is_new_run=not model), agent)
     given = {**(_read_inputs(input_file) if input_file else {}), **parse_inputs(inputs or [])}
-    request = request_task(host, task, given, agent=agent, model=qualify_model_name(model, provider=provider))
-    request = replace(request, mode="dry_run" if dry_run else "live")
     output = "json" if as_json and output_format == "text" else output_format
     verbosity = EVENTS if events else verbose
     view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
-    return run_request(host, request, view, detaches=detach, config=config)
+    named = qualify_model_name(model, provider=provider)
+    mode = "dry_run" if dry_run else "live"
+    request = TaskRequest(task_id=task, inputs=given, agent=agent, model=named, mode=mode, settings=given_flags)
+    return _run(request, view, detaches=detach, config=config)
+
+
+def _run(request: TaskRequest, view: View, *, detaches: bool, config: Path | None) -> int:
+    host = None if get_server_url() else open_run_host(config, request.settings, is_new_run=not request.model)
+    if host is not None:
+        host, agent = choose_built_in(host, request.agent)
+        request = replace(request, agent=agent)
+    if host is None or detaches:
+        return run_in_background(
+            lambda runs: runs.submit_task(request), view, detaches=detaches, host=host, config=config
+        )
+    run = take_trace(request.build(host), host)
+    return drive_run(host, lambda runtime, options: runtime.start(run, options), view)
 
 
 @app.command(hidden=True)
@@ -165,13 +185,12 @@ def _write_problems(problems: Mapping[str, tuple[Problem, ...]]) -> None:
     warn_line(f"Checked {count(len(problems), 'task')}")
 
 
-def _describe_step(task: TaskDefinition, number: int) -> list[str]:
-    step = task.steps[number]
-    lines = [f"agent {step.agent}"] if step.agent else []
-    for name, names in (("tools", step.tools), ("skills", step.skills), ("tasks", step.tasks)):
-        lines += [f"{name}: {', '.join(names) or 'none'}"] if names is not None else []
-    lines += ["the result is JSON that matches output_schema"] if step.output_schema is not None else []
-    return [*lines, *(f"done: {render_criterion(criterion)}" for criterion in step.acceptance)]
+def _describe_step(step: dict[str, Any]) -> list[str]:
+    lines = [f"agent {step['agent']}"] if step["agent"] else []
+    for name in ("tools", "skills", "tasks"):
+        lines += [f"{name}: {', '.join(step[name]) or 'none'}"] if step[name] is not None else []
+    lines += ["the result is JSON that matches output_schema"] if step["output_schema"] is not None else []
+    return [*lines, *(f"done: {criterion}" for criterion in step["acceptance"])]
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, JsonValue]:

@@ -1,12 +1,15 @@
 """`agent task list`: which task definitions a workspace has."""
 
 from pathlib import Path
+from typing import Any
 
+import anyio
 import typer
 
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.options import AsJson, Config
 from metier.cli.shared.output import count, problem_as_json, warn_line, write_json, write_line
+from metier.cli.shared.server_choice import get_server_url
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.problems import has_errors
 from metier.definitions.task import FILE_NAME, load_task
@@ -33,6 +36,8 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
 
     Exit code 1: a task is invalid.
     """
+    if url := get_server_url():
+        return _list_on_server(url, as_json=as_json)
     host = open_host(config)
     tasks = find_tasks(host)
     duplicates = list_duplicates(host.workspace, "tasks", FILE_NAME)
@@ -65,8 +70,35 @@ def list_tasks(*, as_json: AsJson = False, config: Config = None) -> int:
             ]
         )
     for task_id, reading in [] if as_json else found:
-        if reading.task is None or task_id in broken:
-            write_line(f"{task_id}  is invalid; see `agent check tasks {task_id}`")
-        else:
-            write_line(f"{task_id}  {count(len(reading.task.steps), 'step')}  {reading.task.description}".rstrip())
+        task = reading.task if task_id not in broken else None
+        _write_task(task_id, None if task is None else len(task.steps), task.description if task is not None else "")
     return 1 if broken or duplicates else 0
+
+
+def _list_on_server(url: str, *, as_json: bool) -> int:
+    items: list[dict[str, Any]] = read_on_server(url, "/tasks")["items"]
+    if as_json:
+        write_json(items)
+    for item in [] if as_json else items:
+        is_usable = item["loaded"] and not item["problems"]
+        _write_task(item["id"], len(item["steps"]) if is_usable else None, item.get("description", ""))
+    return 0
+
+
+def read_on_server(url: str, path: str) -> dict[str, Any]:
+    """Read definitions of the server."""
+    # Not at the top: commands on this machine do without an HTTP client.
+    from metier.cli.shared.server_client import open_server
+
+    async def read() -> dict[str, Any]:
+        async with open_server(url) as server:
+            return await server.get(path)
+
+    return anyio.run(read)
+
+
+def _write_task(task_id: str, steps: int | None, description: str) -> None:
+    if steps is None:
+        write_line(f"{task_id}  is invalid; see `agent check tasks {task_id}`")
+    else:
+        write_line(f"{task_id}  {count(steps, 'step')}  {description}".rstrip())

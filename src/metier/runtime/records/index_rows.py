@@ -1,6 +1,7 @@
 """Rows of the run index as JSON and as text, the same on the command line and over HTTP. Pure."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -53,6 +54,29 @@ def row_as_json(row: RunRow) -> dict[str, JsonValue]:
         "created_at": iso(row.created_at),
         "updated_at": iso(row.updated_at),
     }
+
+
+def read_row(item: dict[str, Any]) -> RunRow:
+    """Read what `row_as_json` wrote, as a server sends it."""
+    return RunRow(
+        run_id=item["run_id"],
+        context_id=item["run_id"],
+        status=item["status"],
+        task=item["task"],
+        agent=item["agent"],
+        model=item["model"],
+        parent_run_id=item["parent_run_id"],
+        created_at=datetime.fromisoformat(item["created_at"]),
+        updated_at=datetime.fromisoformat(item["updated_at"]),
+        turns=item["turns"],
+        # Without a price it is zero here too, which is shown as unknown for a run that has turns.
+        cost_usd=item["cost_usd"] or 0.0,
+        tokens=item["tokens"],
+        reason=item["reason"],
+        driver=item["driver"],
+        queue=item["queue"],
+        left_by="its worker" if item["worker_lost"] else "",
+    )
 
 
 def find_row_cost(row: RunRow) -> float | None:
