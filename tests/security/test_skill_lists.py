@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
+from metier.approval.profile import ProfilePolicy
 from metier.cli.main import run
 from metier.decisions import ActionStep
 from metier.definitions.references import find_limit
@@ -146,9 +147,9 @@ async def test_tasks_that_a_skill_does_not_list_are_denied(tmp_path: Path) -> No
     put(tmp_path, skill("a", "tasks: [Weekly/Report]"))
     drill = Drill(tmp_path, [])
     agent = resolve_agent(drill.host, "")
-    policy = build_policy(
-        agent.packages, Toolbox(), workspace=tmp_path, profile="permissive", speakers=Speakers(host=b"")
-    )
+    tools = Toolbox()
+    permissive = ProfilePolicy("permissive", tools)
+    policy = build_policy(agent.packages, tools, workspace=tmp_path, profile=permissive, speakers=Speakers(host=b""))
 
     def judge(task: str) -> str:
         action = ActionStep(type="call_tool", params={"tool": "run_task", "arguments": {"task": task, "inputs": {}}})

@@ -113,3 +113,44 @@ async def test_calls_side_by_side_are_asked_about_in_one_pause(tmp_path: Path) -
     assert len(questions) == 2
     assert ended.status == "completed"
     assert "a" in find_told(cast.requests[-1])
+
+
+async def test_guarded_run_starts_children_that_only_read_without_a_question(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two")
+    many: Call = ("delegate", {"tasks": [{"agent": "one", "task": "Look"}, {"agent": "two", "task": "Look"}]})
+    replies: list[list[Call]] = [[ask("one"), ask("two")], [many]]
+    for calls in replies:
+        cast = Cast({"boss": [calls, DONE], "one": [DONE], "two": [DONE]})
+        async with open_team(tmp_path, cast, max_turns=30, profile="guarded") as runtime:
+            state = await runtime.start(RunRequest(task="Look"))
+            entries = await read_entries(runtime.store, state.run_id)
+            report = await replay_run(runtime, state.run_id)
+
+        assert state.status == "completed"
+        assert [entry.order.reads_only for entry in entries if isinstance(entry, ChildRequested)] == [True, True]
+        assert report.outcome.divergence is None
+
+
+async def test_guarded_run_asks_before_it_starts_a_child_that_may_write(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two")
+    for calls in ([ask("one")], [ask("one"), ask("two", isolation="worktree")]):
+        cast = Cast({"boss": [calls, DONE], "one": [DONE], "two": [DONE]})
+        async with open_team(tmp_path, cast, max_turns=30, profile="guarded") as runtime:
+            state = await runtime.start(RunRequest(task="Look"))
+            questions = await runtime.approvals.list_all(status="open")
+
+        assert state.pause is not None
+        assert (state.pause.pause, len(questions) > 0, len(state.children)) == ("approval", True, 0)
+
+
+async def test_rule_that_asks_about_delegation_also_asks_about_children_that_only_read(tmp_path: Path) -> None:
+    write_agents(tmp_path, "one", "two")
+    rules = tmp_path / ".agent" / "policy.yaml"
+    rules.write_text("tool_approvals:\n  rules:\n    - {tool: delegate, verdict: ask}\n")
+    cast = Cast({"boss": [[ask("one"), ask("two")], DONE], "one": [DONE], "two": [DONE]})
+
+    async with open_team(tmp_path, cast, max_turns=30, profile="guarded") as runtime:
+        await runtime.start(RunRequest(task="Look"))
+        questions = await runtime.approvals.list_all(status="open")
+
+    assert len(questions) == 2

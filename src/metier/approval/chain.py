@@ -47,10 +47,17 @@ class ChainPolicy:
     def _choose(self, own: Verdict, above: Iterable[Verdict]) -> Verdict:
         strictest = own
         for each, verdict in zip(self._above, above, strict=True):
-            if STRICTNESS[verdict.decision] > STRICTNESS[strictest.decision]:
+            if _rank(verdict) > _rank(strictest):
                 reason = f"{verdict.reason} (it holds for {each.run}, which handed this work on)"
                 strictest = replace(verdict, reason=reason)
         return strictest
 
     def effect(self, action: ActionStep) -> Effect:
         return self._own.effect(action)
+
+
+def _rank(verdict: Verdict) -> tuple[int, bool]:
+    """Of two that allow, the one that allows less; of two that ask, the one that asks about every child run."""
+    return STRICTNESS[
+        verdict.decision
+    ], verdict.read_only if verdict.decision == "allow" else not verdict.is_child_question

@@ -20,6 +20,7 @@ from metier.tools.toolbox import Obstacle, Toolbox
 
 RUN_TASK, DELEGATE = "run_task", "delegate"
 READ, GREP, GLOB = "Read", "Grep", "Glob"
+_READERS = frozenset({READ, GREP, GLOB})
 _OBSTACLES = {
     "unknown_tool": "tools of the run",
     "invalid_input": "schema of the tool",
@@ -51,7 +52,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, JsonValue]
     """Canonical, as the rules saw them."""
     risk: str = ""
-    """What the tool says of itself; empty where there is no such tool."""
+    """What the tool says of itself, or `low` for a command that only reads; empty where there is no such tool."""
 
 
 class RulePolicy:
@@ -132,7 +133,7 @@ class RulePolicy:
         """An allow for many tools does not reach one of high risk; commands are weighed each for itself."""
         tool = self._tools.find(explained.tool)
         risk = tool.info.risk if tool is not None and action.type in ("call_tool", "run_command") else ""
-        explained = replace(explained, risk=risk)
+        explained = replace(explained, risk=explained.risk or risk)
         rule = explained.winner.rule if explained.winner is not None else None
         is_broad = rule is not None and rule.is_broad and explained.tool != SHELL
         if risk != "high" or not is_broad or explained.verdict.decision != "allow" or not self._profile.asks:
@@ -202,13 +203,25 @@ class RulePolicy:
     def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
         """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
         line = read_shell_call(call, self._root)
-        found = [self._explain_unit(action, unit, skill=skill) for unit in line.units]
+        is_reading = all(unit.is_reading for unit in line.units)
+        reading = self._judge_reading(skill) if is_reading else None
+        found = [self._explain_unit(action, unit, skill=skill, reading=reading) for unit in line.units]
         # Of equals, what no rule spoke of: else a rule would seem to allow what only the profile does.
         verdict, said, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
-        return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=line.shown)
+        risk = "low" if is_reading else ""
+        return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=line.shown, risk=risk)
+
+    def _judge_reading(self, skill: str) -> Verdict | None:
+        """Return what lets a line run that the tables know to read only, if no rule speaks of it; None if nothing does.
+
+        Rules about the reading tools don't apply to programs, so a program runs unasked only if there are none.
+        """
+        if has_limits([scope.tools for scope in self._speakers(skill)], _READERS):
+            return None
+        return self._profile.judge_reading()
 
     def _explain_unit(
-        self, action: ActionStep, unit: Unit, *, skill: str
+        self, action: ActionStep, unit: Unit, *, skill: str, reading: Verdict | None
     ) -> tuple[Verdict, tuple[Said, ...], Said | None]:
         speakers = self._speakers(skill)
         said = tuple(listen_to_command(scope, unit) for scope in speakers)
@@ -221,7 +234,7 @@ class RulePolicy:
             if verdict.decision == "allow" and is_broad and not unit.is_vouched:
                 verdict = Verdict(decision="ask", reason=HIGH_RISK, rule=verdict.rule)
             return verdict, said, winner
-        verdict = self._judge_unspoken(action, said, unit.narrow)
+        verdict = self._judge_unspoken(action, said, unit.narrow, reading=reading)
         if (
             verdict.decision == "allow"
             and unit.is_unclear
@@ -242,13 +255,15 @@ class RulePolicy:
         note = f"SKILL.md names {script!r}, which is outside of the skill's folder. Put the script into that folder"
         return Said(scope=scope, decision="deny", note=note)
 
-    def _judge_unspoken(self, action: ActionStep, said: Sequence[Said], call: Call) -> Verdict:
+    def _judge_unspoken(
+        self, action: ActionStep, said: Sequence[Said], call: Call, *, reading: Verdict | None = None
+    ) -> Verdict:
         """Who writes down what is allowed wants to be asked about the rest; the host says that by its profile."""
         for one in said:
             rules = one.scope.tasks if call.is_task else one.scope.tools
             if rules.is_written and one.scope.kind != "host":
                 return Verdict(decision="ask", reason=f"No rule of {one.scope.title} allows this call")
-        return self._profile.judge(action, skill="")
+        return reading or self._profile.judge(action, skill="")
 
     def _speakers(self, skill: str) -> tuple[Scope, ...]:
         in_charge = self._skills.get(canonical_name(skill)) if skill else None

@@ -1,5 +1,7 @@
 """What happens when no rule speaks: the default of each profile. Pure."""
 
+from typing import Literal
+
 from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.names import Profile, name_capability
@@ -14,10 +16,17 @@ READING_TOOLS = frozenset({"read_skill_files", "skill_search", "plan"})
 _HIGH_RISK = "asks before calls of high risk"
 _CLAIM = "does not take a tool's own word that it only reads"
 _NOT_READING = "asks before anything that is not reading"
+READ_ONLY = "It only reads, and runs in the read-only sandbox"
+WRITE_ACCESS = "It needs write access: in the read-only sandbox it failed with"
+
+type ReadingLevel = Literal["full", "kernel", "none"]
+"""The level of the sandbox that encloses commands which nobody is asked about."""
 
 
 def is_profile_reason(reason: str) -> bool:
-    """Whether an approval is the default of the profile: no rule asks for it."""
+    """Return True if an approval is the default of the profile: no rule asks for it."""
+    if reason.startswith(WRITE_ACCESS):
+        return True
     known = (
         f"Profile {profile!r} {why}" for profile in ("guarded", "strict") for why in (_HIGH_RISK, _CLAIM, _NOT_READING)
     )
@@ -27,9 +36,14 @@ def is_profile_reason(reason: str) -> bool:
 class ProfilePolicy:
     """Permissive allows; guarded and strict ask before anything that is more than reading."""
 
-    def __init__(self, profile: Profile, tools: Toolbox) -> None:
+    def __init__(self, profile: Profile, tools: Toolbox, *, reading: ReadingLevel | None = None) -> None:
+        """`reading` is the level of the read-only sandbox.
+
+        None stands for a run of an older version, which asked about every command and every child run.
+        """
         self._profile = profile
         self._tools = tools
+        self._reading = reading
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict:  # noqa: ARG002 - rules of a skill come with rules
         if not self.asks:
@@ -41,7 +55,15 @@ class ProfilePolicy:
             if not self._is_claim(action):
                 return ALLOW
             return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_CLAIM}")
-        return Verdict(decision="ask", reason=f"Profile {self._profile!r} {_NOT_READING}")
+        is_child = action.type == "delegate" and self._reading is not None
+        reason = f"Profile {self._profile!r} {_NOT_READING}"
+        return Verdict(decision="ask", reason=reason, is_child_question=is_child)
+
+    def judge_reading(self) -> Verdict | None:
+        """Return what lets a command run that the tables know to read only; None if there is no sandbox for it."""
+        if not self.asks or self._reading in (None, "none"):
+            return None
+        return Verdict(decision="allow", reason=READ_ONLY, read_only=True)
 
     @property
     def asks(self) -> bool:

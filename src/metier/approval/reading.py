@@ -49,8 +49,13 @@ def changes_nothing(action: ActionStep, effect: Effect) -> bool:
 
 def is_reading(action: ActionStep, effect: Effect, *, root: str) -> bool:
     """Return True for a call that changes nothing, also for a shell line whose commands are all known to read only."""
+    return changes_nothing(action, effect) if name_call(action)[0] != SHELL else is_reading_command(action, root=root)
+
+
+def is_reading_command(action: ActionStep, *, root: str) -> bool:
+    """Return True for a shell line whose commands are all known to look at the workspace only."""
     name, arguments = name_call(action)
     if name != SHELL:
-        return changes_nothing(action, effect)
+        return False
     line = read_shell_call(build_call(SHELL, frozenset({SHELL}), arguments, root=root), root)
-    return all(unit.is_vouched for unit in line.units)
+    return all(unit.is_reading for unit in line.units)

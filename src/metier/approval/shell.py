@@ -23,6 +23,7 @@ from metier.tools.shell.harmless import (
     Naming,
     find_tables,
     get_objection,
+    is_beneath,
     is_runner,
     is_unclear,
     is_vouched,
@@ -103,6 +104,12 @@ class Unit(Struct, frozen=True, kw_only=True):
     def is_vouched(self) -> bool:
         """It is known to look only, wherever it runs."""
         return bool(self.argv) and not self.wrong and is_vouched(self.over_files or self.argv, self.place)
+
+    @property
+    def is_reading(self) -> bool:
+        """It is known to look only, and at nothing but the workspace."""
+        is_inside = all(is_beneath(folder, self.place.root) for folder in self.place.folders)
+        return is_inside and self.is_vouched and not self.outside
 
 
 class ShellCall(Struct, frozen=True, kw_only=True):

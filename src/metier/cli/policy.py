@@ -151,6 +151,7 @@ def as_object(explanation: Explanation) -> dict[str, JsonValue]:
         "arguments": dict(explanation.arguments),
         "verdict": explanation.verdict.decision,
         "risk": explanation.risk,
+        "read_only": explanation.verdict.read_only,
         "reason": explanation.verdict.reason,
         "scope": winner.scope.kind if winner else "profile",
         "rule": None if rule is None else {"number": rule.number, "file": rule.file, "line": rule.line},

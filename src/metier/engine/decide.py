@@ -4,12 +4,13 @@ from itertools import takewhile
 from typing import Protocol, assert_never, runtime_checkable
 
 from metier.approval.judge import name_call
+from metier.approval.profile import WRITE_ACCESS
 from metier.approval.verdict import ALLOW, Verdict
-from metier.context.control import is_same_call, is_single
+from metier.context.control import is_one_of_many, is_same_call, is_single
 from metier.decisions import ActionStep, TaskState, describe_failure, get_owner
 from metier.definitions.names import canonical_name
 from metier.engine import actions as a
-from metier.engine.delegation.orders import find_refusal, is_delegation
+from metier.engine.delegation.orders import find_refusal, is_delegation, order_agent
 from metier.engine.delegation.task_result import as_json, build_task_result, render_result
 from metier.engine.entries.limits import Limits
 from metier.engine.state.calls import build_identity, build_memory_key
@@ -190,7 +191,8 @@ def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a
     """What comes before the first of these steps may run: a refusal, a hook, a question; else what lets it run."""
     first = pending[0]
     if first.denied:
-        return a.RefuseStep(first.step_id, first.denied, verdict="ask")
+        tried = f"{WRITE_ACCESS}: {first.needs_write}. " if first.needs_write else ""
+        return a.RefuseStep(first.step_id, f"{tried}{first.denied}", verdict="ask")
     if state.repeated.get(build_identity(first.action), 0) >= get_run_limits(state).max_repeated_calls:
         return a.RefuseStep(
             first.step_id,
@@ -277,9 +279,25 @@ def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
 def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
     """The policy's word, unless a user said that they need not be asked again in this run."""
     verdict = policy.judge(step.action, skill=state.skill)
+    if verdict.read_only and step.needs_write:
+        verdict = Verdict(decision="ask", reason=f"{WRITE_ACCESS}: {step.needs_write}")
+    if verdict.is_child_question and _starts_reading_child(state, step):
+        return ALLOW
     if verdict.decision == "ask" and build_memory_key(step.action) in state.remembered:
         return ALLOW
     return verdict
+
+
+def _starts_reading_child(state: RunState, step: Step) -> bool:
+    """Return True if the child run that a step starts shares the folder with others, so that it may only read."""
+    if not is_one_of_many(step.action) and not is_single(step.action):
+        return False
+    pending = [each for each in state.steps if each.phase in ("pending", "approved", "asking")]
+    siblings = _list_siblings(state, pending) if pending else []
+    others = [each.action for each in siblings if each.step_id != step.step_id]
+    # A step that isn't among the first siblings is judged again when it is.
+    is_first = any(each.step_id == step.step_id for each in siblings)
+    return is_first and order_agent(state, step.action, beside=others).reads_only
 
 
 def describe_disabled(name: str) -> str:
@@ -289,15 +307,15 @@ def describe_disabled(name: str) -> str:
 def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdict: Verdict) -> a.RunSteps:
     """The first step, and with it those right behind it that, like it, only read and need no answer."""
     group, verdicts = [pending[0].step_id], [verdict]
-    if policy.effect(pending[0].action) != "read":
+    if not verdict.read_only and policy.effect(pending[0].action) != "read":
         return a.RunSteps(tuple(group), tuple(verdicts))
     for step in pending[1:]:
-        is_free = step.phase == "pending" and step.action.type == "call_tool" and not step.is_foreign
-        if not is_free or policy.effect(step.action) != "read":
+        is_call = step.action.type in ("call_tool", "run_command")
+        is_free = step.phase == "pending" and is_call and not step.is_foreign
+        if not is_free or name_call(step.action)[0] in state.disabled:
             break
-        if name_call(step.action)[0] in state.disabled:
-            break
-        if (verdict := judge_step(state, step, policy)).decision != "allow":
+        verdict = judge_step(state, step, policy)
+        if verdict.decision != "allow" or (not verdict.read_only and policy.effect(step.action) != "read"):
             break
         if find_before(state, step) is not None or get_question(step):
             break

@@ -194,7 +194,8 @@ def _project_run(
     match entry:
         case RunStartedEntry():
             shared = {"task", "mode", "agent", "provider", "model", "profile", "sandbox", "context_id", "parent_run_id"}
-            return RunStarted(**entry.model_dump(include=shared), pins=entry.pins)
+            reading = entry.reading_sandbox or ""
+            return RunStarted(**entry.model_dump(include=shared), reading_sandbox=reading, pins=entry.pins)
         case RunPausedEntry():
             return RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
         case RunResumedEntry():
@@ -328,11 +329,13 @@ def _project_step(
                     idempotency_key=entry.idempotency_key,
                     verdict=entry.verdict,
                     rule=entry.rule,
+                    read_only=entry.read_only,
                     skill_name=get_owner(entry.action) or state.skill,
                 )
             ]
         case StepRetried():
-            return [StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=entry.reason)]
+            reason = f"it needs write access ({entry.reason})" if entry.wants_write else entry.reason
+            return [StepRetryScheduled(step_id=entry.step_id, retry_count=1, reason=reason)]
         case StepFinished():
             refused = _project_refused(entry, state)
             return [*refused, *_project_finished(entry, state), *project_task_step(entry, state)]

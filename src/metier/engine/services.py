@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier.approval.profile import ReadingLevel
 from metier.context.budget import PromptMemory
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter
@@ -154,6 +155,8 @@ class Services(Struct, frozen=True, kw_only=True):
     """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
     sandbox: str = "none"
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
+    reading_sandbox: ReadingLevel = "none"
+    """The level that encloses commands which nobody is asked about."""
     protected: ProtectedState | None = None
     """Looks at what confined programs must not change; None where none is confined."""
     snapshots: WorkspaceSnapshots | None = None

@@ -38,6 +38,8 @@ class StepStarted(Payload):
     verdict: str = ""
     """What the policy said; `ask` where a user then approved it."""
     rule: str = ""
+    read_only: bool = False
+    """Its program runs in the read-only sandbox, so nobody was asked."""
     skill_name: str = ""
 
 

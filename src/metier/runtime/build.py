@@ -10,6 +10,7 @@ from typing import NamedTuple
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
+from metier.approval.profile import ProfilePolicy
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, get_family
 from metier.context.tokens import TokenCounter
@@ -32,7 +33,7 @@ from metier.providers.feature_support import FeatureCache, FeatureMemory, Featur
 from metier.providers.options import OFFLINE, ModelOptions
 from metier.providers.registry import choose_provider, enforces_schema, get_base_url
 from metier.runtime.cleaning import build_host_cleaner
-from metier.runtime.confinement import build_protected_state, limit_only, open_confinement
+from metier.runtime.confinement import build_protected_state, limit_only, open_confinement, open_reading
 from metier.runtime.delegation.authority import bind, choose_partners, get_tool_bounds
 from metier.runtime.delegation.worktrees import PlaceWorktrees, check_worktree
 from metier.runtime.host import Host
@@ -84,13 +85,16 @@ async def build_services(
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(host.workspace), run.pins, store)
     access, confinement, cleaner = _open_access(host), await _confine(host, run), build_host_cleaner(host)
+    reading = None if run.is_dry else await open_reading(host, confinement)
+    level = reading.level if reading is not None else "none"
+    run = run if run.pins else replace(run, reading_sandbox=level)
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
         shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *list_blocked(host, packages)))
         models = open_models(host, facts, shelf, run=run)
         opened.push_async_callback(models.aclose)
-        own = _list_own(packages, host, run=run, confinement=confinement, policy_file=policy.text)
+        own = _list_own(packages, host, run=run, confinement=confinement, reading=reading, policy_file=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known, tools = _check_names(run, access, list_names(offered)), await _choose_tools(run, offered, store)
@@ -114,6 +118,7 @@ async def build_services(
             runtime=settings.runtime,
             skills=settings.skills,
             sandbox=confinement.level,
+            reading_sandbox=level,
             protected=build_protected_state(confinement),
             clock=host.clock,
             ids=host.ids,
@@ -259,7 +264,7 @@ async def _build_rules(
         packages,
         tools,
         workspace=host.root,
-        profile=agent.profile,
+        profile=ProfilePolicy(agent.profile, tools, reading=run.reading_sandbox),
         speakers=speakers,
         is_partial=run.is_plan_only,
     )
@@ -272,16 +277,21 @@ def _get_speakers(run: PreparedRun, policy_file: bytes) -> Speakers:
 
 
 def _list_own(
-    packages: Sequence[SkillPackage], host: Host, *, run: PreparedRun, confinement: Confinement, policy_file: bytes
+    packages: Sequence[SkillPackage],
+    host: Host,
+    *,
+    run: PreparedRun,
+    confinement: Confinement,
+    reading: Confinement | None,
+    policy_file: bytes,
 ) -> tuple[Tool, ...]:
-    masked = _list_masked(run, policy_file, confinement)
-    return list_tools(packages, host, confinement=confinement, web=run.agent.web, masked=masked)
+    masked = _list_masked(run, policy_file) if confinement.level != "none" or reading is not None else ()
+    web = run.agent.web
+    return list_tools(packages, host, confinement=confinement, reading=reading, web=web, masked=masked)
 
 
-def _list_masked(run: PreparedRun, policy_file: bytes, confinement: Confinement) -> tuple[Path, ...]:
-    """Files of the programs that the rules deny, where the sandbox can keep them from being run."""
-    if confinement.level == "none":
-        return ()
+def _list_masked(run: PreparedRun, policy_file: bytes) -> tuple[Path, ...]:
+    """Files of the programs that the rules deny: a sandbox can keep them from being run."""
     host = run.agent.host
     denied = list_denied(host.root, _get_speakers(run, policy_file))
     return list_masked(denied, host.environ.get("PATH", "")) if denied else ()
@@ -340,18 +350,21 @@ def list_tools(
     host: Host,
     *,
     confinement: Confinement | None = None,
+    reading: Confinement | None = None,
     web: WebAccess | None = None,
     masked: tuple[Path, ...] = (),
 ) -> tuple[Tool, ...]:
     """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
 
-    `confinement` encloses what they start; without one they are good for looking at. Commands cannot run what is
-    `masked`; scripts of skills can, which the rules for commands do not speak of.
+    `confinement` encloses what they start, `reading` the commands that nobody is asked about; without one they are good
+    for looking at. Commands cannot run what is `masked`; scripts of skills can, which the rules for commands do not
+    speak of.
     """
     enclosed = confinement or limit_only(host.settings.sandbox)
     replaced = {tool.info.name for tool in host.tools}
     shell = replace(enclosed, masked=masked)
-    built_in = (tool for tool in _builtin_tools(host, shell, web) if tool.info.name not in replaced)
+    reading = replace(reading, masked=masked) if reading is not None else None
+    built_in = (tool for tool in _builtin_tools(host, shell, reading, web=web) if tool.info.name not in replaced)
     return (*built_in, *_script_tools(packages, host, enclosed), *host.tools)
 
 
@@ -360,7 +373,9 @@ def list_all_tools(packages: Sequence[SkillPackage], host: Host, *, web: WebAcce
     return (*list_tools(packages, host, web=web), *list_known_tools(host))
 
 
-def _builtin_tools(host: Host, confinement: Confinement, web: WebAccess | None) -> tuple[Tool, ...]:
+def _builtin_tools(
+    host: Host, confinement: Confinement, reading: Confinement | None, *, web: WebAccess | None
+) -> tuple[Tool, ...]:
     """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
 
     The runs are closed in every profile: no agent writes its own record.
@@ -373,7 +388,7 @@ def _builtin_tools(host: Host, confinement: Confinement, web: WebAccess | None) 
     protect = settings.runtime.profile != "permissive"
     scope = Scope((host.root,), protect=protect, own_folders=(*runs, *skills, *installed), records=runs)
     shell = choose_shell(sys.platform, linux=settings.runtime.shell_linux, windows=settings.runtime.shell_windows)
-    surroundings = Surroundings(scope=scope, environ=host.environ, confinement=confinement)
+    surroundings = Surroundings(scope=scope, environ=host.environ, confinement=confinement, reading=reading)
     return (
         *build_builtin_tools(scope, environ=host.environ, skip=runs, web=web),
         *build_search_tools(settings.web_search, environ=host.environ, web=web),

@@ -135,6 +135,7 @@ async def restore_run(host: Host, store: Store, *, folder: Path, started: RunSta
         agent=await use_pinned_agent(pinned, started, store),
         is_dry=started.mode == "dry_run",
         pins=started.pins,
+        reading_sandbox=started.reading_sandbox,
         host=await use_pinned_host(host, started.pins, store),
         order=order,
         task=await _find_task(host, order, pins=started.pins, store=store) if order is not None else None,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anyio.to_thread
+from msgspec.structs import replace
 
 from metier.errors import ConfigError, SandboxUnavailable
 from metier.programs.import_paths import list_ignored_imports
@@ -10,7 +11,7 @@ from metier.runtime.host import Host
 from metier.tools.files.snapshots import find_repository
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap
 from metier.tools.process.sandbox.confinement import Confinement
-from metier.tools.process.sandbox.levels import Rung, get_rung
+from metier.tools.process.sandbox.levels import SIGNAL_AGENT, Rung, get_rung
 from metier.tools.process.sandbox.options import SandboxOptions
 from metier.tools.process.sandbox.protected_paths import ProtectedState
 
@@ -59,16 +60,45 @@ def get_host_level(host: Host) -> Rung:
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
     required and not where it is only welcome.
     """
-    workspace = host.root.resolve()
-    if host.home.resolve().is_relative_to(workspace):
-        told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
-        return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
-    rung = get_rung(_get_bubblewrap(host))
+    rung = _get_best_level(host)
     if rung.level == "kernel" and not requires_sandbox(host):
         told = "level 'kernel' would keep programs from making files at the top of the workspace, so it is not used"
         hint = "install the system package bubblewrap, or set sandbox.use to 'required' to have it all the same"
         return Rung(level="none", works=False, told=told, hint=hint)
     return rung
+
+
+def _get_best_level(host: Host) -> Rung:
+    workspace = host.root.resolve()
+    if host.home.resolve().is_relative_to(workspace):
+        told = f"the workspace {str(workspace)!r} holds the home folder, which a sandbox hides"
+        return Rung(level="none", works=False, told=told, hint="change to the folder of a project")
+    return get_rung(_get_bubblewrap(host))
+
+
+async def open_reading(host: Host, confinement: Confinement) -> Confinement | None:
+    """Build the read-only sandbox for commands that nobody is asked about; None if there is none here.
+
+    `confinement` is that of the other programs of the run: both protect the same paths.
+    """
+    rung = await anyio.to_thread.run_sync(find_reading_level, host)
+    if rung is None:
+        return None
+    shared = replace(build_confinement(host, rung), protected=confinement.protected)
+    return replace(shared, writable=(*shared.writable, *confinement.writable)).for_reading()
+
+
+def find_reading_level(host: Host) -> Rung | None:
+    """Find the level of the read-only sandbox; None if the profile asks about nothing, or no level holds.
+
+    Unlike other programs, those that only read can use level `kernel` in every profile: they create no files.
+    """
+    if host.settings.runtime.profile == "permissive" or host.settings.sandbox.use == "off":
+        return None
+    rung = _get_best_level(host)
+    # Without this, a table's mistake could end other programs of the user.
+    reaches_others = f"programs can {SIGNAL_AGENT}" in rung.gaps
+    return rung if rung.works and not reaches_others else None
 
 
 def build_confinement(host: Host, rung: Rung) -> Confinement:

@@ -114,6 +114,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """Asked by tools that open files, with the names these really have."""
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)
     """Asked by tools that read or change one file."""
+    read_only: bool = False
+    """Nobody approved the call: a program that it starts must run in the read-only sandbox, or not at all."""
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -149,6 +151,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     """Not a result yet: the run waits for an answer, then calls again."""
     handed_on: CalledRun | None = None
     """Not a result yet: another run has to do this first, then the call is made again."""
+    wants_write: str = ""
+    """Not a result yet: the call needs more than the read-only sandbox allows. Says why, for the user who is asked."""
     spent: Spent | None = None
     """What the call paid a model."""
     media: tuple[Media, ...] = ()
@@ -158,7 +162,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
 
     @property
     def is_final(self) -> bool:
-        return self.question is None and self.handed_on is None
+        return self.question is None and self.handed_on is None and not self.wants_write
 
 
 class Tool(Protocol):

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from metier.approval.profile import ReadingLevel
 from metier.decisions import TaskState
 from metier.engine.entries.limits import Limit, Limits
 from metier.engine.entries.task import ChildRequest
@@ -40,6 +41,8 @@ class RunStarted(Value):
     model: str
     profile: str = "permissive"
     sandbox: str = "none"
+    reading_sandbox: ReadingLevel | None = Field(default=None, exclude_if=lambda level: level is None)
+    """The level that encloses commands which nobody is asked about; None in journals of older versions."""
     context_id: str
     trace_id: str
     trace_parent: str = ""
@@ -88,6 +91,8 @@ class RunAdopted(Value):
     model: str
     profile: str
     sandbox: str = "none"
+    reading_sandbox: ReadingLevel | None = Field(default=None, exclude_if=lambda level: level is None)
+    """As in `RunStarted`."""
     workspace: str
     limits: Limits = Limits()
     pins: dict[str, str] = Field(default_factory=dict)

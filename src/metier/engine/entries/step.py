@@ -50,6 +50,8 @@ class StepStarted(TimedEntry):
     """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
     spool: SpoolIdentity | None = None
     """None for effects that may be repeated, and in journals of versions that did not record it."""
+    read_only: bool = Field(default=False, exclude_if=lambda read_only: not read_only)
+    """Its program runs in the read-only sandbox, because nobody was asked; the effect is then `read`."""
 
 
 class StepFinished(TimedEntry):
@@ -100,6 +102,8 @@ class StepRetried(Value):
     kind: Literal["step_retried"] = "step_retried"
     step_id: str
     reason: str
+    wants_write: bool = Field(default=False, exclude_if=lambda wants: not wants)
+    """The read-only sandbox refused what the reason says: a user is asked whether it may run with write access."""
 
 
 class FailureTold(Value):

@@ -8,6 +8,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
+from metier.approval.reading import is_reading_command
 from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused
@@ -16,7 +17,7 @@ from metier.engine.journal import RunLog
 from metier.engine.services import Services
 from metier.engine.state.steps import Step
 from metier.store.base import ApprovalRow
-from metier.tools.base import ToolContext
+from metier.tools.base import Tool, ToolContext
 
 MAX_PREVIEW_CHARACTERS = 20_000
 
@@ -74,8 +75,18 @@ async def _ask(step: Step, log: RunLog, services: Services, *, reason: str) -> A
         base=preview.base if preview else "",
         leads_to=tuple(leads.values()),
         input_schema=tool.info.input_schema if tool else {},
-        risk=tool.info.risk if tool else "",
+        risk=_get_risk(step, tool, services),
     )
+
+
+def _get_risk(step: Step, tool: Tool | None, services: Services) -> str:
+    """Return the tool's risk; low for a command that is known to read only, until it asked for write access."""
+    if tool is None:
+        return ""
+    effect = services.policy.effect(step.action)
+    is_command = effect != "read" and not step.needs_write
+    is_low = is_command and is_reading_command(step.action, root=str(services.workspace))
+    return "low" if is_low else tool.info.risk
 
 
 async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:

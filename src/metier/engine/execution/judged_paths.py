@@ -31,6 +31,8 @@ class JudgedPaths(Struct, frozen=True, kw_only=True):
     judge: Callable[[str, str], Verdict]
     """The verdict on the same call with this argument as this text."""
     is_approved: bool
+    is_read_only: bool = False
+    """The step runs in the read-only sandbox."""
     approved: frozenset[str]
     """Where a user was told that the paths lead, before they said yes."""
 
@@ -40,7 +42,8 @@ class JudgedPaths(Struct, frozen=True, kw_only=True):
         verdict = self.judge(key, path)
         if verdict.decision == "deny":
             raise ToolFailed(f"It leads to {path!r}. {verdict.reason}", code="permission_denied")
-        if path in self.approved or (verdict.decision == "allow" and not self.is_approved):
+        is_allowed = verdict.decision == "allow" and (self.is_read_only or not verdict.read_only)
+        if path in self.approved or (is_allowed and not self.is_approved):
             return
         raise ToolFailed(
             f"It leads to {path!r}, which was not approved", hint=f"Name that {key}", code="permission_denied"
@@ -64,6 +67,7 @@ def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
         root=str(services.workspace),
         judge=judge,
         is_approved=step.asked is not None,
+        is_read_only=step.started is not None and step.started.read_only,
         approved=frozenset(step.approved_leads),
     )
 
@@ -88,7 +92,8 @@ async def get_question(step: Step, state: RunState, services: Services) -> str:
     verdicts = [guard.judge(key, path) for key, path in leads.items()]
     if any(verdict.decision == "deny" for verdict in verdicts):
         return ""
-    asking = next((verdict for verdict in verdicts if verdict.decision == "ask"), None)
+    is_read_only = judge_step(state, step, services.policy).read_only if leads else False
+    asking = next((each for each in verdicts if each.decision == "ask" or (each.read_only and not is_read_only)), None)
     return f"It leads to {_list(leads)}. {asking.reason}" if asking is not None else ""
 
 

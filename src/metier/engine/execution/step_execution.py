@@ -66,10 +66,18 @@ _OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "
 _MAX_ARTIFACT_BYTES = 1 << 30
 """A larger file that a script names is not listed among what it made."""
 
+type _Result = StepFinished | StepRetried | InputAsked | ChildRequested
+
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
     """Intents first; then the effects; then the results in call order."""
-    before = await note_before([log.state.step(step_id) for step_id in action.step_ids], services)
+    verdicts = action.verdicts or (ALLOW,) * len(action.step_ids)
+    may_write = [
+        log.state.step(step_id)
+        for step_id, verdict in zip(action.step_ids, verdicts, strict=True)
+        if not verdict.read_only
+    ]
+    before = await note_before(may_write, services)
     steps = await record_intents(action, log, services, identify=identify_spool, before=before)
     # A step that was started before entries were lost stays without a result: what became of it is settled next.
     if ready := [step for step in steps if not is_lost(name_spool(step, services.run_folder))]:
@@ -111,7 +119,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     await keep_results(log.state.run_id, [step.action for step in steps], services)
     before = await look_at_protected(steps, services)
     began = services.clock.monotonic()
-    results: list[StepFinished | InputAsked | ChildRequested | None] = [None] * len(steps)
+    results: list[_Result | None] = [None] * len(steps)
     partial: dict[str, str] = {}
 
     async def run(index: int, step: Step) -> None:
@@ -141,7 +149,8 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
         raise
     ended = [(result, step) for result, step in zip(results, steps, strict=True) if isinstance(result, StepFinished)]
     finished = [await add_changes(result, step, services) for result, step in ended]
-    await log.record(*add_nearby(finished, steps, log, nearby=services.nearby))
+    refused = [result for result in results if isinstance(result, StepRetried)]
+    await log.record(*add_nearby(finished, steps, log, nearby=services.nearby), *refused)
     if await end_if_changed(before, log, services):
         return
     if waiting := [result for result in results if isinstance(result, InputAsked | ChildRequested)]:
@@ -235,10 +244,11 @@ def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdic
         step_id=step.step_id,
         attempt=step.attempts + 1,
         action=step.action,
-        effect=services.policy.effect(step.action),
+        effect="read" if verdict.read_only else services.policy.effect(step.action),
         idempotency_key=build_key(log.state.run_id, step.step_id),
         verdict=verdict.decision,
         rule=name_rule(verdict.rule, services),
+        read_only=verdict.read_only,
     )
 
 
@@ -252,9 +262,7 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(
-    step: Step, log: RunLog, services: Services, *, partial: dict[str, str]
-) -> StepFinished | InputAsked | ChildRequested:
+async def _execute(step: Step, log: RunLog, services: Services, *, partial: dict[str, str]) -> _Result:
     """Carry out one step. If it is interrupted, its output so far is in `partial`."""
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
@@ -282,17 +290,28 @@ async def _execute(
             await log.check_lease()
         shown_as = log.state.write_tool_name(name)
         result = await services.tools.call(name, arguments, context, shown_as=shown_as)
-    if result.question is not None:
-        return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
-    if (work := result.handed_on) is not None:
-        order = order_call(log.state, work.call)
-        return ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
+    if (wait := _find_wait(step, result, log, services=services)) is not None:
+        return wait
     duration = round((services.clock.monotonic() - started) * 1000, 3)
     finished = await build_finished(step, name, result, duration_ms=duration, services=services)
     for payload in told:
         if not isinstance(payload, SkillStepExecuted):
             log.emit(payload)
     return _add_facts(finished, told, services.clean)
+
+
+def _find_wait(
+    step: Step, result: ToolResult, log: RunLog, *, services: Services
+) -> StepRetried | InputAsked | ChildRequested | None:
+    """Find what a call that isn't finished waits for; None if the result is final."""
+    if result.wants_write:
+        return StepRetried(step_id=step.step_id, reason=services.clean(result.wants_write), wants_write=True)
+    if result.question is not None:
+        return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
+    if (work := result.handed_on) is not None:
+        order = order_call(log.state, work.call)
+        return ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
+    return None
 
 
 def _build_question(step: Step, question: Question, services: Services) -> InputAsked:
@@ -343,6 +362,7 @@ def build_context(
         base_hash=find_approved_base(step),
         paths=build_guard(step, log.state, services),
         buffers=services.buffers,
+        read_only=step.started is not None and step.started.read_only,
     )
 
 

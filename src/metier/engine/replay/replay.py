@@ -9,7 +9,7 @@ what people answered, where a kill cut the run short.
 from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
-from typing import override
+from typing import TypeGuard, override
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from metier.engine.entries.model import ModelCallStarted, ModelReplied
 from metier.engine.entries.question import ApprovalAsked, InputAsked
 from metier.engine.entries.run import ModelChanged, RunAdopted, RunFailed, RunPaused, RunStarted
 from metier.engine.entries.skill import RANKING_VERSION, ContextDisclosed, SkillsRanked
-from metier.engine.entries.step import HooksRan, StepFinished, StepInDoubt
+from metier.engine.entries.step import HooksRan, StepFinished, StepInDoubt, StepRetried
 from metier.engine.entries.task import ChildRequested, ResultChecked
 from metier.engine.execution.child_execution import list_open_delegations
 from metier.engine.execution.step_execution import build_intent, record_intents
@@ -247,7 +247,7 @@ class _Player:
                 await self._record(entry, log)
                 await self._record_pause(log)
                 return
-            if not isinstance(entry, StepFinished) or entry.step_id not in wanted:
+            if not _is_result(entry) or entry.step_id not in wanted:
                 raise Diverged(self.tape.diverge(_awaited(step)))
             await self._record(entry, log)
 
@@ -285,6 +285,11 @@ def _change_model(services: Services, changed: ModelChanged) -> Services:
     if isinstance(provider, _RecordedProvider):
         provider.name = changed.provider
     return use_model(services, changed.options, provider=changed.provider)
+
+
+def _is_result(entry: Entry) -> TypeGuard[StepFinished | StepRetried]:
+    """A read-only attempt that was refused also ends what its intent began."""
+    return isinstance(entry, StepFinished) or (isinstance(entry, StepRetried) and entry.wants_write)
 
 
 def _awaited(step: Step) -> StepFinished:

@@ -278,6 +278,8 @@ def _apply_step(
             step.is_hooked_after = False
         case StepFinished():
             _finish_step(state, step, entry)
+        case StepRetried(wants_write=True):
+            step.phase, step.needs_write = "pending", entry.reason
         case StepRetried():
             # An approval is for one execution: what was asked about is asked about again.
             step.phase = "pending" if step.asked is not None else "approved"

@@ -44,6 +44,8 @@ class Step:
     may_be_done: bool = False
     """It was started before the run came to this store: the person who is asked is told so."""
     failed_once: bool = False
+    needs_write: str = ""
+    """The message with which it failed in the read-only sandbox; from then on a user decides."""
     asked: ApprovalAsked | None = None
     """What was put before a user last."""
     times_asked: int = 0

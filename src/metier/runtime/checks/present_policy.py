@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from metier.approval.chain import STRICTNESS
 from metier.approval.judge import RUN_TASK, Explanation, RulePolicy, name_call
+from metier.approval.profile import ProfilePolicy
 from metier.approval.rules import Decision, Rule, RuleList, Scope
 from metier.context.decoder import build_step
 from metier.decisions import ActionStep
@@ -27,6 +28,7 @@ from metier.engine.state.fold import apply, fold
 from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError, UsageError
 from metier.runtime.build import list_all_tools, list_tools
+from metier.runtime.confinement import find_reading_level
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import resolve_agent
 from metier.runtime.workspace.policy import Speakers, build_policy, list_outside_scripts
@@ -63,7 +65,9 @@ def build_present_policy(
     )
     tools = Toolbox(agent.choose_tools(offered))
     folder = root or host.workspace
-    return build_policy(agent.packages, tools, workspace=folder, profile=chosen, speakers=speakers, is_partial=True)
+    rung = find_reading_level(_with_profile(agent.host, chosen))
+    default = ProfilePolicy(chosen, tools, reading=rung.level if rung is not None else "none")
+    return build_policy(agent.packages, tools, workspace=folder, profile=default, speakers=speakers, is_partial=True)
 
 
 def _read_access(workspace: Path) -> Scope:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from metier.approval.chain import Above, ChainPolicy
 from metier.approval.judge import RUN_TASK, RulePolicy
+from metier.approval.profile import ProfilePolicy
 from metier.approval.reading import PAGES, ReadingPolicy
 from metier.definitions.agent import FILE_NAME, AgentDefinition, load_agent, parse_agent
 from metier.definitions.files.walk import FoundDefinition
@@ -227,7 +228,8 @@ async def _rebuild(started: RunStarted, pins: Mapping[str, str], store: Store, *
         outside=await get_outside(pins, store),
     )
     profile = "guarded" if started.profile == "guarded" else "strict" if started.profile == "strict" else "permissive"
-    return build_policy(packages, tools, workspace=Path(started.root), profile=profile, speakers=speakers)
+    default = ProfilePolicy(profile, tools, reading=started.reading_sandbox)
+    return build_policy(packages, tools, workspace=Path(started.root), profile=default, speakers=speakers)
 
 
 async def _read_skill(name: str, digest: str, store: Store) -> SkillPackage:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import JsonValue
 
+from metier.approval.profile import ProfilePolicy
 from metier.context.tokens import TokenCounter
 from metier.definitions.names import canonical_name
 from metier.definitions.policy_file import read_policy_file
@@ -178,7 +179,8 @@ async def build_replay_services(
     speakers = replace(speakers, outside=await get_outside(started.pins, store) if current is None else current)
     # Paths are judged as they were where the run took place.
     root = Path(started.root)
-    policy = build_policy(packages, tools, workspace=root, profile=settings.runtime.profile, speakers=speakers)
+    default = ProfilePolicy(settings.runtime.profile, tools, reading=started.reading_sandbox)
+    policy = build_policy(packages, tools, workspace=root, profile=default, speakers=speakers)
     partners = await get_partners(started.pins, store)
     instructions = pinned or compose_instructions(
         replace(run, agent=agent), tools, partners, project=load_project(host)

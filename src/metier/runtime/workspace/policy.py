@@ -19,7 +19,7 @@ from metier.approval.scopes import ScopeReader
 from metier.approval.verdict import ALLOW
 from metier.decisions import ActionStep
 from metier.definitions.agent import AgentDefinition
-from metier.definitions.names import Profile, canonical_name
+from metier.definitions.names import canonical_name
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import has_errors
 from metier.definitions.references import find_limit
@@ -86,7 +86,7 @@ def build_policy(
     tools: Toolbox,
     *,
     workspace: Path,
-    profile: Profile,
+    profile: ProfilePolicy,
     speakers: Speakers,
     is_partial: bool = False,
 ) -> RulePolicy:
@@ -119,8 +119,7 @@ def build_policy(
         if has_rules(package) or canonical_name(package.definition.name) in speakers.outside
     ]
     reader.check("The rules of a skill")
-    asking = ProfilePolicy(profile, tools)
-    return RulePolicy(asking, tools, root=str(workspace), scopes=scopes, skills=skills, is_partial=is_partial)
+    return RulePolicy(profile, tools, root=str(workspace), scopes=scopes, skills=skills, is_partial=is_partial)
 
 
 def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> OutsideScripts:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from metier.approval.profile import ReadingLevel
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.engine.entries.task import ChildRequest
 from metier.runtime.host import Host
@@ -39,6 +40,8 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
     hooks: Hooks | None = None
     """Those of the run above; None where there is none."""
+    reading_sandbox: ReadingLevel | None = None
+    """The level of its read-only sandbox when it started; see `RunStarted.reading_sandbox`."""
     is_foreign: bool = False
     """It was not started in this store, and is about to be adopted."""
 

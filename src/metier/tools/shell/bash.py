@@ -5,6 +5,7 @@ interpreters, programs by path, programs of the workspace that PATH finds, and t
 read by themselves. Code that these load is not known here.
 """
 
+import errno
 import hashlib
 import os
 import posixpath
@@ -44,6 +45,7 @@ from metier.tools.shell.line import (
 from metier.tools.shell.link_targets import ProgramSearch, follow_links
 from metier.tools.shell.options import ShellOptions
 from metier.tools.shell.shells import Shell
+from metier.tools.shell.write_attempts import find_write_attempt, use_plain_messages
 
 _SETTINGS = (
     # A folder of a clone can look like a bare repository: git must not take it for one.
@@ -73,6 +75,8 @@ def build_git_settings() -> dict[str, str]:
 
 _SUMMARY_BYTES = 500
 """The end of each stream that the event log keeps of a failed command."""
+_ERROR_BYTES = 65_536
+"""The end of a stream in which a refused write is looked for."""
 MAX_FILES = 64
 MAX_BYTES = 8 * 1_048_576
 _RUNNERS = {
@@ -184,6 +188,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     scope: Scope
     environ: Mapping[str, str]
     confinement: Confinement
+    reading: Confinement | None = None
+    """The read-only sandbox, for commands that nobody is asked about; None if there is none here."""
 
 
 class Bash:
@@ -216,12 +222,17 @@ class Bash:
         self._scope = surroundings.scope
         self._environ = surroundings.environ
         self._confinement = surroundings.confinement
+        self._reading = surroundings.reading
         self._shell = shell
         self._options = options
 
     async def execute(self, arguments: dict[str, JsonValue], context: ToolContext) -> ToolResult:
         text = str(arguments["command"])
         check_text(text)
+        confinement = self._reading if context.read_only else self._confinement
+        if confinement is None:
+            # The run was started on another machine, or the sandbox was removed since: fail closed, and ask.
+            return ToolResult(ok=False, wants_write="There is no read-only sandbox here")
         folder = await run_sync(self._get_folder, str(arguments.get("cwd") or "."), context.paths)
         line = await run_sync(self._read, text, folder)
         followed = await run_sync(self._follow, line, folder, text)
@@ -229,13 +240,14 @@ class Bash:
         if followed:
             context.paths.check(followed.render(), key="command")
         environment = self._build_environment(folder) | name_trace(context.trace_parent)
+        environment = use_plain_messages(environment) if context.read_only else environment
         understood = line if isinstance(line, ShellLine) else None
         command = Command(
             arguments=self._build_arguments(understood, text, path=environment["PATH"]),
             folder=folder,
             environment=environment,
             spool=context.spool,
-            confinement=self._confinement,
+            confinement=confinement,
         )
         limits = self._build_limits(arguments, context)
         await self._check_files(arguments, context)
@@ -245,7 +257,15 @@ class Bash:
             labels = count_label_characters(stdout, stderr)
             context.keep_partial(cut_middle(context.clean(render_streams(stdout, stderr)), most + labels))
 
-        outcome = await run_process(command, limits, keep_partial=keep_partial)
+        try:
+            outcome = await run_process(command, limits, keep_partial=keep_partial)
+        except ToolFailed as error:
+            # The shim reports with this error that it could not give up a right.
+            if context.read_only and os.strerror(errno.EPERM) in error.message:
+                return ToolResult(ok=False, wants_write="The read-only sandbox cannot be started here")
+            raise
+        if context.read_only and (attempt := _get_write_attempt(outcome, text)):
+            return ToolResult(ok=False, wants_write=context.clean(attempt))
         return await run_sync(self._report, outcome, arguments, context)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
@@ -368,6 +388,15 @@ class Bash:
             meta={**meta, "code": code} if code else meta,
             is_limited=True,
         )
+
+
+def _get_write_attempt(outcome: Outcome, text: str) -> str:
+    """Return the line in which a failed command reports a refused write or connection; empty if there is none."""
+    if outcome.exit_code == 0 or outcome.timed_out:
+        return ""
+    # Files that the command prints may hold such lines, so its standard output counts only if errors go there too.
+    streams = (outcome.stderr, outcome.stdout) if "2>&1" in text or "&>" in text else (outcome.stderr,)
+    return next(filter(None, (find_write_attempt(stream.last(_ERROR_BYTES)) for stream in streams)), "")
 
 
 def refuse_call(arguments: Mapping[str, JsonValue], options: ShellOptions, *, workspace: str) -> str:

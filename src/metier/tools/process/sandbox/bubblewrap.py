@@ -85,6 +85,8 @@ class Reach(Struct, frozen=True, kw_only=True):
     sealed: tuple[Path, ...] = ()
     """Folders of the workspace that take no new names: a Python outside of the sandbox imports modules from them."""
     network: bool = False
+    read_only: bool = False
+    """Nothing but the scratch folder can be written."""
 
     def inside(self, paths: Iterable[Path]) -> tuple[Path, ...]:
         """Those beneath the workspace, which would be writable as parts of it."""
@@ -148,6 +150,9 @@ def _around() -> Iterator[Mount]:
 
 def _held(reach: Reach) -> Iterator[Mount]:
     """The folders around what is closed or hidden, mounted onto themselves: a mount cannot be renamed away."""
+    if reach.read_only:
+        # Nothing can be renamed, and these mounts would be writable ones inside the read-only workspace.
+        return
     closed = frozenset((*reach.list_closed(), *reach.closed.hidden))
     held: set[Path] = set()
     for path in closed:
@@ -163,7 +168,7 @@ def _held(reach: Reach) -> Iterator[Mount]:
 
 def _granted(reach: Reach) -> Iterator[Mount]:
     yield from _binds("--ro-bind", reach.readable)
-    how = "--ro-bind" if reach.workspace in reach.sealed else "--bind"
+    how = "--ro-bind" if reach.read_only or reach.workspace in reach.sealed else "--bind"
     yield reach.workspace, (how, str(reach.workspace), str(reach.workspace))
     yield from _binds("--ro-bind", reach.inside(reach.readable))
     yield from _binds("--bind", reach.writable)

@@ -154,6 +154,8 @@ class Confinement(Struct, frozen=True, kw_only=True):
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     network: bool = False
+    read_only: bool = False
+    """Programs write nothing but their scratch folder, make no socket and reach no other program."""
     resources: Mapping[str, int] = field(default_factory=dict[str, int])
     """By the name of `RLIMIT_…`, for each process."""
     masked: tuple[Path, ...] = ()
@@ -168,6 +170,10 @@ class Confinement(Struct, frozen=True, kw_only=True):
     def opened(self, *paths: Path) -> "Confinement":
         """The same with more to read: what a program is made of, outside the workspace."""
         return replace(self, readable=(*self.readable, *paths))
+
+    def for_reading(self) -> "Confinement":
+        """Return the enclosure of a program that may only read: the same files are hidden, and none can be written."""
+        return replace(self, read_only=True, readable=(*self.readable, *self.writable), writable=(), network=False)
 
     def prepare(self, folder: Path, *, mark: str) -> Launch:
         """For a program that starts in `folder`, which it may read. `mark` is a word that no other launch has.
@@ -192,10 +198,11 @@ class Confinement(Struct, frozen=True, kw_only=True):
             mark=mark,
             level=self.level,
             prefix=prefix,
-            variables=_locate_temporary(temporary),
+            variables=_build_variables(temporary),
             scratch=scratch,
             workspace=self.workspace,
-            absent=reach.closed.absent,
+            # A read-only program creates no protected path, so there is nothing to watch for and to move away.
+            absent=() if self.read_only else reach.closed.absent,
             quarantine=self.quarantine,
         )
 
@@ -220,8 +227,11 @@ class Confinement(Struct, frozen=True, kw_only=True):
                 hidden=tuple(path for path in closed.hidden if path not in {*readable, *writable}),
                 absent=closed.absent,
             ),
-            sealed=tuple(dict.fromkeys(path.parent for path in startup if path.parent.is_dir())),
-            network=self.network,
+            sealed=()
+            if self.read_only
+            else tuple(dict.fromkeys(path.parent for path in startup if path.parent.is_dir())),
+            network=self.network and not self.read_only,
+            read_only=self.read_only,
         )
         start = folder.absolute()
         return reach if reach.covers(start) else replace(reach, readable=(*reach.readable, start))
@@ -251,7 +261,7 @@ def _grant_by_kernel(reach: Reach, scratch: Path, masked: Iterable[Path]) -> lis
     return [
         *_grant("read", *around, Path("/proc"), but=[str(path) for path in masked]),
         *_grant("read", reach.workspace, but=unread),
-        *_grant("write", reach.workspace, but=closed),
+        *(() if reach.read_only else _grant("write", reach.workspace, but=closed)),
         *_grant("write", *(path.resolve() for path in reach.writable), but=[str(path) for path in masked]),
         *_grant("write", scratch),
         *_grant("device", *(Path(device) for device in DEVICES)),
@@ -262,7 +272,8 @@ def _grant_inside(reach: Reach) -> list[Grant]:
     """The mounts have decided what is there and what can be written; this says the coarse part of it once more."""
     return [
         *_grant("read", Path("/")),
-        *_grant("write", reach.workspace, *reach.writable, bubblewrap.TEMPORARY, Path("/dev")),
+        *_grant("write", *(() if reach.read_only else (reach.workspace,)), *reach.writable),
+        *_grant("write", bubblewrap.TEMPORARY, Path("/dev")),
     ]
 
 
@@ -274,10 +285,18 @@ def _render_orders(grants: list[Grant], *, landlock: bool, reach: Reach) -> str:
     families = _ONLINE if landlock else (AF_UNIX, *_ONLINE)
     if landlock and not reach.network:
         families = ()
-    filtered = build_filter(platform.machine(), families=families)
-    return json.dumps({"grants": grants, "landlock": landlock, "seccomp": b2a_base64(filtered, newline=False).decode()})
+    filtered = build_filter(platform.machine(), families=families, read_only=reach.read_only)
+    return json.dumps(
+        {
+            "grants": grants,
+            "landlock": landlock,
+            "seccomp": b2a_base64(filtered, newline=False).decode(),
+            "unwritable": str(reach.workspace) if reach.read_only else "",
+        }
+    )
 
 
-def _locate_temporary(folder: Path) -> dict[str, str]:
+def _build_variables(folder: Path) -> dict[str, str]:
     home = str(folder / bubblewrap.HOME)
-    return {"HOME": home, "TMPDIR": str(folder), "TMP": str(folder), "TEMP": str(folder)}
+    # Without mounts /etc/gitconfig exists and can't be read, which git takes for a broken configuration.
+    return {"HOME": home, "TMPDIR": str(folder), "TMP": str(folder), "TEMP": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}

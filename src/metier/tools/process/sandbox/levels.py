@@ -38,7 +38,8 @@ MUST_FAIL = (
     "write the agent's own files", "write the runs", "reach the network", "read the agent's environment",
 )  # fmt: skip
 MUST_WORK = ("write in the workspace", "write temporary files", "start a program")
-BETTER_REFUSED = ("signal the agent", "see the agent's command line")
+SIGNAL_AGENT = "signal the agent"
+BETTER_REFUSED = (SIGNAL_AGENT, "see the agent's command line")
 BETTER_POSSIBLE = ("make a file at the top of the workspace",)
 
 

@@ -46,6 +46,34 @@ MODES: Mapping[str, tuple[int | None, int | None, int]] = {
 the rights of its owner to any user who runs it, outside of the sandbox too. The setgid bit passes: folders have it."""
 OPENING: Mapping[str, tuple[int | None, int | None, int]] = {"open": (2, None, 1), "openat": (257, 56, 2)}
 """The same of calls whose mode counts only where the flags, the argument before it, make a file."""
+
+METADATA: Mapping[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),
+    "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}  # fmt: skip
+"""What changes a file's mode, owner, times or attributes. Landlock has no right for these, so a read-only program that
+runs without mounts of its own is kept from them here."""
+SHARED_MEMORY: Mapping[str, tuple[int, int]] = {
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
+    "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
+    "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
+}  # fmt: skip
+"""System V and POSIX message objects: other programs of the user, such as a database, may use them."""
+TUNING: Mapping[str, tuple[int, int, int]] = {
+    "setpriority": (141, 140, 1), "ioprio_set": (251, 30, 1), "prlimit64": (302, 261, 0),
+    "sched_setparam": (142, 118, 0), "sched_setscheduler": (144, 119, 0), "sched_setaffinity": (203, 122, 0),
+    "sched_setattr": (314, 274, 0),
+}  # fmt: skip
+"""By name, the numbers and which argument is the process: only 0, the caller itself, passes."""
+READING_IOCTLS = (
+    0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A, 0x80086601, 0xC020660B,
+)  # fmt: skip
+"""TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2, FS_IOC_GETFLAGS and FS_IOC_FIEMAP. The
+others are refused to a read-only program: some change a file or make a snapshot through a descriptor for reading."""
 _SETUID = 0o4000
 _MAKES_FILE = 0x40 | 0x400000
 
@@ -59,12 +87,15 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _ARCHITECTURE_AT, _NUMBER_AT, _ARGUMENTS_AT = 4, 0, 16
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_EPERM, _EACCES, _ENOSYS = 1, 13, 38
+_EPERM, _EACCES, _ENOTTY, _EROFS, _ENOSYS, _ENETDOWN = 1, 13, 25, 30, 38, 100
 _X32_BIT = 0x40000000
 
 
-def build_filter(machine: str, *, families: Iterable[int]) -> bytes:
-    """The filter for `machine` (a key of `ARCHITECTURES`). `families` are the kinds of sockets that may be made."""
+def build_filter(machine: str, *, families: Iterable[int], read_only: bool = False) -> bytes:
+    """Build the filter for `machine` (a key of `ARCHITECTURES`). `families` are the kinds of sockets that may be made.
+
+    A `read_only` program also changes no metadata, reaches no other program, and makes no socket at all.
+    """
     column = list(ARCHITECTURES).index(machine)
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
@@ -81,11 +112,29 @@ def build_filter(machine: str, *, families: Iterable[int]) -> bytes:
     for numbers in ABSENT.values():
         program += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERROR | _ENOSYS)]
     program += _when(CLONE[column], 0, [(_ANY_BIT, 0, 1, NAMESPACE_FLAGS), (_RETURN, 0, 0, _ERROR | _EPERM)])
-    program += _when(IOCTL[column], 1, _unless_none_of(TERMINAL_INJECTION))
-    program += _when(SOCKET[column], 0, _unless_one_of(tuple(families)))
+    allowed = _unless_one_of(READING_IOCTLS, _ENOTTY) if read_only else _unless_none_of(TERMINAL_INJECTION)
+    program += _when(IOCTL[column], 1, allowed)
+    if read_only:
+        program += _refuse_changes(column)
+    else:
+        program += _when(SOCKET[column], 0, _unless_one_of(tuple(families)))
     program += _refuse_setuid(column)
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+
+
+def _refuse_changes(column: int) -> list[Instruction]:
+    # The errors are those of a read-only disk and of a network that is down: programs report them in words that
+    # `tools.shell.refusals` knows, and none of them looks like a missing permission.
+    program: list[Instruction] = [(_EQUAL, 0, 1, SOCKET[column]), (_RETURN, 0, 0, _ERROR | _ENETDOWN)]
+    for numbers in METADATA.values():
+        if (number := numbers[column]) is not None:
+            program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | _EROFS)]
+    for shared in SHARED_MEMORY.values():
+        program += [(_EQUAL, 0, 1, shared[column]), (_RETURN, 0, 0, _ERROR | _EROFS)]
+    for *tuning, process in TUNING.values():
+        program += _when(tuning[column], process, [(_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _ERROR | _EPERM)])
+    return program
 
 
 def _refuse_setuid(column: int) -> list[Instruction]:
@@ -114,6 +163,6 @@ def _unless_none_of(values: tuple[int, ...]) -> list[Instruction]:
     return tests
 
 
-def _unless_one_of(values: tuple[int, ...]) -> list[Instruction]:
+def _unless_one_of(values: tuple[int, ...], error: int = _EACCES) -> list[Instruction]:
     tests: list[Instruction] = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [*tests, (_RETURN, 0, 0, _ERROR | _EACCES)]
+    return [*tests, (_RETURN, 0, 0, _ERROR | error)]

@@ -26,6 +26,8 @@ SECCOMP_MODE_FILTER, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CAPABILITY_VERSION, LAST_CAPABILITY = 0x20080522, 63
 CAPSET = {"x86_64": 126, "aarch64": 91}
+SOCKET = {"x86_64": 41, "aarch64": 198}
+AF_UNIX, SOCK_STREAM = 1, 1
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 MAKE_DEVICES = 1 << 6 | 1 << 11
@@ -60,6 +62,7 @@ class Orders:
         self.grants = [Grant(*grant) for grant in orders["grants"]]
         self.landlock = bool(orders["landlock"])
         self.seccomp = a2b_base64(orders["seccomp"])
+        self.unwritable = str(orders["unwritable"])
 
 
 class Refused(Exception):
@@ -136,6 +139,22 @@ def restrict(orders: Orders) -> None:
     drop_capabilities()
     restrict_files(orders)
     install_filter(orders.seccomp)
+    if orders.unwritable:
+        check_read_only(orders.unwritable)
+
+
+def check_read_only(folder: str) -> None:
+    """Raise `Refused` if this process can still write or connect. Nobody was asked, so every start has to prove it."""
+    probe = f"{folder}/.metier-{os.getpid()}"
+    try:
+        os.mkdir(probe)  # noqa: PTH102  pathlib is not worth its import here
+    except OSError:
+        pass
+    else:
+        os.rmdir(probe)  # noqa: PTH106
+        raise Refused(f"{folder!r} can be written")
+    if syscall(SOCKET[os.uname().machine], AF_UNIX, SOCK_STREAM, 0) >= 0:
+        raise Refused("sockets can be made")
 
 
 def drop_capabilities() -> None:
