@@ -28,6 +28,14 @@ find = :any
 """Tables that take programs that write for programs that read."""
 
 
+def find_no_bubblewrap(*_: object) -> str:
+    return ""
+
+
+def find_no_level(_: object) -> None:
+    return None
+
+
 @pytest.fixture(params=["full", "kernel"])
 def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Level:
     """The level of the read-only sandbox; skips aloud if this machine doesn't have it."""
@@ -36,7 +44,7 @@ def level(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if not rung.works:
         pytest.skip(f"sandbox level {wanted!r} cannot be shown here: {rung.told}")
     if wanted == "kernel":
-        monkeypatch.setattr(confinement, "get_bubblewrap", lambda *_: "")
+        monkeypatch.setattr(confinement, "get_bubblewrap", find_no_bubblewrap)
     return wanted
 
 
@@ -54,7 +62,7 @@ def project(workspace: Workspace, model: ModelServer) -> Workspace:
 
 @pytest.fixture
 def wrong_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    caches = (harmless.load_tables, harmless._programs)
+    caches = (harmless.load_tables, harmless._programs)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(harmless, "TABLES", harmless.TABLES + WRONG_TABLES)
     for cache in caches:
         cache.cache_clear()
@@ -326,7 +334,7 @@ def test_run_that_is_resumed_without_the_sandbox_asks(
 ) -> None:
     model.follow(calls("Write", path="a.txt", content="x"), calls("Bash", command="ls"), says("Done."))
     assert project.agent("run", "Look around", "-q") == WAITS
-    monkeypatch.setattr(confinement, "find_reading_level", lambda _: None)
+    monkeypatch.setattr(confinement, "find_reading_level", find_no_level)
 
     assert project.agent("approvals", "approve", "ap-", "--resume") == WAITS
 

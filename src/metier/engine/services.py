@@ -156,7 +156,7 @@ class Services(Struct, frozen=True, kw_only=True):
     sandbox: str = "none"
     """What encloses the programs that tools start: `full`, `kernel` or `none`."""
     reading_sandbox: ReadingLevel = "none"
-    """The level that encloses commands which nobody is asked about."""
+    """The level that encloses commands that run without a question."""
     protected: ProtectedState | None = None
     """Looks at what confined programs must not change; None where none is confined."""
     snapshots: WorkspaceSnapshots | None = None

@@ -20,7 +20,7 @@ class RunStarted(Payload):
     profile: str = ""
     sandbox: str = ""
     reading_sandbox: str = ""
-    """The level that encloses commands which nobody is asked about; empty in logs of older versions."""
+    """The level that encloses commands that run without a question; empty in logs of older versions."""
     context_id: str = ""
     parent_run_id: str = ""
     pins: dict[str, str] = Field(default_factory=dict)

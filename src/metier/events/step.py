@@ -39,7 +39,7 @@ class StepStarted(Payload):
     """What the policy said; `ask` where a user then approved it."""
     rule: str = ""
     read_only: bool = False
-    """Its program runs in the read-only sandbox, so nobody was asked."""
+    """Its program runs in the read-only sandbox, so no user was asked."""
     skill_name: str = ""
 
 

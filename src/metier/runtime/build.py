@@ -10,7 +10,7 @@ from typing import NamedTuple
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
-from metier.approval.profile import ProfilePolicy
+from metier.approval.profile import ProfilePolicy, ReadingLevel
 from metier.context.control import CONTROL_NAMES
 from metier.context.operating import Subjects, get_family
 from metier.context.tokens import TokenCounter
@@ -85,9 +85,7 @@ async def build_services(
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(host.workspace), run.pins, store)
     access, confinement, cleaner = _open_access(host), await _confine(host, run), build_host_cleaner(host)
-    reading = None if run.is_dry else await open_reading(host, confinement)
-    level = reading.level if reading is not None else "none"
-    run = run if run.pins else replace(run, reading_sandbox=level)
+    reading, run = await _open_reading(run, confinement)
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
@@ -118,7 +116,7 @@ async def build_services(
             runtime=settings.runtime,
             skills=settings.skills,
             sandbox=confinement.level,
-            reading_sandbox=level,
+            reading_sandbox=_name_level(reading),
             protected=build_protected_state(confinement),
             clock=host.clock,
             ids=host.ids,
@@ -141,6 +139,19 @@ async def build_services(
             buffers=host.buffers,
             seams=host.seams,
         )
+
+
+async def _open_reading(run: PreparedRun, confinement: Confinement) -> tuple[Confinement | None, PreparedRun]:
+    """The read-only sandbox, and the run with its level.
+
+    A run that has started keeps the policy of its start, whatever sandbox this machine has.
+    """
+    reading = None if run.is_dry else await open_reading(run.agent.host, confinement)
+    return reading, run if run.pins else replace(run, reading_sandbox=_name_level(reading))
+
+
+def _name_level(reading: Confinement | None) -> ReadingLevel:
+    return reading.level if reading is not None else "none"
 
 
 def _open_shelf(packages: Sequence[SkillPackage], run: PreparedRun, problems: Sequence[Problem]) -> SkillIndex:
@@ -356,9 +367,9 @@ def list_tools(
 ) -> tuple[Tool, ...]:
     """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
 
-    `confinement` encloses what they start, `reading` the commands that nobody is asked about; without one they are good
-    for looking at. Commands cannot run what is `masked`; scripts of skills can, which the rules for commands do not
-    speak of.
+    `confinement` encloses what they start, `reading` the commands that run without a question. Without these, the
+    tools are good for looking at. Commands cannot run what is `masked`; scripts of skills can, which the rules for
+    commands do not speak of.
     """
     enclosed = confinement or limit_only(host.settings.sandbox)
     replaced = {tool.info.name for tool in host.tools}

@@ -77,7 +77,7 @@ def _get_best_level(host: Host) -> Rung:
 
 
 async def open_reading(host: Host, confinement: Confinement) -> Confinement | None:
-    """Build the read-only sandbox for commands that nobody is asked about; None if there is none here.
+    """Build the read-only sandbox for commands that run without a question; None if there is none here.
 
     `confinement` is that of the other programs of the run: both protect the same paths.
     """

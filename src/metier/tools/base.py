@@ -115,7 +115,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)
     """Asked by tools that read or change one file."""
     read_only: bool = False
-    """Nobody approved the call: a program that it starts must run in the read-only sandbox, or not at all."""
+    """No user approved the call: a program that it starts must run in the read-only sandbox, or not at all."""
 
 
 class Question(Struct, frozen=True, kw_only=True):

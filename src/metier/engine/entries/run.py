@@ -42,7 +42,7 @@ class RunStarted(Value):
     profile: str = "permissive"
     sandbox: str = "none"
     reading_sandbox: ReadingLevel | None = Field(default=None, exclude_if=lambda level: level is None)
-    """The level that encloses commands which nobody is asked about; None in journals of older versions."""
+    """The level that encloses commands that run without a question; None in journals of older versions."""
     context_id: str
     trace_id: str
     trace_parent: str = ""

@@ -51,7 +51,7 @@ class StepStarted(TimedEntry):
     spool: SpoolIdentity | None = None
     """None for effects that may be repeated, and in journals of versions that did not record it."""
     read_only: bool = Field(default=False, exclude_if=lambda read_only: not read_only)
-    """Its program runs in the read-only sandbox, because nobody was asked; the effect is then `read`."""
+    """Its program runs in the read-only sandbox, because it runs without a question; the effect is then `read`."""
 
 
 class StepFinished(TimedEntry):

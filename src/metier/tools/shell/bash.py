@@ -189,7 +189,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     confinement: Confinement
     reading: Confinement | None = None
-    """The read-only sandbox, for commands that nobody is asked about; None if there is none here."""
+    """The read-only sandbox, for commands that run without a question; None if there is none here."""
 
 
 class Bash:

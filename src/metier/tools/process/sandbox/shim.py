@@ -144,7 +144,7 @@ def restrict(orders: Orders) -> None:
 
 
 def check_read_only(folder: str) -> None:
-    """Raise `Refused` if this process can still write or connect. Nobody was asked, so every start has to prove it."""
+    """Raise `Refused` if this process can still write or connect. No user was asked, so every start proves it."""
     probe = f"{folder}/.metier-{os.getpid()}"
     try:
         os.mkdir(probe)  # noqa: PTH102  pathlib is not worth its import here
