@@ -84,14 +84,12 @@ async def build_services(
     settings, agent, facts = host.settings, run.agent, load_facts(find_facts_file(host))
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(host.workspace), run.pins, store)
-    access, confinement, cleaner = _open_access(host), await _confine(host, run), build_host_cleaner(host)
-    reading, run = await _open_reading(run, confinement)
+    access, cleaner, (confinement, reading, run) = _open_access(host), build_host_cleaner(host), await _enclose(run)
     async with AsyncExitStack() as opened:
         toolsets = await opened.enter_async_context(_open_toolsets(packages, host, run=run, confinement=confinement))
         servers = await opened.enter_async_context(open_servers(host, store, run=run, confinement=confinement))
         shelf = _open_shelf(packages, run, (*agent.problems, *toolsets.problems, *list_blocked(host, packages)))
-        models = open_models(host, facts, shelf, run=run)
-        opened.push_async_callback(models.aclose)
+        opened.push_async_callback((models := open_models(host, facts, shelf, run=run)).aclose)
         own = _list_own(packages, host, run=run, confinement=confinement, reading=reading, policy_file=policy.text)
         skills = _list_callable(packages, run, store, provider=models.provider, facts=facts, confinement=confinement)
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
@@ -141,13 +139,14 @@ async def build_services(
         )
 
 
-async def _open_reading(run: PreparedRun, confinement: Confinement) -> tuple[Confinement | None, PreparedRun]:
-    """The read-only sandbox, and the run with its level.
+async def _enclose(run: PreparedRun) -> tuple[Confinement, Confinement | None, PreparedRun]:
+    """Open the sandbox and the read-only sandbox, and return them with the run that knows the level of the second.
 
     A run that has started keeps the policy of its start, whatever sandbox this machine has.
     """
+    confinement = await _confine(run.agent.host, run)
     reading = None if run.is_dry else await open_reading(run.agent.host, confinement)
-    return reading, run if run.pins else replace(run, reading_sandbox=_name_level(reading))
+    return confinement, reading, run if run.pins else replace(run, reading_sandbox=_name_level(reading))
 
 
 def _name_level(reading: Confinement | None) -> ReadingLevel:
