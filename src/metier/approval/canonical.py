@@ -34,7 +34,7 @@ _MAX_OCTETS = 4
 
 
 def kind_of(key: str) -> Kind:
-    """What the argument of this name holds, by its last word."""
+    """Return the kind of an argument's value, by the last word of its name."""
     name = key.rpartition(".")[2].lower()
     if name in _PATHS or name.endswith(_PATH_ENDINGS):
         return "path"

@@ -1,4 +1,4 @@
-"""Where an address may lead for a server that decodes it once more than its reader did. Pure.
+"""Paths of addresses for servers that decode them once more than their reader did. Pure.
 
 `/docs/..%2fadmin` lies below `/docs` as it is written, and is `/admin` to servers that decode before they look. An
 allow therefore does not reach such an address, and a deny is tried on both readings.

@@ -26,14 +26,14 @@ _OBSTACLES = {
     "invalid_input": "schema of the tool",
     "permission_denied": "host settings",
 }
-"""What a call that cannot run is refused by, in the place of a rule."""
+"""Names of the obstacles that reject a call before any rule."""
 HIGH_RISK = "The risk of this call is high, and only a rule that names its tool can allow it"
 _SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
 
 
 class Said(Struct, frozen=True, kw_only=True):
-    """What one scope says to a call."""
+    """The outcome of one scope for a call."""
 
     scope: Scope
     decision: Decision | None = None
@@ -56,7 +56,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 class RulePolicy:
-    """What may happen in one run: the rules of its scopes over the default of its profile."""
+    """The policy of one run: the rules of its scopes over the default of its profile."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RulePolicy:
         return self.explain(action, skill=skill).verdict
 
     def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict:
-        """What the rules say of a tool whose arguments are not known yet, so that its schema cannot be held."""
+        """Evaluate the rules for a tool whose arguments are not known yet, without checking its schema."""
         return self._weigh_risk(action, self._explain_rules(action, skill)).verdict
 
     def effect(self, action: ActionStep) -> Effect:
@@ -152,7 +152,7 @@ class RulePolicy:
         return replace(explained, verdict=Verdict(decision="ask", reason=reason, rule=explained.verdict.rule))
 
     def _find_obstacle(self, action: ActionStep) -> Obstacle | None:
-        """What keeps the call of a tool from running: there is none of that name, its schema, what is open to it."""
+        """Return the obstacle of a call, if any: unknown name, schema violation, or a closed path."""
         name, arguments = name_call(action)
         if action.type not in ("call_tool", "run_command") or name in (RUN_TASK, DELEGATE) or is_steering(action):
             return None
@@ -182,7 +182,7 @@ class RulePolicy:
         return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
 
     def _find_unlisted(self, action: ActionStep, call: Call, skill: str) -> Said | None:
-        """What the skill in charge leaves out of what surrounds it."""
+        """Return the outcome for a tool or skill that the skill in charge leaves out, if it does."""
         scope = self._skills.get(canonical_name(skill)) if skill else None
         if scope is None or not scope.limits:
             return None
@@ -258,7 +258,7 @@ class RulePolicy:
     def _judge_unspoken(
         self, action: ActionStep, said: Sequence[Said], call: Call, *, reading: Verdict | None = None
     ) -> Verdict:
-        """Who writes down what is allowed wants to be asked about the rest; the host says that by its profile."""
+        """Apply the default: a list of allow rules implies asking about the rest; the host decides by its profile."""
         for one in said:
             rules = one.scope.tasks if call.is_task else one.scope.tools
             if rules.is_written and one.scope.kind != "host":
@@ -316,7 +316,7 @@ def describe_unlisted(name: str, what: Listed, *, skill: str) -> str:
 
 
 def listen(scope: Scope, call: Call) -> Said:
-    """What one scope says."""
+    """Evaluate the rules of one scope."""
     rules = scope.tasks if call.is_task else scope.tools
     rule = find_rule(rules, call)
     if rule is not None:
@@ -329,7 +329,7 @@ def listen(scope: Scope, call: Call) -> Said:
 
 
 def listen_to_command(scope: Scope, unit: Unit) -> Said:
-    """What one scope says to one command of a line. `allowed-tools` never reach the shell."""
+    """Evaluate the rules of one scope for one command of a line. `allowed-tools` never apply to the shell."""
     found = get_shell_rule(scope.tools, unit)
     if found.rule is not None and found.decision is not None:
         remark = "; ".join(filter(None, (found.rule.reason, found.remark))) if found.remark else ""
@@ -363,7 +363,7 @@ def _count(scope: Scope, rule: Rule, *, decision: Decision, note: str = "") -> S
 
 
 def _count_default(scope: Scope, default: Decision | None) -> Said:
-    """What a list says where none of its rules matches."""
+    """Return the outcome of a list when none of its rules matches."""
     if default is None:
         return Said(scope=scope, note="No rule matches")
     note = "No rule matches; this is the default of the list"

@@ -21,7 +21,7 @@ from metier.tools.shell.line import canonical_command
 
 
 class RuleSource(Struct, frozen=True, kw_only=True):
-    """Where rules come from, and against what they are checked."""
+    """The origin of rules, and the names they are checked against."""
 
     file: str
     root: str
@@ -36,7 +36,7 @@ class RuleReading(Struct, frozen=True):
     rules: RuleList = NO_RULES
     problems: tuple[Problem, ...] = ()
     examples: int = 0
-    """How many were checked."""
+    """Number of checked examples."""
 
 
 class _Example(Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""What a rule demands of one argument: `equals`, `in`, `startsWith`, `matches`, `contains`, `containsAll`, `anyOf`,
-`allOf`. Compiled once from YAML, with the line of everything that is wrong.
+"""Matchers of one argument: `equals`, `in`, `startsWith`, `matches`, `contains`, `containsAll`, `anyOf`,
+`allOf`. Compiled once from YAML, with the line of every problem.
 
 An allow is read narrowly, a deny widely: the prefix `src` of an allow is the folder `src`, that of a deny is every
 path that begins with these letters, in upper case or lower.
@@ -33,7 +33,7 @@ _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None, "~":
 
 
 class MatcherPlace(Struct, frozen=True, kw_only=True):
-    """Where a matcher stands: for which argument, below which root, in what kind of rule."""
+    """The position of a matcher: its argument, its root, and the kind of its rule."""
 
     key: str
     root: str

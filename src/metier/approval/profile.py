@@ -1,4 +1,4 @@
-"""What happens when no rule speaks: the default of each profile. Pure."""
+"""The default of each profile when no rule matches. Pure."""
 
 from typing import Literal
 

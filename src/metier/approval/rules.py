@@ -38,7 +38,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     is_exact: bool = False
     """It names whole commands."""
     prefixes: frozenset[str] = frozenset()
-    """How the commands that it names begin, in their one spelling."""
+    """Normalized prefixes of the commands that it names."""
     expressions: frozenset[str] = frozenset()
     """Letters that every command which its expressions match begins with."""
     file: str = ""
@@ -62,7 +62,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 class RuleList(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     default: Decision | None = None
-    """What the list says where none of its rules matches; usually nothing."""
+    """The list's default when none of its rules matches; usually None."""
     is_written: bool = False
     """An author wrote the list: then a call that no list allows is asked about, whatever the profile."""
 
@@ -78,7 +78,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     tools: RuleList = NO_RULES
     tasks: RuleList = NO_RULES
     is_trusted: bool = True
-    """What an untrusted skill or clone allows counts for nothing; what it denies does."""
+    """Allow rules of untrusted skills and clones are ignored; their deny rules apply."""
     preapproved: frozenset[str] = frozenset()
     """`allowed-tools` of a skill: whole tools, by name."""
     limits: Mapping[Listed, frozenset[str]] = msgspec.field(default_factory=dict[Listed, frozenset[str]])

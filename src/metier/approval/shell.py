@@ -76,7 +76,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     wrong: str = ""
     """Why no table can vouch for it."""
     is_fed: bool = False
-    """What stands before it in a pipe, or a file, is its input."""
+    """Whether a pipe or a file is its input."""
     inputs: tuple[str, ...] = ()
     """Files that are its input."""
     over_files: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def is_opaque(self) -> bool:
-        """What it does cannot be told from its words."""
+        """Return True if the command's effect can't be determined from its words."""
         if not self.argv:
             return True
         found = find_tables(self.over_files or self.argv)
@@ -119,14 +119,14 @@ class ShellCall(Struct, frozen=True, kw_only=True):
 
 
 class ShellFinding(Struct, frozen=True):
-    """What a list of rules says to one unit."""
+    """The outcome of a list of rules for one command."""
 
     rule: Rule | None = None
     decision: Decision | None = None
     note: str = ""
     """Why the rule does not reach so far."""
     remark: str = ""
-    """What a user should know of a command that is allowed."""
+    """A warning about an allowed command."""
 
 
 def build_call(tool: str, names: frozenset[str], arguments: Mapping[str, JsonValue], *, root: str) -> Call:
@@ -138,7 +138,7 @@ def build_call(tool: str, names: frozenset[str], arguments: Mapping[str, JsonVal
 
 
 def judge_alone(rules: RuleList, call: Call, root: str) -> tuple[Rule | None, Decision]:
-    """What one list says, and which of its rules: of the commands of a line, to the worst. Who is silent asks."""
+    """Return the strictest decision of one list about the commands of a line, with its rule. No match means ask."""
     if call.tool != SHELL:
         rule = find_rule(rules, call)
         return rule, (rule.decision if rule else rules.default) or "ask"

@@ -1,4 +1,4 @@
-"""What may happen to one call: allowed, asked about, or denied, and who said so. Pure values."""
+"""The verdict for one call: allow, ask or deny, and the deciding rule. Pure values."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     decision: Literal["allow", "ask", "deny"]
     reason: str = ""
     rule: str = ""
-    """Which rule of which scope, empty where the profile's default spoke."""
+    """The deciding rule and its scope; empty if the profile's default decided."""
     read_only: bool = False
     """Allowed only in the read-only sandbox: the tables say that it reads, and the sandbox holds it to that."""
     is_child_question: bool = False

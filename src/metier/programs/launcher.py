@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext
 
 NEUTRAL_FOLDER = Path(os.sep)
-"""Where programs start that need no folder: nothing here is configuration or code."""
+"""Working folder of programs that need none: it contains no configuration or code."""
 
 
 class Use(NamedTuple):

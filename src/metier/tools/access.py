@@ -54,7 +54,7 @@ class AccessFile:
                 )
 
     def load(self) -> "tuple[AccessReading, ...]":
-        """What each file says and what is wrong with it."""
+        """Read the access files, with their problems."""
         found = (self._load_first(self._own), self._load_first((self._context,)))
         return tuple(reading for reading in found if reading is not None)
 

@@ -1,4 +1,4 @@
-"""What a tool is: its name, what it takes and gives, what it risks, how it is executed. No tool lives here."""
+"""The interface of tools: name, schema, risk and execution. No tool is defined here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ type Schema = dict[str, JsonValue]
 """A JSON Schema object."""
 
 STARTED = ".started"
-"""How the note beside `ToolContext.spool` ends that says that an effect begins."""
+"""Suffix of the note next to `ToolContext.spool` that marks the start of an effect."""
 
 ANY_OUTPUT: Schema = {}
 """The schema that everything satisfies."""
@@ -34,7 +34,7 @@ class ToolInfo:
     id: str
     """Unique over all sources, e.g. `builtin:Read` or `skill:notes.search`."""
     name: str
-    """What the model calls and what rules match."""
+    """Name for the model and for rules."""
     description: str
     category: Category
     input_schema: Schema
@@ -57,7 +57,7 @@ def _drop_text(_text: str) -> None:
 
 
 class PathGuard(Protocol):
-    """What the rules say to the file that a path really is, once it is open: a link shows them another name."""
+    """Applies the rules to the real path of an open file: a link has a different name than its target."""
 
     def check(self, path: str, *, key: str = "path") -> None:
         """Told where the path of that argument leads before anything is read or written there.
@@ -91,19 +91,19 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     idempotency_key: str = ""
     """Stays the same when the step is repeated; a `keyed` tool hands it on."""
     timeout_seconds: float | None = None
-    """What is left of the run's time; a tool takes this or its own limit, whichever is shorter."""
+    """Remaining time of the run; a tool uses this or its own limit, whichever is shorter."""
     emit: Callable[[Payload], None] = _ignore
     """Receives events that the tool has to tell."""
     keep_partial: Callable[[str], None] = _drop_text
     """Receives the output so far of a call that is interrupted, before the cancellation continues."""
     spool: Path | None = None
-    """Where the wrapper of a child process notes that it started and how it ended, whatever becomes of the agent."""
+    """File in which the wrapper of a child process records its start and end, even if the agent dies."""
     attempt: int = 1
     """Counts the times the call was started on purpose; a repetition after a crash is the same attempt."""
     answers: dict[str, JsonValue] = msgspec.field(default_factory=dict[str, JsonValue])
-    """What a user answered to the questions of this call so far."""
+    """The user's answers to this call's questions so far."""
     artifacts: Path | None = None
-    """Where a file that belongs to the run may be put."""
+    """Folder for files that belong to the run."""
     clean: Callable[[str], str] = str
     """Takes secrets out of text from outside, before it is written anywhere."""
     trace_parent: str = ""
@@ -119,7 +119,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What a tool must know to continue: the call is made again with the answer."""
+    """A question that a tool needs answered; the call is repeated with the answer."""
 
     text: str
     fields: JsonValue = None
@@ -139,7 +139,7 @@ class Media:
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
-    """What came of a call. A failure is a result too: the model reads `error` and continues."""
+    """The result of a call. A failure is a result too: the model reads `error` and continues."""
 
     ok: bool
     output: JsonValue = None
@@ -154,9 +154,9 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     wants_write: str = ""
     """Not a result yet: the call needs more than the read-only sandbox allows. Says why, for the user who is asked."""
     spent: Spent | None = None
-    """What the call paid a model."""
+    """Cost of the call's own model requests."""
     media: tuple[Media, ...] = ()
-    """What the model sees beside `output`."""
+    """Media for the model in addition to `output`."""
     is_limited: bool = False
     """The tool applied its own documented size limit, so the general limit for results does not apply."""
 
@@ -175,7 +175,7 @@ class Tool(Protocol):
 
 
 class Preview(Struct, frozen=True):
-    """What a call would change, for the person who decides about it."""
+    """The expected change of a call, for the approver."""
 
     text: str
     """A diff, or a sentence."""

@@ -1,4 +1,4 @@
-"""Which files a model must not write: those that decide what it may do, run by themselves, or hold secrets. Pure.
+"""Files that a model must not write: they control its permissions, run by themselves, or hold secrets. Pure.
 
 Names are compared as the most forgiving file system would: without case, invisible characters and trailing dots.
 """
@@ -30,7 +30,7 @@ _FOLDERS = {
 """By the name of a folder, or of a file, anywhere on the way."""
 
 _SHORT_NAMES = {"git~1": ".git", "agent~1": ".agent", "agents~1": ".agents", "nanobo~1": ".nanobot"}
-"""What some Windows file systems also call them."""
+"""Short names of these files on some Windows file systems."""
 
 _SECRETS = (
     ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
@@ -52,7 +52,7 @@ name (`Makefile`, `package.json`, `setup.py`) are not here: writing those is the
 _RUNNING_PLACES = (".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".cargo/config.toml")
 """The same by the end of the path: the name alone says little."""
 _NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist")
-"""What people put beside a secrets file to show its shape."""
+"""Names of templates that show the shape of a secrets file."""
 
 OWN_FILES = ("agent.yaml", "agent.yml", "context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 """Settings and standing instructions, at the top of the workspace."""

@@ -43,7 +43,7 @@ _TYPE_WORDS = frozenset(_TYPES)
 
 @lru_cache(maxsize=512)
 def _get_problem(text: str) -> str:
-    """What is wrong with a schema, by its text: most runs of a process have the same tools."""
+    """Return the problem of a schema, cached by its text: most runs of a process have the same tools."""
     schema: JsonValue = json.loads(text)
     if len(text) <= _MAX_PLAIN_CHARACTERS and _is_surely_valid(schema):
         return ""
@@ -105,7 +105,7 @@ _WORDS: dict[str, Callable[[JsonValue], bool]] = {
     "properties": _is_mapping_of_schemas,
     "required": _are_names,
 }
-"""What the value of each keyword must be, for the keywords that tools are described with."""
+"""Required values of each keyword, for the keywords that tools are described with."""
 
 
 def _surely_holds(schema: JsonValue, value: JsonValue) -> bool:
@@ -173,7 +173,7 @@ class SchemaCheck:
         return "; ".join(self.list_errors(value))
 
     def get_error(self, value: JsonValue, *, steps: int = MAX_STEPS) -> str:
-        """What is wrong and where; empty when nothing is. Stops after `steps`, which is an error too."""
+        """Return the first problem and its location; empty if valid. Stops after `steps`, which is an error too."""
         if _surely_holds(self._schema, value):
             return ""
         if self._validator is None:

@@ -14,7 +14,7 @@ CODE = "toolset_schema"
 
 
 class Signature(Struct, frozen=True):
-    """What a function takes. `parse` turns JSON into keyword arguments."""
+    """The parameters of a function. `parse` turns JSON into keyword arguments."""
 
     model: type[BaseModel]
     names: dict[str, str]

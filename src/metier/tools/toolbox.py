@@ -49,7 +49,7 @@ class Toolbox:
         return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
 
     def infos(self) -> tuple[ToolInfo, ...]:
-        """What is known of each tool, sorted by name."""
+        """Return the descriptions of all tools, sorted by name."""
         return tuple(sorted((tool.info for tool in self._tools.values()), key=lambda info: info.name))
 
     def names(self) -> frozenset[str]:
@@ -92,7 +92,7 @@ class Toolbox:
         return result
 
     async def preview(self, name: str, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:
-        """What a call would do, where its tool can tell."""
+        """Preview a call, if its tool can."""
         tool = self.find(name)
         if not isinstance(tool, Previewing):
             return None
@@ -104,7 +104,7 @@ class Toolbox:
             return Preview(f"No preview: {type(error).__name__}: {error}")
 
     async def locate(self, name: str, arguments: dict[str, JsonValue]) -> dict[str, str]:
-        """Where the paths of a call really lead, by argument; nothing where its tool cannot tell."""
+        """Return the real targets of a call's paths, by argument; empty if its tool can't tell."""
         tool = self.find(name)
         locating = self._locating.get(tool.info.name) if tool is not None else None
         if locating is None or self.get_wrong_input(name, arguments):
@@ -115,7 +115,7 @@ class Toolbox:
             return {}  # the call itself will say what is wrong
 
     def find_obstacle(self, name: str, arguments: Mapping[str, JsonValue]) -> Obstacle | None:
-        """What keeps a call from running, as far as its name and arguments tell. Looks at no disk."""
+        """Return the obstacle of a call, as far as its name and arguments tell. Doesn't touch the disk."""
         tool = self.find(name)
         if tool is None:
             return Obstacle("unknown_tool", self._describe_unknown(name))
@@ -126,7 +126,7 @@ class Toolbox:
         return Obstacle("permission_denied", refusal) if refusal else None
 
     def get_wrong_input(self, name: str, arguments: JsonValue) -> str:
-        """What is wrong with the arguments of a call; empty when nothing is."""
+        """Return the problem of a call's arguments, or an empty string."""
         tool = self.find(name)
         return "" if tool is None else self._input_checks[tool.info.name].describe_errors(arguments)
 

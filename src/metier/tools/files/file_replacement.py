@@ -94,7 +94,7 @@ def replace_file(target: Target, data: bytes, *, before: bytes | None, context: 
 
 
 def describe_written(scope: Scope, text: str, context: ToolContext) -> dict[str, JsonValue]:
-    """What is recorded of a file that a call wrote, as it is now; nothing where it cannot be read any more."""
+    """Describe a file that a call wrote, as it is now; empty if it can't be read any more."""
     try:
         with scope.open_target(text, create_folders=False, guard=context.paths) as target:
             data = read_target(target)
@@ -107,7 +107,7 @@ def describe_written(scope: Scope, text: str, context: ToolContext) -> dict[str,
 
 
 def check_base(path: str, before: bytes | None, context: ToolContext) -> None:
-    """What a user approved was made from one state of the file; another state is another change."""
+    """Check that the file is still in the state that the user approved; another state is another change."""
     if context.base_hash is not None and hash_bytes(before) != context.base_hash:
         raise ToolFailed(
             f"File {path!r} changed since the change to it was approved", hint="Read it and ask again", code="conflict"

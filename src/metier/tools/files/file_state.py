@@ -1,4 +1,4 @@
-"""What lies at a path of a workspace, and how to put it back: content, mode, link, or nothing. Follows no link."""
+"""The state of a workspace path (content, mode, link or nothing), and restoring it. Follows no link."""
 
 import hashlib
 import os
@@ -45,7 +45,7 @@ def build_state(kind: Literal["file", "link"], data: bytes, *, mode: int) -> Fil
 
 
 def look_at(workspace: Path, path: str) -> Found | None:
-    """What is there now. A folder counts as nothing: what is in it has paths of its own. Raises `OSError`."""
+    """Return the current state. A folder counts as nothing: its files have paths of their own. Raises `OSError`."""
     try:
         with _Folder(workspace, path, create=False) as (folder, name):
             return _look(folder, name)

@@ -122,7 +122,7 @@ def is_unsaved(held: str | None, disk: bytes | None) -> bool:
 
 
 def overlay(held: str | None, disk: bytes | None) -> bytes | None:
-    """What the user sees."""
+    """Return the unsaved text of the user's editor, if the file is open there."""
     return held.encode("utf-8", "replace") if held is not None and is_unsaved(held, disk) else disk
 
 

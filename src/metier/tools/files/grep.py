@@ -36,7 +36,7 @@ _OUTSIDE = {
     "\\w": "[0-9A-Za-z_]", "\\W": "[^0-9A-Za-z_]", "\\d": "[0-9]", "\\D": "[^0-9]",
     "\\s": "[\\t\\f\\r ]", "\\S": "[^\\t\\f\\r ]", "\\b": "(?-u:\\b)", "\\B": "(?-u:\\B)", "$": "(?:\\r?$)",
 }  # fmt: skip
-"""What RE2 means by these, in ripgrep's words; a line there may still end with a carriage return."""
+"""RE2's meaning of these in ripgrep's syntax; a line there may still end with a carriage return."""
 _INSIDE = {"\\w": "0-9A-Za-z_", "\\d": "0-9", "\\s": "\\t\\f\\r "}
 _DIFFERENT_INSIDE = frozenset(("\\W", "\\D", "\\S", "\\b", "[", "&", "~"))
 """In a class these have no short translation, or a meaning of their own in ripgrep."""
@@ -72,7 +72,7 @@ class SearchExpression:
         self.ignore_case = ignore_case
 
     def find(self, data: bytes, start: int) -> int:
-        """Where the next match at or after `start` begins, -1 where there is none."""
+        """Return the start of the next match at or after `start`, or -1."""
         found = self._compiled.search(data, start)
         return found.start() if found else -1
 
@@ -315,7 +315,7 @@ class _Itself:
 
 
 class _Page:
-    """What is shown of the matches, up to the limits."""
+    """One page of matches, up to the limits."""
 
     def __init__(self, query: _Query, guard: PathGuard) -> None:
         self._query = query

@@ -26,7 +26,7 @@ from metier.tools.files.snapshots import (
 )
 
 PREFIX = "files-"
-"""How the names of these snapshots begin."""
+"""Prefix of the names of these snapshots."""
 _TEMPORARY = ".metier-"
 
 

@@ -203,7 +203,7 @@ class Listing(Struct, frozen=True):
 
 
 def describe_stop(listing: Listing) -> str:
-    """Where a walk ended that did not see everything, and how to continue."""
+    """Describe where an incomplete walk stopped, and how to continue."""
     if listing.stopped_in is not None:
         return (
             f"[Stopped at the limit of {MAX_ENTRIES} entries, in folder {listing.stopped_in!r}: files behind it were "

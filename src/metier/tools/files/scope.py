@@ -1,4 +1,4 @@
-"""Where the file tools may go: the roots that are open, what a path means there, and what must not be written.
+"""Scope of the file tools: open roots, canonical paths, and files that must not be written.
 
 A path is made canonical as text, then opened by descriptor beneath its root; what is checked is what is open, never a
 name that could mean something else a moment later.
@@ -21,7 +21,7 @@ from metier.tools.protected import is_closed, protected, recorded
 
 MAX_PATH_BYTES = 4096
 _NEW_FOLDER_MODE = 0o777
-"""What the process's own mask leaves of it, as everywhere."""
+"""The process's umask restricts it, as everywhere."""
 _DRIVE = re.compile(r"[A-Za-z]:(?:/|$)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
@@ -102,7 +102,7 @@ class Scope:
         return ""
 
     def canonical(self, text: str) -> str:
-        """What rules see: links resolved as far as the path exists; relative in the workspace, absolute elsewhere."""
+        """Return the path for rules: links resolved as far as it exists; relative in the workspace."""
         spot = self.locate(text)
         head, rest = spot.path, list[str]()
         while True:
@@ -306,7 +306,7 @@ def _not_found(text: str) -> ToolFailed:
 
 @contextmanager
 def _plain_errors(text: str) -> Generator[None]:
-    """What the system says, in words for the model."""
+    """Translate system errors into messages for the model."""
     try:
         yield
     except FileNotFoundError as error:

@@ -59,7 +59,7 @@ class Changed(NamedTuple):
     before: FileState | None
     after: FileState | None
     contents: tuple[bytes, ...] = ()
-    """What has to be kept so that either state can be restored."""
+    """Contents to keep so that either state can be restored."""
 
 
 class _Side(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class _Side(Struct, frozen=True, kw_only=True):
 
 
 class _Listing(NamedTuple):
-    """What the index says."""
+    """Entries of the git index."""
 
     mark: bytes
     """The checksum at the end of its file."""
@@ -322,7 +322,7 @@ def run_git(
     given: str = "",
     allowed: tuple[int, ...] = (0,),
 ) -> bytes:
-    """What git prints, run in `folder` with no setting, hook or filter of the user. Raises `Unavailable`."""
+    """Run git without the user's settings, hooks and filters; return its output. Raises `Unavailable`."""
     own = {
         "HOME": os.devnull,
         "GIT_NO_REPLACE_OBJECTS": "1",
@@ -436,7 +436,7 @@ class Worktree(Struct, frozen=True):
         return self._open().take()
 
     def diff(self, base: str) -> bytes:
-        """What was changed since it was made, as a patch for `git apply`. Raises `Unavailable`."""
+        """Return the changes since the snapshot as a patch for `git apply`. Raises `Unavailable`."""
         snapshots = self._open()
         return snapshots.diff(base, snapshots.take())
 

@@ -26,7 +26,7 @@ _MAX_COMPARED = 500
 class Edited(Struct, frozen=True):
     text: str
     lines: tuple[int, ...]
-    """Where the replaced texts began, counted from 1."""
+    """Line numbers of the replaced texts, counted from 1."""
 
 
 def replace_exactly(text: str, old: str, new: str, *, every: bool) -> Edited:

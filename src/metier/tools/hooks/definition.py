@@ -61,7 +61,7 @@ MAX_TIMEOUT_SECONDS = 600.0
 _EVERYTHING = ("", "*")
 _MCP_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)/(.+)", re.ASCII)
 _OTHER_NAMES = {"delegate": "Task", "ask_user": "AskUserQuestion", "plan": "TodoWrite", "use_skill": "Skill"}
-"""What other programs with hooks call the same."""
+"""Tool names in the hook configurations of other programs."""
 
 
 class HookCommand(Value):

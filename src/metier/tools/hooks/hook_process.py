@@ -25,7 +25,7 @@ _STDERR_CHARACTERS = 500
 
 
 class HookRun(Struct, frozen=True, kw_only=True):
-    """How one hook ended, and what it said."""
+    """The end of one hook, and its answer."""
 
     status: HookStatus
     answer: HookAnswer = field(default_factory=HookAnswer)

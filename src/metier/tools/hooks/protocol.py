@@ -19,7 +19,7 @@ _FILE_PATH = "file_path"
 
 
 class HookMoment(Struct, frozen=True, kw_only=True):
-    """Where and for whom a hook runs."""
+    """The context in which a hook runs."""
 
     event: HookEvent
     session_id: str
@@ -28,7 +28,7 @@ class HookMoment(Struct, frozen=True, kw_only=True):
     transcript: Path
     profile: str
     fields: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """What the event brings besides."""
+    """Additional fields of the event."""
 
 
 def build_input(moment: HookMoment) -> dict[str, JsonValue]:
@@ -93,7 +93,7 @@ BLOCKED = 2
 MAX_CHARACTERS = 10_000
 """Of a reason or of text for the model."""
 PLAIN_TEXT_EVENTS: frozenset[HookEvent] = frozenset({"SessionStart", "UserPromptSubmit"})
-"""What a hook of these prints is for the model, also where it is not JSON."""
+"""Events whose hooks may print plain text for the model instead of JSON."""
 
 type HookDecision = Literal["", "ask", "deny", "stop"]
 type HookStatus = Literal["ok", "failed", "timeout", "not_started", "too_much_output", "changed"]
@@ -102,7 +102,7 @@ _DENIALS = frozenset({"deny", "block"})
 
 
 class HookAnswer(Value):
-    """What one hook said."""
+    """The answer of one hook."""
 
     decision: HookDecision = ""
     """`deny` is a no to what the event is about, `stop` ends the run."""
@@ -114,7 +114,7 @@ class HookAnswer(Value):
     updated_input: dict[str, JsonValue] | None = None
     """The arguments that the call should have instead."""
     ignored: str = ""
-    """What it wanted and cannot have."""
+    """A requested change that hooks can't make."""
     problem: str = Field(default="", exclude=True)
     """Why its output could not be read."""
 

@@ -95,7 +95,7 @@ class _Worth(Struct, frozen=True):
 
 
 def _judge(tool: OfferedTool) -> _Worth:
-    """What the annotations claim. Where a server says nothing, the worst is assumed, as the protocol has it."""
+    """Derive risk and effect from the annotations; without them the worst, as the protocol requires."""
     if tool.read_only:
         return _Worth("low", "read")
     risk: Risk = "high" if tool.destructive else "medium"

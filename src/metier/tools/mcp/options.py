@@ -11,7 +11,7 @@ type OutsideWord = Literal["auto", "all", "none"]
 
 
 class McpOptions(Value):
-    """Which servers of the Model Context Protocol are used, and within which limits."""
+    """MCP servers to use, and their limits."""
 
     file: str = Field(
         default=".agent/mcp.json",

@@ -370,7 +370,7 @@ def _render(block: types.ContentBlock) -> tuple[str, Media | None]:
 
 
 def _show_picture(block: types.ImageContent) -> tuple[str, Media | None]:
-    """What the bytes are decides, not what the server calls them."""
+    """Build a picture from its bytes; the bytes decide about the type, not the server's label."""
     try:
         media = prepare_media(base64.b64decode(block.data, validate=True), name="picture")
     except (ToolFailed, binascii.Error):

@@ -90,11 +90,11 @@ class Target(Struct, frozen=True, kw_only=True):
     log: ServerLog
     max_message_bytes: int
     timeout_seconds: float
-    """How long a connection may be silent in the middle of an answer."""
+    """Time that a connection may be silent during an answer."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What a tool of a server answered; not `ok` where the server says that it failed."""
+    """The answer of a server's tool; not `ok` if the server reports a failure."""
 
     ok: bool
     output: JsonValue
@@ -108,7 +108,7 @@ class SessionEnded(Exception):
 
 @dataclass(slots=True)
 class Ending:
-    """How a conversation came to its end, for the tasks that wait for it."""
+    """The end of a session, for the tasks that wait for it."""
 
     happened: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""
@@ -200,7 +200,7 @@ class ServerConnection:
         self._not_before = 0.0
 
     async def list_tools(self) -> Listing:
-        """What the server offers now, started for it. Raises `ToolFailed`."""
+        """Start the server and list its tools. Raises `ToolFailed`."""
         life = await self._get_life(_ignore)
         return life.listing
 

@@ -49,7 +49,7 @@ class KnownTool(Struct, frozen=True):
 
 
 class ServerPlace(Struct, frozen=True, kw_only=True):
-    """Where servers run: their folder, what they may see of the environment, where their words go."""
+    """The environment of servers: folder, variables, and log."""
 
     workspace: Path
     environ: Mapping[str, str]
@@ -58,9 +58,9 @@ class ServerPlace(Struct, frozen=True, kw_only=True):
     options: McpOptions
     clean: Clean
     confinement: Confinement | None = None
-    """What encloses a server that is a process; None where it runs as the person's own programs do."""
+    """Sandbox of a server process; None if it runs like the user's own programs."""
     writable: tuple[Path, ...] = ()
-    """Where confined programs write: the workspace first, all of them resolved."""
+    """Folders that confined programs write to, the workspace first, all resolved."""
     accepted_code: str | None = None
     """The hash of its files that was accepted; None where it is not compared."""
 

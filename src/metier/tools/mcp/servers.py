@@ -70,7 +70,7 @@ class ServerDefinition(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str:
-        """What is started or connected to, as it is written, for people."""
+        """Return the command or address as written, for users."""
         return self.url or " ".join((self.command, *self.args))
 
     def digest(self, workspace: Path) -> str:
@@ -85,7 +85,7 @@ class McpConfig(Struct, frozen=True):
 
 
 def load_mcp_config(file: Path, *, workspace: Path) -> McpConfig:
-    """What the file says; nothing where there is none. Raises `ConfigError` with every problem found."""
+    """Load the file; empty if there is none. Raises `ConfigError` with every problem found."""
     data = _read_file(file, workspace=workspace)
     return McpConfig() if data is None else parse_mcp_config(data, file=str(file))
 
@@ -184,7 +184,7 @@ def expand_server(server: ServerDefinition, environ: Mapping[str, str]) -> Serve
 
 
 def list_server_secrets(servers: Iterable[ServerDefinition], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What must never show: variables that are in `env` and `headers`, and values there behind a secret's name."""
+    """List the secrets to redact: variables in `env` and `headers`, and values there with a secret's name."""
     found: list[str] = []
     for server in servers:
         for name, text in (*server.env.items(), *server.headers.items()):
@@ -345,7 +345,7 @@ class AcceptedServers:
         self._workspace = workspace
 
     def find(self, server: ServerDefinition) -> Acceptance | None:
-        """What cannot be read was not accepted."""
+        """Return the acceptance, or None; an unreadable record counts as not accepted."""
         try:
             return _ACCEPTANCE.validate_json(self._path(server).read_bytes())
         except (OSError, ValidationError):

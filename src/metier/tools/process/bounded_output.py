@@ -8,7 +8,7 @@ _STDERR_LABEL = "[stderr]"
 
 
 class Output(Struct, frozen=True, kw_only=True):
-    """What is left of a stream: all of it, or its head and its tail."""
+    """Collected output of a stream: all of it, or its head and tail."""
 
     head: bytes = b""
     tail: bytes = b""
@@ -88,7 +88,7 @@ class Capture:
 
 
 def _continuation_bytes(data: bytes) -> int:
-    """How many bytes at the start belong to a character that began before."""
+    """Count the bytes at the start that belong to a character that started earlier."""
     count = 0
     while count < min(3, len(data)) and data[count] & 0xC0 == 0x80:
         count += 1

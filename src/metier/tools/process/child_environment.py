@@ -24,7 +24,7 @@ ORDINARY = (
     "SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "PATHEXT", "WINDIR", "USERPROFILE", "APPDATA",
     "LOCALAPPDATA", "PROGRAMDATA",
 )  # fmt: skip
-"""What every program may know: where things are and how to speak; nothing that opens a door."""
+"""Variables that every program may see: locations and locale; none of them is a credential."""
 
 INDEX = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_*", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX",
@@ -33,7 +33,7 @@ INDEX = (
     "UV_KEYRING_PROVIDER", "XDG_CACHE_HOME", "XDG_DATA_HOME", "NETRC", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY",
     "http_proxy", "https_proxy", "all_proxy",
 )  # fmt: skip
-"""What `uv` needs besides to reach its package index. It may hold credentials, so a script never sees it."""
+"""Variables that `uv` needs to reach its package index. They may hold credentials, so a script never sees them."""
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 

@@ -24,7 +24,7 @@ MAX_LINE_BYTES = 1_048_576
 _MAX_LOG_BYTES = 65_536
 _LOG_TAIL_BYTES = 500
 _DRAIN_SECONDS = 1.0
-"""How long to read the last output of a child that ended: another process may hold the stream."""
+"""Time to read the last output of an ended child: another process may hold the stream."""
 
 type Line = dict[str, JsonValue]
 type Respond = Callable[[Line], Awaitable[Line | None]]

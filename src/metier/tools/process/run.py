@@ -42,11 +42,11 @@ TREE_VARIABLE = "METIER_PROCESS_TREE"
 
 _CHUNK_BYTES = 65_536
 _CROWDED = 2
-"""How the supervisor says that there were too many processes."""
+"""The supervisor's message about too many processes."""
 _STOP_SECONDS = 15.0
-"""How long a supervisor may take to end everything; it gives up on what will not die after ten."""
+"""Time that a supervisor may take to end everything; it gives up on unkillable processes after ten seconds."""
 _LAST_WORDS_SECONDS = 2.0
-"""How long to read on after every process is dead; only a stream handed to a stranger stays open longer."""
+"""Time to read on after every process is dead; only a stream passed to another process stays open longer."""
 _REST_SECONDS = 0.25
 """The same after an interruption, for each stream: the user waits."""
 
@@ -62,7 +62,7 @@ class ProcessLimits(Struct, frozen=True, kw_only=True):
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """How a process ended, and what could not be killed."""
+    """The end of a process, with the processes that could not be killed."""
 
     exit_code: int | None
     """None when a signal ended it, or when it was stopped."""
@@ -74,7 +74,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     crowded: bool = False
     """It was killed because it had more processes than it may."""
     moved: tuple[str, ...] = ()
-    """Where protected paths are now that it created."""
+    """New locations of the protected paths that it created."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -86,19 +86,19 @@ class Outcome(Struct, frozen=True, kw_only=True):
     duration_seconds: float
     left: int = 0
     notice: str = ""
-    """What happened to the protected paths that it created, if it did."""
+    """Notice about the protected paths that it created, if any."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What to run: an argument list, a folder, and the whole environment."""
+    """A command to run: an argument list, a folder, and the whole environment."""
 
     arguments: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
     spool: Path | None = None
-    """Where the supervisor notes start and end on disk, for the next driver after a crash; see `spool.py`."""
+    """File in which the supervisor records start and end, for the next driver after a crash; see `spool.py`."""
     confinement: Confinement | None = field(default_factory=Confinement)
-    """What encloses the program and limits what it uses; None only for programs of the launcher."""
+    """Sandbox and resource limits of the program; None only for programs of the launcher."""
     program: Program | None = None
     """The launcher's program that this command starts, if nothing encloses it."""
 
@@ -495,7 +495,7 @@ def _clear(folder: Path) -> bool:
 
 
 def _kill(mark: str) -> None:
-    """What the kernel did not end together with the supervisor."""
+    """Kill the processes that the kernel did not end together with the supervisor."""
     for process in list_marked(mark):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)

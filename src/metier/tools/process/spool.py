@@ -1,4 +1,4 @@
-"""What the wrapper of a child process left on disk: that it started, and how it ended. Written by `supervisor.py`.
+"""Notes of a child process's wrapper on disk: its start and its end. Written by `supervisor.py`.
 
 A lock beside the notes is held from before the wrapper exists until it has ended, whatever becomes of the agent: who
 has waited for it reads notes that will not change any more.

@@ -46,18 +46,18 @@ PR_SET_CHILD_SUBREAPER = 36
 REPORT_VARIABLE = "METIER_REPORT"
 """Tells the shim of a sandbox where to say that the command cannot be started, and how it ended."""
 WATCH_SECONDS = 0.2
-"""How often the processes are counted."""
+"""Interval of counting the processes."""
 SWEEP_SECONDS = 10.0
-"""How long to try to kill what will not die (a process stuck in the kernel) before saying that it is left."""
+"""Time to keep killing a process that is stuck in the kernel before reporting it as left."""
 
 NOT_STARTED = 127
 ORDERED, CROWDED = 1, 2
 THREADS_EACH = 4
-"""How many threads are granted for each process that a command may have."""
+"""Number of threads for each process that a command may have."""
 
 
 class Order:
-    """What the arguments say."""
+    """The parsed arguments."""
 
     def __init__(self, arguments: list[str]) -> None:
         control, status, environ, grace, limits, spool, lock, *rest = arguments
@@ -396,7 +396,7 @@ def living_parent(process: str) -> int | None:
 
 
 def count(enough: int) -> int:
-    """How many processes are below this one; more than `enough` are not counted exactly."""
+    """Count the descendants of this process, exactly only up to `enough`."""
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
         return len(descendants(0))  # a kernel without these files
     found, unseen = 0, [os.getpid()]

@@ -43,9 +43,9 @@ class ScriptLimits(Struct, frozen=True, kw_only=True):
     max_args: int = 100
     max_args_bytes: int = 4096
     stderr_tail_bytes: int = 500
-    """How much of standard error a failure quotes."""
+    """Number of bytes of standard error to quote in a failure."""
     stdout_tail_bytes: int = 2000
-    """How much of standard output a failure quotes."""
+    """Number of bytes of standard output to quote in a failure."""
 
     def narrow(self, skill: SkillDefinition) -> "ScriptLimits":
         """With the limits of a skill, where they are lower than the host's."""

@@ -134,7 +134,7 @@ class ScriptEnvironments(Struct, frozen=True, kw_only=True):
     """The agent's environment; only what `uv` needs of it is used."""
     timeout_seconds: float = 180
     writable: tuple[Path, ...] = ()
-    """Where confined programs write; `uv` finds no program there."""
+    """Folders that confined programs write to; `uv` finds no program there."""
 
     async def prepare(self, script: Path, metadata: ScriptMetadata, *, owner: str) -> PreparedPython:
         """Raises `ToolFailed`: `timeout`, or `execution_failed` with the end of what `uv` said.

@@ -51,7 +51,7 @@ _IMPORT = re.compile(r"^\s*(?:from\s+\.?|import\s+)(\w+)", re.MULTILINE)
 
 
 class HelpTexts:
-    """What scripts said of themselves, by path and content hash; kept as long as the tools of a run."""
+    """Help texts of scripts by path and content hash; cached as long as the run's tools."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, str], str] = {}
@@ -207,7 +207,7 @@ def build_script_tools(
 
 
 class ScriptList:
-    """Which scripts there are."""
+    """Lists the available scripts."""
 
     info = ToolInfo(
         id="builtin:script_list",
@@ -245,7 +245,7 @@ class ScriptList:
 
 
 class ScriptHelp:
-    """What a script takes, in its own words. It runs the script's code, so it needs the same trust as `script_run`."""
+    """Prints a script's help. It runs the script's code, so it needs the same trust as `script_run`."""
 
     info = ToolInfo(
         id="builtin:script_help",
@@ -337,7 +337,7 @@ class ScriptRun:
         return await _answer("script_run", context, lambda record: self._run(arguments, context, record))
 
     async def preview(self, arguments: Arguments, context: ToolContext) -> Preview:
-        """Which file, and what of the agent's environment its skill asks for.
+        """Preview the script's file, and the variables of the agent's environment that its skill asks for.
 
         Bound to every file of the skill: a script imports what lies beside it.
         """
@@ -408,7 +408,7 @@ class ScriptRun:
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of a call for the event, filled in as far as the call gets."""
+    """The facts of a call for its event, filled in as the call proceeds."""
 
     skill: str = ""
     script: str = ""

@@ -183,7 +183,7 @@ ask an index for a newer pip."""
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """Where commands run, with which of the agent's own variables to choose from, and how they are enclosed."""
+    """The environment of commands: folder, available variables, and sandbox."""
 
     scope: Scope
     environ: Mapping[str, str]
@@ -269,14 +269,14 @@ class Bash:
         return await run_sync(self._report, outcome, arguments, context)
 
     def refuse(self, arguments: Mapping[str, JsonValue]) -> str:
-        """What `shell.mode` does not let through, and a folder that `shell.cwd` does not."""
+        """Return the reason why `shell.mode` or `shell.cwd` rejects the command, or an empty string."""
         refusal = refuse_call(arguments, self._options, workspace=str(self._scope.workspace))
         if refusal or self._options.cwd == "any":
             return refusal
         return self._scope.refuse(str(arguments.get("cwd") or "."))
 
     async def preview(self, arguments: dict[str, JsonValue], context: ToolContext) -> Preview | None:  # noqa: ARG002
-        """How the line was read, who will run it, and a hash of the files that it executes."""
+        """Preview how the line was parsed, its executor, and a hash of the files that it executes."""
         text = str(arguments.get("command", ""))
         line = parse_line(text)
         base = await run_sync(self._digest_files, line, arguments)

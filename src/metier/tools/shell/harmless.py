@@ -81,7 +81,7 @@ def is_harmless_awk(program: str) -> bool:
 
 type Operands = Literal["none", "words", "paths", "pattern", "plain", "plus", "remote", "sed", "awk"]
 type Takes = Literal["nothing", "value", "attached", "word"]
-"""What an option has behind it: nothing; a value, attached or next; a value only if attached; exactly one word."""
+"""The value of an option: none; attached or next; only attached; exactly one word."""
 
 _MAX_NAME_LENGTH = 3
 _GIT = ("--no-pager", "-P")
@@ -106,7 +106,7 @@ _OPERANDS: dict[str, Operands] = {
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """Which arguments of one command are harmless."""
+    """Harmless arguments of one command."""
 
     options: dict[str, Takes]
     operands: Operands = "none"
@@ -134,7 +134,7 @@ class Found(Struct, frozen=True):
 
 
 class CommandFolders(Struct, frozen=True):
-    """Where a command may be when it runs."""
+    """Folders in which a command may run."""
 
     root: str
     folders: tuple[str, ...]
@@ -217,7 +217,7 @@ def get_harm(found: Found, place: CommandFolders, *, named: bool) -> str:
 
 
 class Naming(Struct, frozen=True, kw_only=True):
-    """What an allow says of the commands that it means."""
+    """The commands that an allow rule names."""
 
     prefixes: Collection[str] = ()
     """Canonical beginnings of commands, in whole words."""
@@ -368,7 +368,7 @@ class _Arguments:
         self.operands: list[str] = []
 
     def read(self, arguments: Sequence[str]) -> str:
-        """What is not known to be harmless; empty when everything is."""
+        """Return the first argument that is not known to be harmless, or an empty string."""
         rest = list(reversed(arguments))
         while rest:
             word = rest.pop()

@@ -182,7 +182,7 @@ class SimpleCommand(Struct, frozen=True):
 class Pipeline(Struct, frozen=True):
     commands: tuple[SimpleCommand, ...]
     connector: Connector = ""
-    """What stands before it."""
+    """Connector before the command."""
 
 
 class ShellLine(Struct, frozen=True):
@@ -359,7 +359,7 @@ def _render_redirect(redirect: str) -> str:
 
 
 def _name_strange(line: str, place: int) -> NotUnderstood:
-    """What is in the way, in words: the first strange character from here on."""
+    """Name the first unsupported character from here on."""
     rest = line[place:]
     for index, character in enumerate(rest):
         if character in "'\"" and character in rest[index + 1 :]:

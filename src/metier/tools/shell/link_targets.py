@@ -35,7 +35,7 @@ _FOLLOWS_ENTRIES = "diff"
 
 
 class ProgramSearch(Struct, frozen=True):
-    """How programs are found by name, and where a confined program could have put one."""
+    """Lookup of programs by name, and the folders in which a confined program could have placed one."""
 
     path: str
     writable: tuple[str, ...]

@@ -11,7 +11,7 @@ type CwdPolicy = Literal["workspace", "any"]
 
 
 class ShellOptions(Value):
-    """Whether and how the shell tool runs commands."""
+    """Mode and limits of the shell tool."""
 
     enabled: bool = Field(default=True, description="Whether the model is offered the shell tool at all.")
     mode: ShellMode = Field(

@@ -1,4 +1,4 @@
-"""What is known of programs: which arguments are harmless, and which programs run others. Data only.
+"""Facts about programs: harmless arguments, and programs that run others. Data only.
 
 An entry allows what it lists and nothing else. The words of a table:
 

@@ -1,4 +1,4 @@
-"""How a line reaches the system: its words as they are, or its text by a shell. bash and PowerShell behind one seam."""
+"""Running a line: its words directly, or its text by a shell. bash and PowerShell behind one interface."""
 
 import json
 import re

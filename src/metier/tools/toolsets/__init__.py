@@ -1,4 +1,4 @@
-"""What the author of a skill writes tools with: a class whose methods are tools. Runs nothing by itself.
+"""The base class for toolsets of skill authors: its methods are tools. Runs nothing by itself.
 
     class Greetings(AgentToolset):
         async def greet(self, name: Annotated[str, Field(description="Whom to greet")]) -> Response:
@@ -23,7 +23,7 @@ _DECLARATION = "__metier_declaration__"
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
-    """What the author promises about one tool. Without one, nothing is assumed: it may do anything, once."""
+    """The author's declaration about one tool. Without one, the tool may do anything, once."""
 
     effect: Effect = "opaque"
     risk: Risk = "medium"

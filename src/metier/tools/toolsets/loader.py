@@ -188,7 +188,7 @@ class ToolsetFailure(Struct, frozen=True, kw_only=True):
 
 
 class ToolsetReading(Struct, frozen=True, kw_only=True):
-    """What could be loaded, and what not. Close it when the run ends."""
+    """The loaded toolsets, and their problems. Close it when the run ends."""
 
     tools: tuple[ToolsetTool, ...] = ()
     problems: tuple[Problem, ...] = ()

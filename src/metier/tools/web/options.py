@@ -10,7 +10,7 @@ BRAVE = "https://api.search.brave.com/res/v1/web/search"
 
 
 class WebSearchOptions(Value):
-    """Which search engine is asked; without one there is no tool `WebSearch`."""
+    """Search engine for `WebSearch`; without one there is no such tool."""
 
     backend: Literal["off", "searxng", "brave", "mcp"] = Field(
         default="off",

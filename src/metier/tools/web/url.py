@@ -52,7 +52,7 @@ _MAX_ADDRESS = 2**32
 
 
 def get_reason(address: IPv4Address | IPv6Address) -> str:
-    """What a forbidden address leads to; empty for one that everybody may reach."""
+    """Return the kind of network that a forbidden address belongs to; empty for a public one."""
     if isinstance(address, IPv6Address):
         if any(address in IPv6Network(network) for network in _TRANSLATED_6):
             return get_reason(IPv4Address(address.packed[-4:]))
@@ -131,7 +131,7 @@ class WebUrl(Struct, frozen=True, kw_only=True):
     rest: str
     """Path and query, beginning with a slash."""
     address: IPv4Address | IPv6Address | None
-    """Where the host is one."""
+    """The host as an address, if it is one."""
 
     @property
     def authority(self) -> str:
@@ -170,7 +170,7 @@ def parse_url(text: str) -> WebUrl:
 
 
 def join_url(base: WebUrl, target: str) -> WebUrl:
-    """Where a redirect leads. Raises `ToolFailed` like `parse_url`."""
+    """Resolve the target of a redirect. Raises `ToolFailed` like `parse_url`."""
     if any(letter <= " " or letter == "\\" for letter in target):
         raise _refused(target, "contains a blank or a backslash")
     try:
@@ -276,7 +276,7 @@ def pin_url(url: WebUrl, address: str) -> Pinned:
 
 
 async def list_addresses(url: WebUrl, access: WebAccess, *, resolve: Resolver = resolve_host) -> list[str]:
-    """What is connected to is one of these, not the name. Raises `ToolFailed` where one of them is not allowed."""
+    """Return the addresses to connect to instead of the name. Raises `ToolFailed` if one of them is not allowed."""
     check_domain(url, allowed=access.allowed_domains, denied=access.denied_domains)
     is_open = (url.host, url.port) in access.open_hosts
     if not is_open:

@@ -40,7 +40,7 @@ MAX_REDIRECTS = 5
 MAX_BYTES = 1_000_000
 MAX_CHARACTERS = 28_000
 _MAX_ADDRESSES = 3
-"""How many of a host's addresses are tried."""
+"""Maximum number of a host's addresses to try."""
 _AGENT = "Mozilla/5.0 (compatible; Metier)"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEXT_TYPES = re.compile(

@@ -94,7 +94,7 @@ class WebSearch:
 
 
 def read_query(arguments: Mapping[str, JsonValue], options: WebSearchOptions) -> tuple[str, int]:
-    """What is asked, and for how many results at most. Raises `ToolFailed`."""
+    """Return the query and the maximum number of results. Raises `ToolFailed`."""
     query = " ".join(str(arguments["query"]).split())
     if not query or len(query) > MAX_QUERY_CHARACTERS:
         raise ToolFailed(f"A query has 1 to {MAX_QUERY_CHARACTERS} characters", code="invalid_input")
@@ -120,7 +120,7 @@ def is_open(address: str, access: WebAccess) -> bool:
 
 
 def parse_results(data: bytes, backend: str) -> list[Found]:
-    """What either kind of server answers. Raises `ToolFailed` for anything else."""
+    """Parse the reply of either kind of server. Raises `ToolFailed` for anything else."""
     try:
         body = cast("object", json.loads(data))
     except (ValueError, RecursionError) as error:

@@ -93,7 +93,7 @@ class Reach(Struct, frozen=True, kw_only=True):
         return tuple(path for path in paths if path != self.workspace and path.is_relative_to(self.workspace))
 
     def list_closed(self) -> tuple[Path, ...]:
-        """What of the workspace may be read and not written or moved."""
+        """List the workspace paths that may be read but not written or moved."""
         return tuple(dict.fromkeys((*self.closed.read_only, *self.inside(self.readable))))
 
     def covers(self, path: Path) -> bool:
@@ -102,7 +102,7 @@ class Reach(Struct, frozen=True, kw_only=True):
 
 
 type Mount = tuple[Path, tuple[str, ...]]
-"""Where, and how bubblewrap is told; a link or a folder is a mount here too."""
+"""A path and its bubblewrap option; links and folders are mounts here too."""
 
 TEMPORARY = Path("/tmp")  # noqa: S108  the private one inside
 EMPTY, HOME, SHARED = "empty", "home", "shm"

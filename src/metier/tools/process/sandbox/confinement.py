@@ -27,13 +27,13 @@ from metier.tools.process.sandbox.seccomp import AF_INET, AF_INET6, AF_NETLINK, 
 
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _PACKAGES = ("/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/local", "/opt")
-"""Where packages keep programs of their own, in folders called like one of these, at most two folders further down:
-the second Java, the client behind a wrapper, the `git` that git starts itself."""
+"""Folders in which packages keep their own programs, at most two folders further down: the second
+Java, the client behind a wrapper, the `git` that git starts itself."""
 _PROGRAMS = frozenset({"bin", "sbin", "libexec", "git-core"})
 _MANY_IN_ONE = frozenset({"busybox", "toybox", "coreutils"})
 """One file that is many programs by its name: to close it would close them all."""
 _NEEDED = ("/bin/bash", "/bin/sh", "/bin/ls")
-"""What ordinary work cannot do without: one that is many programs is closed where none of these is it."""
+"""Programs that ordinary work needs: a multi-call program is closed only if it is none of these."""
 _SHELL = "/bin/bash"
 
 
@@ -110,7 +110,7 @@ type Level = Literal["full", "kernel", "none"]
 
 SHIM = Path(__file__).with_name("shim.py")
 SCRATCH = "metier-"
-"""How the name of a scratch folder begins; the mark of the launch follows."""
+"""Prefix of a scratch folder's name; the mark of the launch follows."""
 ARTIFACTS = "artifacts"
 """The folder of a run that its programs write to."""
 QUARANTINE = "quarantine"
@@ -123,7 +123,7 @@ type Grant = tuple[str, Right, list[str]]
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """What to put before one command, and what its supervisor has to make and to clear away."""
+    """The prefix of one command, and the work of its supervisor: what to create and to remove."""
 
     mark: str = ""
     """A word that no other launch has."""
@@ -150,7 +150,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     own: tuple[Path, ...] = ()
     """Further folders of the agent's own, such as skills."""
     servers: tuple[Path, ...] = ()
-    """What external servers are started from that run outside of the sandbox: closed as the agent's own folders are."""
+    """Files that external servers outside of the sandbox are started from: closed like the agent's own folders."""
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     network: bool = False
@@ -161,9 +161,9 @@ class Confinement(Struct, frozen=True, kw_only=True):
     masked: tuple[Path, ...] = ()
     """Files of programs that nothing inside can run or read, with links resolved."""
     processes: int = 0
-    """How many a program may have at once; 0 for any number."""
+    """Maximum number of concurrent processes of a program; 0 for no limit."""
     quarantine: Path | None = None
-    """Where protected paths go that a program created; they are renamed in the workspace if there is none."""
+    """Folder for protected paths that a program created; they are renamed in the workspace if there is none."""
     protected: ProtectedPaths = field(default_factory=ProtectedPaths)
     """The same for all programs of a run."""
 
@@ -244,7 +244,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
 
 
 def locate_scratch(mark: str, workspace: Path | None = None) -> Path:
-    """Where temporary files are kept; never beneath the workspace, where another confined program could change it."""
+    """Return the folder for temporary files; never in the workspace, where confined programs write."""
     folders = [Path(folder).resolve() for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp")]  # noqa: S108
     outside = [folder for folder in folders if workspace is None or not folder.is_relative_to(workspace)]
     return (outside or folders)[0] / f"{SCRATCH}{mark}"

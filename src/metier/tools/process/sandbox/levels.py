@@ -44,16 +44,16 @@ BETTER_POSSIBLE = ("make a file at the top of the workspace",)
 
 
 class Rung(Struct, frozen=True, kw_only=True):
-    """What came of trying one level."""
+    """The result of trying one level."""
 
     level: Level
     works: bool
     told: str
     """One sentence: what it refused, or why it does not work."""
     hint: str = ""
-    """Which package or kernel setting is missing."""
+    """The missing package or kernel setting."""
     gaps: tuple[str, ...] = ()
-    """What this level does not do on this machine though a better one would."""
+    """Protections that this level lacks on this machine although a better level has them."""
 
 
 def get_rung(program: str) -> Rung:
@@ -96,7 +96,7 @@ def try_rung(level: Level, program: str) -> Rung:
 
 
 def _find_obstacle(level: Level, program: str) -> Rung | None:
-    """What is missing so plainly that there is nothing to try."""
+    """Return the level as unavailable if a requirement is obviously missing, without trying it."""
     if sys.platform != "linux":
         return Rung(level=level, works=False, told=f"There is no sandbox for {sys.platform!r}", hint="Use Linux")
     if platform.machine() not in ARCHITECTURES:
@@ -192,7 +192,7 @@ def _parse(text: str) -> dict[str, bool]:
 
 
 def _advise(level: Level) -> str:
-    """Which setting of the kernel is in the way, as far as it can be told."""
+    """Suggest the kernel setting that prevents the level, as far as it can be determined."""
     if level == "kernel":
         return "use Linux 6.2 or newer with Landlock"
     if _read_setting("kernel/unprivileged_userns_clone") == "0":

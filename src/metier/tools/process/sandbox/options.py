@@ -11,7 +11,7 @@ type SandboxNetwork = Literal["auto", "on", "off"]
 
 
 class SandboxOptions(Value):
-    """What encloses scripts, toolsets and commands, and how much of the machine one may use."""
+    """Sandbox of scripts, toolsets and commands, and their resource limits."""
 
     use: SandboxUse = Field(
         default="auto",

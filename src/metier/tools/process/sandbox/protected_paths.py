@@ -147,7 +147,7 @@ def _is_opened(path: Path, writable: Iterable[Path]) -> bool:
 
 
 def _follow(workspace: Path, paths: Iterable[Path]) -> list[Path]:
-    """Where those lead that are links, or lie beneath one; what is outside of the workspace is not written anyway."""
+    """List the targets of links among the paths; paths outside of the workspace are not writable anyway."""
     led = ((path, path.resolve()) for path in paths if path.exists())
     return [target for path, target in led if target not in {path, workspace} and target.is_relative_to(workspace)]
 
@@ -352,7 +352,7 @@ class ProtectedState:
 
 
 def compare(before: Held, after: Held) -> tuple[str, ...]:
-    """What is different, one sentence a path; empty when nothing is."""
+    """Describe the differences, one sentence per path; empty if there are none."""
     made = (f"{path!r} was made" for path in sorted(after.keys() - before.keys()))
     gone = (f"{path!r} was removed" for path in sorted(before.keys() - after.keys()))
     changed = (f"{path!r} was changed" for path in sorted(before.keys() & after.keys()) if before[path] != after[path])

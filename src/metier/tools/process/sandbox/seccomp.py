@@ -1,4 +1,4 @@
-"""Which system calls a confined program may not make, as a filter for the kernel. Pure; `shim.py` installs it.
+"""System calls that are denied to a confined program, as a kernel filter. Pure; `shim.py` installs it.
 
 Refused is what leads out of a sandbox or into the kernel's less trodden parts: mounting, namespaces, tracing, modules,
 keys, io_uring. Everything else passes: files are Landlock's and the mounts' matter.
@@ -11,7 +11,7 @@ type Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
 
 ARCHITECTURES: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""What the kernel calls the processors that the tables below know."""
+"""The kernel's identifiers of the processors that the tables below cover."""
 
 REFUSED: Mapping[str, tuple[int, int]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
