@@ -155,9 +155,9 @@ def test_markdown_has_headings_lists_tables_code_and_addresses() -> None:
 
     lines = shown(render_markdown(text))
 
-    assert lines[0] == "# Title"
+    assert lines[0] == "Title"
     assert "See docs (https://docs.example/x) and https://a.example." in lines
-    assert " • one" in lines
+    assert "• one" in lines
     assert any(line.split() == ["1", "2"] for line in lines)
     assert "  x = 1" in lines
 
@@ -216,3 +216,25 @@ def test_closing_line_says_less_where_the_screen_is_narrow_and_never_breaks() ->
         "completed · 13 turns · 12.3k in · 410 out · $0.021 · 14 s · run 20260102-030405"
     )
     assert render_closing(view, width=40).plain == "completed · run 20260102-030405"
+
+
+def test_markdown_blocks_are_one_blank_line_apart_and_wrapped_items_are_indented() -> None:
+    text = "# Title\n\nText.\n\n- " + "word " * 12 + "\n- two\n  1. nested\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nEnd.\n"
+
+    lines = shown(render_markdown(text), width=40)
+
+    assert lines[:3] == ["Title", "", "Text."]
+    assert lines[4].startswith("• word")
+    assert lines[5].startswith("  word")
+    assert "  1. nested" in lines
+    assert lines[-2:] == ["", "End."]
+    assert not any(lines[at : at + 2] == ["", ""] for at in range(len(lines)))
+
+
+def test_inline_code_has_no_background() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+
+    with console.capture() as captured:
+        console.print(render_markdown("Call `run` now."))
+
+    assert "\x1b[36mrun\x1b[0m" in captured.get()

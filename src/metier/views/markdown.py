@@ -11,10 +11,14 @@ from typing import ClassVar, override
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, ListItem, Markdown, MarkdownElement, TableElement
+from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from metier.telemetry.sanitize import sanitize
 from metier.views.blocks import split_blocks
@@ -25,7 +29,22 @@ MAX_RENDERED = 12_000
 """Characters of one block up to which it is laid out."""
 MAX_CODE = 8_000
 MAX_TEXT = 1_000_000
-_THEME = "ansi_dark"
+_CODE_COLORS = "ansi_dark"
+_THEME = Theme(
+    {
+        # Colors of the terminal's own palette and no backgrounds: they are readable on dark and on light screens.
+        "markdown.code": "cyan",
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold italic",
+        "markdown.h4": "italic",
+        "markdown.block_quote": "italic",
+        "markdown.item.bullet": "dim",
+        "markdown.item.number": "dim",
+        "markdown.table.header": "bold",
+        "markdown.table.border": "dim",
+    }
+)
 _BROKEN = (RuntimeError, AssertionError, IndexError, KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -59,26 +78,71 @@ def _shorten(text: str) -> str:
 
 
 class _Guarded:
-    """Text that breaks the layout is shown as it is."""
+    """A block without blank lines around it. Text that breaks the layout is shown as it is."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         try:
-            yield from list(console.render(_build_empty().fill(self._text), options))
+            with console.use_theme(_THEME):
+                lines = console.render_lines(_build_empty().fill(self._text), options, pad=False)
         except _BROKEN:  # of the library, by text that is no Markdown
             yield Text(self._text)
+            return
+        for line in _strip_blank(lines):
+            yield from line
+            yield Segment.line()
+
+
+def _strip_blank(lines: list[list[Segment]]) -> list[list[Segment]]:
+    """The library puts blank lines around lists and tables; the caller decides what stands between blocks."""
+    filled = [number for number, line in enumerate(lines) if any(segment.text.strip() for segment in line)]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class _Heading(Heading):
-    """Left aligned at every level, with its level to be seen without colour."""
+    """Left aligned at every level."""
+
+    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}
+
+
+class _ListItem(ListItem):
+    """A dot or a number at the margin, with the text indented behind it."""
+
+    @override
+    def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return self._render("• ", "markdown.item.bullet", console, options)
+
+    @override
+    def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
+        mark = f"{number}.".rjust(len(str(last_number - 1)) + 1) + " "
+        return self._render(mark, "markdown.item.number", console, options)
+
+    def _render(self, mark: str, style: str, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(1, options.max_width - len(mark))
+        lines = console.render_lines(self.elements, options.update(width=width), style=self.style, pad=False)
+        for number, line in enumerate(lines):
+            yield Segment(" " * len(mark)) if number else Segment(mark, console.get_style(style))
+            yield from line
+            yield Segment.line()
+
+
+class _Table(TableElement):
+    """Columns at the margin, with a rule below the header."""
 
     @override
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = Text(f"{'#' * int(self.tag[1])} ", "dim")
-        text.append_text(self.text)
-        yield text
+        table = Table(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, style="markdown.table.border"
+        )
+        header = self.header.row.cells if self.header is not None and self.header.row is not None else []
+        for column in header:
+            column.content.stylize("markdown.table.header")
+            table.add_column(column.content, justify=column.justify)
+        for row in self.body.rows if self.body is not None else []:
+            table.add_row(*(cell.content for cell in row.cells))
+        yield table
 
 
 class _Code(CodeBlock):
@@ -90,7 +154,7 @@ class _Code(CodeBlock):
         if len(code) > MAX_CODE or max(map(len, code.split("\n"))) > 4 * options.max_width:
             yield Text(code)
             return
-        plain = Syntax(code, self.lexer_name, theme=_THEME, word_wrap=True, background_color="default")
+        plain = Syntax(code, self.lexer_name, theme=_CODE_COLORS, word_wrap=True, background_color="default")
         highlighted = plain.highlight(code)
         highlighted.rstrip()
         for line in highlighted.split("\n"):
@@ -103,12 +167,14 @@ class _Markdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _Heading,
+        "list_item_open": _ListItem,
+        "table_open": _Table,
         "fence": _Code,
         "code_block": _Code,
     }
 
     def __init__(self) -> None:
-        super().__init__("", hyperlinks=False, code_theme=_THEME)
+        super().__init__("", hyperlinks=False, code_theme=_CODE_COLORS)
 
     def fill(self, text: str) -> "_Markdown":
         """One with a text. A new one makes a parser first, which takes longer than parsing a block."""
