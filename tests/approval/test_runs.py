@@ -123,7 +123,7 @@ async def test_a_user_at_the_terminal_says_yes_and_the_run_continues(
     assert state.status == "completed"
     assert (tmp_path / "a.txt").read_text() == "hello"
     shown = capsys.readouterr().err
-    assert "? Call the tool Pen\n  path: a.txt\n  text: hello\n  -\n  +hello\n" in shown
+    assert "? Call the tool Pen · high risk\n  path: a.txt\n  text: hello\n  -\n  +hello\n" in shown
     assert "model's reason: It needs a note" in shown
     assert "asked because: Profile 'guarded' asks before anything that is not reading" in shown
 
@@ -396,8 +396,8 @@ async def test_calls_of_one_reply_are_shown_and_decided_together(
     assert state.status == "completed"
     assert {file.name for file in tmp_path.glob("*.txt")} == {"a.txt", "b.txt"}
     shown = capsys.readouterr().err
-    assert "? 1 of 2 Call the tool Pen\n  path: a.txt" in shown
-    assert "? 2 of 2 Call the tool Pen\n  path: b.txt" in shown
+    assert "? 1 of 2 Call the tool Pen · high risk\n  path: a.txt" in shown
+    assert "? 2 of 2 Call the tool Pen · high risk\n  path: b.txt" in shown
 
 
 async def test_of_calls_that_wait_together_each_can_have_its_own_answer(tmp_path: Path) -> None:

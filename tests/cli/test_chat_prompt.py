@@ -82,7 +82,7 @@ def test_a_typed_command_runs_through_the_rules_and_later_turns_know_what_it_sai
         terminal.type("!git push origin" + ENTER)
         terminal.wait_for("People push")
         terminal.type("!echo from the shell" + ENTER)
-        terminal.wait_for("✓ Bash  echo from the shell")
+        terminal.wait_for("✓ Bash echo from the shell")
         terminal.wait_for(PROMPT)
         terminal.type("What did it say?" + ENTER)
         terminal.wait_for("I saw it.")

@@ -3,8 +3,8 @@
 import re
 from contextlib import AbstractContextManager
 
-from chat_pty import CTRL_D, ENTER, Terminal, chat_terminal
-from model_server import ModelServer, calls, says
+from chat_pty import CTRL_D, ENTER, ESCAPE, Terminal, chat_terminal
+from model_server import ModelServer, Reply, calls, says
 from run_workspace import Workspace, use_model
 
 PROMPT = "you>"
@@ -110,4 +110,39 @@ def test_a_long_ordered_list_keeps_its_numbers(workspace: Workspace, model: Mode
         shown += terminal.wait_for("Over.")
         terminal.type(CTRL_D)
         assert terminal.wait_for_end() == 0
-    assert {int(number) for number in re.findall(r"^ *(\d+) entry \1 ", shown, re.MULTILINE)} == set(range(1, 121))
+    assert {int(number) for number in re.findall(r"\b(\d+)\. entry \1 ", shown)} == set(range(1, 121))
+
+
+def make_plan(*states: str) -> Reply:
+    names = ("Read the notes", "Change them", "Check them")
+    steps = [{"step": name, "status": state} for name, state in zip(names, states, strict=True)]
+    return calls("plan", steps=steps)
+
+
+def test_the_plan_is_a_checklist_that_stays_once(workspace: Workspace, model: ModelServer) -> None:
+    workspace.configure(model=use_model(model))
+    model.follow(
+        make_plan("in_progress", "pending", "pending"),
+        calls("Bash", command="test -e go || sleep 60"),
+        make_plan("done", "done", "done"),
+        says("Finished."),
+    )
+    with open_chat(workspace, "--profile", "permissive") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Plan it" + ENTER)
+        moving = terminal.wait_for("☐ Check them")
+        assert "▸ Read the notes" in moving
+        assert "☐ Change them" in moving
+        terminal.type(ESCAPE)
+        terminal.wait_for("Stopped by you")
+        workspace.write("go", "")
+        terminal.type("/continue" + ENTER)
+        shown = terminal.wait_for("Finished.")
+        assert "plan:" not in shown
+        assert [line.strip() for line in shown.splitlines() if line.startswith("✓ ")][-3:] == [
+            "✓ Read the notes",
+            "✓ Change them",
+            "✓ Check them",
+        ]
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0

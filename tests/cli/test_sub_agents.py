@@ -1,11 +1,13 @@
 """A run whose model starts several agents at once, as a person sees it: screen, exit codes, answers, JSON, replay."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agent_files import add_agent
+from chat_pty import agent_terminal
 from model_server import calls, running_model, says
 from role_model import RoleModel
 from run_workspace import Workspace, use_model
@@ -120,3 +122,23 @@ def test_every_approval_that_children_wait_for_is_named_at_once(
     for approval in parked["approvals"]:
         assert workspace.agent("approvals", "approve", approval["approval_id"]) == 0
     assert workspace.agent("resume", parked["run_id"], "-q") == 0
+
+
+def test_each_agent_is_one_block_at_a_terminal(workspace: Workspace, team: RoleModel) -> None:
+    team.lines = {
+        **team.lines,
+        "asker": [says("Blue")],
+        "failer": [calls("Edit", path="notes.txt", old="milk", new="tea"), says("Changed")],
+    }
+    with agent_terminal(workspace.folder, "run", "Look around") as terminal:
+        shown = terminal.wait_for("All three answered")
+        assert terminal.wait_for_end() == 0
+
+    blocks = [line.strip() for line in shown.splitlines() if re.match(r"✓ (reader|failer|asker) ", line)]
+    assert sorted(re.sub(r"\d[\d.]* s$", "N s", line) for line in blocks) == [
+        "✓ asker Ask the user · 0 steps · N s",
+        "✓ failer Do what cannot be done · 1 step · N s",
+        "✓ reader Read the notes · 1 step · N s",
+    ]
+    assert shown.count("✓ Edit notes.txt (+1 -1)") == 1
+    assert "↳" not in shown

@@ -46,17 +46,21 @@ def test_a_card_has_the_diff_the_reason_and_the_risk() -> None:
     shown = [line.plain for line in render_card(card, width=80)]
 
     assert shown == [
-        "? Change the file a.txt",
-        "  a.txt",
-        "  @@ -1 +1 @@",
+        "? Change the file a.txt · medium risk",
         "      1 -one",
         "      1 +two",
         "  asked because: rule 2 of the host: People change this",
-        "  risk: medium",
     ]
     told = "\n".join(line.plain for line in render_background(card))
     assert "model's reason: The note is wrong" in told
     assert "agent approvals" in told
+
+
+def test_a_card_mentions_the_profile_only_on_request() -> None:
+    card = ApprovalCard(approval_id="ap-1", tool="Pen", reason="Profile 'guarded' asks", is_default=True)
+
+    assert "guarded" not in "\n".join(line.plain for line in render_card(card, width=80))
+    assert "guarded" in "\n".join(line.plain for line in render_background(card))
 
 
 def test_hostile_arguments_stay_in_their_lines_and_are_bounded() -> None:

@@ -32,6 +32,8 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     """What the call would change, where its tool can show that."""
     reason: str = ""
     """Which rule asks, and why."""
+    is_default: bool = False
+    """No rule matches: the profile asks."""
     risk: str = ""
     justification: str = ""
     expires_at: str = ""
@@ -46,14 +48,15 @@ def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES)
     """Lines of the screen. What is longer than `most` is counted; None shows all."""
     count = f" {card.number} of {card.total}" if card.total > 1 else ""
     head = Text.assemble((f"?{count} ", "bold yellow"), (describe_call(card), "bold"))
+    risk = sanitize_line(card.risk)
+    if risk:
+        head.append(f" · {risk} risk", _RISKS.get(risk, ""))
     if card.is_edited:
         head.append("  (edited by you)", "yellow")
     lines = [head, *_list_body(card, width=width, most=most)]
-    if card.reason:
+    # That the profile asks is the normal case; `?` tells it.
+    if card.reason and not card.is_default:
         lines.append(Text(f"{_INDENT}asked because: {sanitize_line(card.reason)}", "dim"))
-    risk = sanitize_line(card.risk)
-    if risk:
-        lines.append(Text.assemble((f"{_INDENT}risk: ", "dim"), (risk, _RISKS.get(risk, ""))))
     return lines
 
 
@@ -61,6 +64,8 @@ def render_background(card: ApprovalCard) -> list[Text]:
     """What `?` tells: what the model said it wants this for, until when it waits, and what the keys do."""
     said = sanitize_line(card.justification) or "nothing"
     lines = [Text(f"{_INDENT}model's reason: {said}")]
+    if card.reason and card.is_default:
+        lines.append(Text(f"{_INDENT}asked because: {sanitize_line(card.reason)}"))
     if card.expires_at:
         lines.append(Text(f"{_INDENT}open until: {sanitize_line(card.expires_at)}"))
     lines.append(Text(f"{_INDENT}approval: {card.approval_id}, decided elsewhere with `agent approvals`"))
@@ -114,7 +119,9 @@ def _list_changes(unified: str) -> Iterator[str]:
 
 def _list_body(card: ApprovalCard, *, width: int, most: int | None) -> Iterator[Text]:
     if is_diff(card.preview):
-        for line in render_diff(card.preview, width=width - 2, most=most):
+        for line in render_diff(
+            card.preview, width=width - 2, most=most, names_file=card.tool not in ("Write", "Edit")
+        ):
             yield _indent(line)
         return
     if card.tool == "Bash" and isinstance(command := card.arguments.get("command"), str):

@@ -54,6 +54,15 @@ def build_step_diff(step: StepView) -> str:
             return ""
 
 
+def count_changes(step: StepView) -> tuple[int, int]:
+    """Count the lines that a step added to and removed from a file; zeros if only a part of its diff is known."""
+    unified = build_step_diff(step)
+    if step.state != "succeeded" or step.diff_lines > unified.count("\n") + 1:
+        return 0, 0
+    kinds = [line.kind for line in parse_diff(unified)]
+    return kinds.count("added"), kinds.count("removed")
+
+
 def is_diff(text: str) -> bool:
     """True for a unified diff."""
     return text.startswith("--- ") and "\n+++ " in text
@@ -76,9 +85,7 @@ def render_diff(
     unified: str, *, width: int, most: int | None = MAX_LINES, names_file: bool = True, left: int = 0
 ) -> list[Text]:
     """One line of the screen per line of the diff; the rest is counted, with `left` lines that are not in the text."""
-    lines = list(_list_lines(unified))
-    if not names_file and lines and unified.startswith("--- "):
-        lines = lines[1:]
+    lines = list(_list_lines(unified, names_file=names_file))
     shown = lines if most is None else lines[:most]
     rendered = [_fit(text, width) for text in shown]
     if left := left + len(lines) - len(shown):
@@ -110,13 +117,18 @@ def parse_diff(unified: str) -> Iterator[DiffLine]:
             old, new = old + 1, new + 1
 
 
-def _list_lines(unified: str) -> Iterator[Text]:
+def _list_lines(unified: str, *, names_file: bool) -> Iterator[Text]:
+    is_first = True
     for line in parse_diff(unified):
         match line.kind:
             case "hunk":
-                yield Text(line.text, "cyan")
+                # Each line has its number: a mark between the parts is enough.
+                if not is_first:
+                    yield Text("      …", "dim")
+                is_first = False
             case "file":
-                yield Text(line.text, "bold")
+                if names_file:
+                    yield Text(line.text, "bold")
             case "added":
                 yield _numbered(line.number, line.text, "green")
             case "removed":

@@ -128,8 +128,9 @@ def _describe_hooks(payload: HooksRan) -> str:
 
 
 def _describe_resumed(payload: RunResumed) -> str:
-    """The step that was decided about shows what became of it."""
-    return "" if payload.reason.startswith(("Approval ", "Approvals ")) else f"resumed: {payload.reason}"
+    """The step that was decided, and the child run that ended, are shown themselves."""
+    is_shown = payload.reason.startswith(("Approval ", "Approvals ", "Run child-"))
+    return "" if is_shown else f"resumed: {payload.reason}"
 
 
 def _describe_start(payload: RunStarted) -> str:
@@ -165,7 +166,7 @@ NOTES: dict[type[Payload], Words] = {
     SignalReceived: ("warning", _describe_signal),
     LogRepaired: ("warning", lambda p: f"the event log was repaired: {_count(p.dropped_bytes, 'byte')} dropped"),
     ArtifactWritten: ("detail", lambda p: f"wrote {p.path} ({_count(p.bytes, 'byte')})"),
-    PlanUpdated: ("info", lambda p: f"plan: {p.summary}"),
+    PlanUpdated: ("plan", lambda p: f"plan: {p.summary}"),
     Handoff: ("detail", lambda p: f"{p.from_skill} hands over to {p.to_skill}: {p.rationale}"),
     SkillCatalogLoaded: (
         "detail",

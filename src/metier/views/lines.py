@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from metier.telemetry.sanitize import sanitize, sanitize_line
-from metier.views.closing import format_seconds
-from metier.views.diff import render_change
+from metier.views.closing import format_seconds, get_seconds
+from metier.views.diff import count_changes, render_change
 from metier.views.run_view import NoteLevel, NoteView, RunView, StepState, StepView
 
 EXCERPT_LINES = 6
@@ -38,7 +38,10 @@ _NOTES: dict[NoteLevel, tuple[str, str]] = {
     "detail": ("· ", "dim"),
     "warning": ("! ", "yellow"),
     "error": ("✗ ", "red"),
+    "plan": ("· ", "dim"),
 }
+_COUNTED = frozenset({"Read", "Glob", "Grep", "WebFetch"})
+"""Tools that only look: the number of lines tells enough. Ctrl-O and `-v` show them."""
 _CHANGED = frozenset({"content", "old", "new", "old_string", "new_string"})
 """Arguments that a diff shows."""
 _EXIT_CODE = re.compile(r"\[exit code \d+\]")
@@ -46,22 +49,42 @@ _LABEL = re.compile(r"\[(?:stderr|stdout)\]")
 _INDENT = "    "
 _TAB = 4
 _LEAST = 8
+_MAX_TASK = 400
 
 
 def render_step(step: StepView, *, width: int, now: datetime | None = None, frame: int = 0) -> Text:
-    """`✓ Bash  git log --oneline -5   0.2 s`. A running step has a spinner, and the time since it started."""
+    """`✓ Bash git log --oneline -5   0.2 s`. A running step has a spinner, and the time since it started."""
     icon, style = _ICONS[step.state]
     if step.state == "running" and now is not None:
         icon = SPINNER[frame % len(SPINNER)]
     tool = sanitize_line(step.tool)
+    extent = _describe_extent(step)
     end = "".join(f"   {part}" for part in _list_end(step, now))
     text = Text.assemble((icon, style), " ", (tool, "bold"))
-    room = width - text.cell_len - cell_len(end) - 2
+    room = width - text.cell_len - cell_len(extent) - cell_len(end) - 1
     if step.line and room >= _LEAST:
-        text.append("  ")
+        text.append(" ")
         text.append(_cut(step.line, room))
+    text.append(extent, "dim")
     text.append(end, "dim" if step.state in ("running", "succeeded") else style)
     return _fit(text, width)
+
+
+def is_counted(step: StepView) -> bool:
+    """Return True if the line of the step counts its output instead of showing it."""
+    return step.tool in _COUNTED and step.state == "succeeded" and _count_lines(step) > 1
+
+
+def _count_lines(step: StepView) -> int:
+    return step.output_lines or step.output.count("\n") + 1
+
+
+def _describe_extent(step: StepView) -> str:
+    """`(11 lines)` of what was read, `(+2 -1)` of what was changed."""
+    if is_counted(step):
+        return f" ({_count_lines(step):,} lines)"
+    added, removed = count_changes(step)
+    return f" (+{added:,} -{removed:,})" if added or removed else ""
 
 
 def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
@@ -78,7 +101,7 @@ def _list_end(step: StepView, now: datetime | None) -> Iterator[str]:
 
 
 def render_output(step: StepView, *, width: int, most: int | None = EXCERPT_LINES) -> list[Text]:
-    """The excerpt of what came back, indented; what is not shown is counted. `most=None` shows all of the excerpt."""
+    """The excerpt of the output, indented, with the number of lines left out. `most=None` shows all of the excerpt."""
     is_bad = step.state in ("failed", "timeout", "denied", "in_doubt")
     shown = step.error if step.error and (step.state == "denied" or not step.output) else step.output
     given = sanitize(shown).splitlines()
@@ -109,6 +132,36 @@ def render_whole_step(step: StepView, *, width: int) -> list[Text]:
         shown = sanitize(f"{name}: {written}").splitlines()
         lines += [_fit(Text(("  " if at else " ") * 2 + _expand(line), "cyan"), width) for at, line in enumerate(shown)]
     return [*lines, *change, *render_output(step, width=width, most=None)]
+
+
+def render_agent(run: RunView, *, width: int, now: datetime | None = None, frame: int = 0) -> Text:
+    """`✓ spelling Check the notes · 2 steps · 3.0 s`, for a child run that works or has ended."""
+    icon, style = ("✗", "red") if run.is_over else (SPINNER[frame % len(SPINNER)] if now else "…", "cyan")
+    if run.status == "completed":
+        icon, style = "✓", "green"
+    steps = sum(step.kind != "control" for each in run.walk() for step in each.steps)
+    seconds = get_seconds(run)
+    if not run.is_over and now is not None and run.started_at is not None:
+        seconds = max(0.0, (now - run.started_at).total_seconds())
+    end = f" · {steps} {'step' if steps == 1 else 'steps'} · {format_seconds(seconds)}"
+    text = Text.assemble((icon, style), " ", (sanitize_line(run.agent or "agent"), "bold"))
+    room = width - text.cell_len - cell_len(end) - 1
+    if run.task and room >= _LEAST:
+        text.append(f" {_cut(' '.join(sanitize_line(run.task[:_MAX_TASK]).split()), room)}")
+    text.append(end, "dim")
+    return _fit(text, width)
+
+
+def render_agent_result(run: RunView, *, width: int) -> Iterator[Text]:
+    """The files that a child run changed, its warnings, and why it failed."""
+    for each in run.walk():
+        for item in each.items:
+            if isinstance(item, StepView) and count_changes(item) != (0, 0):
+                yield indent(render_step(item, width=width - 4), 2)
+            elif isinstance(item, NoteView) and item.level in ("warning", "error"):
+                yield indent(_fit(render_note(item, width=width - 4), width - 4), 2)
+    if run.status != "completed" and run.message:
+        yield _fit(Text(_INDENT + sanitize_line(run.message), "red"), width)
 
 
 def render_note(note: NoteView, *, width: int) -> Text:

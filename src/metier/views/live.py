@@ -1,12 +1,12 @@
 """A run while it happens, on a painter: folds events, cleans the text that arrives, prints what is settled.
 
 A step is printed when it is over; until then it is in the region at the bottom, with a spinner. Text is printed block
-by block; the block that is not complete is in the region.
+by block; the block that is not complete is in the region, and so are the checklist and the agents at work.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from msgspec.structs import replace
 from rich.console import RenderableType
@@ -16,10 +16,21 @@ from metier.events.record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
+from metier.views.checklist import list_checklist, render_checklist
 from metier.views.closing import render_closing
 from metier.views.diff import render_change
 from metier.views.fold import add_text, drop_text, fold, with_answer
-from metier.views.lines import EXCERPT_LINES, indent, render_note, render_output, render_step, render_waiting
+from metier.views.lines import (
+    EXCERPT_LINES,
+    indent,
+    is_counted,
+    render_agent,
+    render_agent_result,
+    render_note,
+    render_output,
+    render_step,
+    render_waiting,
+)
 from metier.views.painter import Painter
 from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
 from metier.views.text_stream import TextStream
@@ -28,6 +39,10 @@ FRAMES_PER_SECOND = 10
 NO_EDGE = 1_000
 MAX_CHANGE = 20
 """Lines of a diff below the step that made it."""
+MAX_CHECKLIST = 12
+
+type Block = Literal["line", "block"]
+"""A blank line stands between two of them, except between two lines."""
 
 
 def _now() -> datetime:
@@ -66,10 +81,13 @@ class LiveRun:
         """Items that were printed before one that is in front of them."""
         self._frame = 0
         self._painted_at = 0.0
-        self._is_paused = False
-        self._has_printed = False
-        self._gap = False
-        """The last thing printed was text: a blank line goes before what follows."""
+        self._last: Block | None = None
+        """The kind of the last thing printed."""
+        self._has_blocks = painter.is_live and verbosity == 0
+        """Child runs are shown as one block each, and the plan as a checklist."""
+        self._closed: set[str] = set()
+        """Child runs whose block is printed."""
+        self._printed_plan = list_checklist(self.view)
 
     @property
     def is_live(self) -> bool:
@@ -79,7 +97,7 @@ class LiveRun:
     @property
     def is_busy(self) -> bool:
         """True while something in the region moves by itself."""
-        return self._painter.is_live and not self._is_paused and (bool(self._text.rest) or self._is_working())
+        return self._painter.is_live and (bool(self._text.rest) or self._is_working())
 
     @property
     def is_reading(self) -> bool:
@@ -92,6 +110,7 @@ class LiveRun:
             return
         self.view = past
         self._printed = {run.run_id: len(run.items) for run in past.walk()}
+        self._closed = {run.run_id for run in past.walk() if run.is_over}
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in ("llm_response_received", "llm_request_failed") and record.run_id == self._run_id():
@@ -101,9 +120,15 @@ class LiveRun:
         self.view = fold(self.view, record)
         if record.event_type == "llm_request_sent":
             self._text = TextStream(self._redactor)
-        if record.event_type == "child_run_started":
+        if record.event_type == "approval_requested":
+            self._last = "block"  # the card that another object prints
+        if record.event_type == "child_run_started" and not self._has_blocks:
             self._print_begun(before)
         self._print_items(record.run_id)
+        if self._has_blocks:
+            self._print_agents()
+            if record.event_type == "plan_updated" and all(item.is_over for item in list_checklist(self.view)):
+                self._print_checklist()
         self._paint()
 
     def observe(self, delta: Delta) -> None:
@@ -126,6 +151,7 @@ class LiveRun:
         self._paint()
 
     def close(self) -> None:
+        self._print_checklist()
         self._painter.close()
 
     def finish(self, result: str) -> None:
@@ -141,9 +167,10 @@ class LiveRun:
 
     def show_closing(self) -> None:
         self._painter.show(())
+        self._print_checklist()
         # A file has no edge; a line in it is whole.
         width = self._painter.width if self._painter.is_live else NO_EDGE
-        self._print(self._space(render_closing(self.view, width=width), is_text=True))
+        self._print([render_closing(self.view, width=width)])
 
     def has_shown(self, result: str) -> bool:
         """True where the last reply, as it was shown, is this text."""
@@ -151,20 +178,9 @@ class LiveRun:
 
     def show_all(self, view: RunView) -> None:
         """Print a whole view, as it stands."""
-        self.view = view
+        self.view, self._has_blocks = view, False
         for run in view.walk():
             self._print_items(run.run_id, is_all=True)
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Nothing is painted while a user is asked."""
-        self._is_paused = True
-        self._painter.show(())
-        try:
-            yield
-        finally:
-            self._is_paused = False
-            self._paint()
 
     def _run_id(self) -> str:
         return self.view.run_id
@@ -177,7 +193,7 @@ class LiveRun:
             note = NoteView(
                 turn=self.view.turn, level="warning", text="the connection was lost; the reply begins again"
             )
-            self._print(self._space(render_note(note, width=self._painter.width)))
+            self._print([render_note(note, width=self._painter.width)], "line")
         self._text = TextStream(self._redactor)
         self.view = drop_text(self.view)
         self._paint()
@@ -198,7 +214,7 @@ class LiveRun:
             self._print_block(self._redactor.redact(sanitize(text)))
 
     def _print_block(self, block: str) -> None:
-        self._print(self._space(self._painter.markdown(block), is_text=True))
+        self._print([self._painter.markdown(block)])
 
     def _print_begun(self, before: RunView) -> None:
         """A child run has a heading, so that its steps stand below something."""
@@ -211,7 +227,7 @@ class LiveRun:
         said = f"↳ {run.agent or 'agent'}: {run.task}"
         note = NoteView(turn=0, level="heading", text=" ".join(said.split()))
         width = self._painter.width - 2 * (depth - 1)
-        self._print(self._space(indent(render_note(note, width=width), depth - 1)))
+        self._print([indent(render_note(note, width=width), depth - 1)], "line")
         self._below = run.run_id
 
     def _print_heading_again(self, run: RunView) -> None:
@@ -224,7 +240,7 @@ class LiveRun:
 
     def _print_items(self, run_id: str, *, is_all: bool = False) -> None:
         run = self.view.find_child(run_id)
-        if run is None:
+        if run is None or (self._has_blocks and run_id != self._run_id()):
             return
         depth = self._get_depth(run_id)
         first = self._printed.get(run_id, 0)
@@ -235,42 +251,54 @@ class LiveRun:
             self._ahead.add((run_id, number))
             if rendered := list(self._render_item(item, self._painter.width - 2 * depth)):
                 self._print_heading_again(run)
-                self._print(*self._space(indent(rendered[0], depth)), *(indent(line, depth) for line in rendered[1:]))
+                is_line = len(rendered) == 1 and not isinstance(item, TextView)
+                self._print([indent(line, depth) for line in rendered], "line" if is_line else "block")
         while (run_id, first) in self._ahead:
             self._ahead.discard((run_id, first))
             first += 1
         self._printed[run_id] = first
 
+    def _print_agents(self) -> None:
+        """Print one block for each child run that ended."""
+        for child in self.view.children:
+            if child.is_over and child.run_id not in self._closed:
+                self._closed.add(child.run_id)
+                width = self._painter.width
+                rendered = [render_agent(child, width=width), *render_agent_result(child, width=width)]
+                self._print(rendered, "line" if len(rendered) == 1 else "block")
+
+    def _print_checklist(self) -> None:
+        """Print the plan as it stands, unless that is printed already."""
+        items = list_checklist(self.view)
+        if self._has_blocks and items != self._printed_plan:
+            self._print(render_checklist(items, width=self._painter.width))
+            self._printed_plan = items
+
     def _render_item(self, item: Item, width: int) -> Iterator[Text]:
         match item:
             case NoteView():
-                if item.level != "detail" or self._verbosity:
+                if (item.level != "detail" or self._verbosity) and not (item.level == "plan" and self._has_blocks):
                     yield render_note(item, width=width)
+            case StepView() if self._has_blocks and item.child_run_id and item.state == "succeeded":
+                return  # the blocks of its child runs tell it
             case StepView():
                 if item.kind != "control" or self._verbosity or item.state not in ("succeeded", "running"):
                     yield render_step(item, width=width)
                     change = render_change(item, width=width, most=MAX_CHANGE) if self._painter.is_live else []
-                    yield from change or render_output(item, width=width, most=self._excerpt_lines)
+                    if change or self._verbosity or not is_counted(item):
+                        yield from change or render_output(item, width=width, most=self._excerpt_lines)
             case TextView():
                 # At a terminal the text was printed while it arrived, if it is that of this process.
                 if not self._text.has_printed or not self.shows_text or not self._painter.is_live:
                     yield Text(item.text)
 
-    def _print(self, *rendered: RenderableType | tuple[RenderableType, ...]) -> None:
-        flat: list[RenderableType] = []
-        for each in rendered:
-            flat.extend(each) if isinstance(each, tuple) else flat.append(each)
-        self._painter.print(*flat)
-        self._has_printed = True
-
-    def _space(self, rendered: RenderableType, *, is_text: bool = False) -> tuple[RenderableType, ...]:
-        """A blank line between text and steps."""
-        is_apart = self._has_printed and (is_text or self._gap) and self._painter.is_live
-        self._gap = is_text
-        return (Text(), rendered) if is_apart else (rendered,)
+    def _print(self, rendered: Sequence[RenderableType], kind: Block = "block") -> None:
+        is_apart = self._painter.is_live and self._last is not None and not kind == self._last == "line"
+        self._painter.print(*([Text()] if is_apart else []), *rendered)
+        self._last = kind
 
     def _paint(self, *, is_urgent: bool = True) -> None:
-        if not self._painter.is_live or self._is_paused:
+        if not self._painter.is_live:
             return
         now = self._clock().timestamp()
         if not is_urgent and now - self._painted_at < 1 / FRAMES_PER_SECOND:
@@ -290,26 +318,43 @@ class LiveRun:
         lines: list[Text] = []
         for run in self.view.walk():
             depth = self._get_depth(run.run_id)
+            room = width - 2 * depth
+            if self._has_blocks and depth and not run.is_over:
+                head = render_agent(run, width=width - 2 * (depth - 1), now=now, frame=self._frame)
+                lines.append(indent(head, depth - 1))
             lines += [
-                indent(render_step(step, width=width - 2 * depth, now=now, frame=self._frame), depth)
+                indent(render_step(step, width=room, now=now, frame=self._frame), depth)
                 for step in run.steps[-_MAX_RUNNING:]
-                if step.state == "running" and step.kind != "control"
+                if step.state == "running" and step.kind != "control" and not self._is_block(step)
             ]
-            if (waits := render_waiting(run, width=width - 2 * depth, now=now, frame=self._frame)) is not None:
+            if (waits := render_waiting(run, width=room, now=now, frame=self._frame)) is not None:
                 lines.append(indent(waits, depth))
         if lines:
             lines[-1].append(f" · {self._interrupt_key} interrupts", "dim")
         tail = self._list_tail(width) if self.shows_text else []
-        return [*tail, *lines[-_MAX_RUNNING:]]
+        region = [*tail, *lines[-_MAX_RUNNING:], *self._list_plan(width)]
+        # The line between what is printed and what moves.
+        return [Text(), *region] if region and self._last == "block" and not tail else region
+
+    def _is_block(self, step: StepView) -> bool:
+        """The child runs of the step are shown instead of it."""
+        return self._has_blocks and bool(step.child_run_id)
+
+    def _list_plan(self, width: int) -> list[Text]:
+        items = list_checklist(self.view)
+        if not self._has_blocks or items == self._printed_plan:
+            return []
+        room = min(MAX_CHECKLIST, max(3, self._painter.height // 3))
+        return [indent(line, 1) for line in render_checklist(items, width=width - 2, room=room)]
 
     def _list_tail(self, width: int) -> list[Text]:
         """The block that is arriving, as far as the screen has room for it."""
         rest = self._text.rest
         if not rest.strip():
             return []
-        room = max(2, self._painter.height - _MAX_RUNNING - 4)
+        room = max(2, self._painter.height - _MAX_RUNNING - len(self._list_plan(width)) - 4)
         lines = self._painter.lay_out(self._painter.markdown(rest.strip("\n")), width=width)[-room:]
-        return [Text(), *lines] if self._has_printed else lines
+        return [Text(), *lines] if self._last is not None else lines
 
     def _get_depth(self, run_id: str) -> int:
         depth, run = 0, self.view.find_child(run_id)
@@ -318,7 +363,7 @@ class LiveRun:
         return depth
 
 
-_MAX_RUNNING = 6
+_MAX_RUNNING = 8
 """Lines of the region for what is under way."""
 
 

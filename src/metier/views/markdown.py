@@ -112,18 +112,19 @@ class _ListItem(ListItem):
 
     @override
     def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        return self._render("• ", "markdown.item.bullet", console, options)
+        mark = Segment("• ", console.get_style("markdown.item.bullet"))
+        return self._render(mark, console, options)
 
     @override
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
-        mark = f"{number}.".rjust(len(str(last_number - 1)) + 1) + " "
-        return self._render(mark, "markdown.item.number", console, options)
+        text = f"{number}.".rjust(len(str(last_number - 1)) + 1) + " "
+        return self._render(Segment(text, console.get_style("markdown.item.number")), console, options)
 
-    def _render(self, mark: str, style: str, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(1, options.max_width - len(mark))
+    def _render(self, mark: Segment, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(1, options.max_width - len(mark.text))
         lines = console.render_lines(self.elements, options.update(width=width), style=self.style, pad=False)
         for number, line in enumerate(lines):
-            yield Segment(" " * len(mark)) if number else Segment(mark, console.get_style(style))
+            yield Segment(" " * len(mark.text)) if number else mark
             yield from line
             yield Segment.line()
 
@@ -139,7 +140,7 @@ class _Table(TableElement):
         header = self.header.row.cells if self.header is not None and self.header.row is not None else []
         for column in header:
             column.content.stylize("markdown.table.header")
-            table.add_column(column.content, justify=column.justify)
+            table.add_column(column.content, justify=column.content.justify or "left")
         for row in self.body.rows if self.body is not None else []:
             table.add_row(*(cell.content for cell in row.cells))
         yield table

@@ -12,7 +12,6 @@ from typing import Literal, get_args
 
 import anyio
 from msgspec import Struct
-from rich.text import Text
 
 from metier.cli.chat.permission_modes import CARRY_OUT, PLAN_NOTE, PermissionModes, list_modes
 from metier.cli.chat.screen import Screen
@@ -21,7 +20,7 @@ from metier.cli.chat.turn_view import TurnView
 from metier.cli.run.approval_dialog import Prompter
 from metier.cli.run.driver import describe_cause
 from metier.cli.shared.failure import report
-from metier.cli.shared.output import build_output_redactor, printable, warn_line, write_json_line
+from metier.cli.shared.output import build_output_redactor, warn_line, write_json_line
 from metier.cli.shared.signals import STEP_SECONDS, passing_signals
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
@@ -39,8 +38,6 @@ from metier.views.user_question import DEFAULT_FIELD
 
 type Doubt = Literal["done", "retry", "skip", "abort"]
 
-MAX_ECHOED = 20
-"""Maximum number of lines of a message that are echoed."""
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt.__value__)
 
 
@@ -220,12 +217,7 @@ class Session:
 
     def _echo(self, line: str) -> None:
         """Print the message at the current end of the conversation."""
-        lines = printable(line).splitlines()
-        shown = "\n".join(lines[:MAX_ECHOED])
-        said = Text(f"\nyou> {shown}", "bold")
-        if len(lines) > MAX_ECHOED:
-            said.append(f"\n… {len(lines) - MAX_ECHOED:,} more lines", "dim italic")
-        self._screen.painter.print(said)
+        self._turns.echo(line)
 
     async def _greet(self) -> None:
         await self._turns.load_spent()

@@ -42,7 +42,19 @@ PROMPT = "you> "
 MAX_QUEUED = 4
 MAX_PASTED_LINES = 20
 ESCAPE_SECONDS = 0.3
-_STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "bottom-toolbar.text": "dim", "you": "bold"})
+_STYLE = Style.from_dict(
+    {
+        "bottom-toolbar": "noreverse",
+        "bottom-toolbar.text": "dim",
+        "you": "bold",
+        "completion-menu": "bg:#262626 #d0d0d0",
+        "completion-menu.completion.current": "noreverse bg:#005f87 #ffffff bold",
+        "completion-menu.meta.completion": "bg:#262626 #8a8a8a",
+        "completion-menu.meta.completion.current": "noreverse bg:#005f87 #d0d0d0",
+        "scrollbar.background": "bg:#262626",
+        "scrollbar.button": "bg:#585858",
+    }
+)
 _LINK = re.compile(r"\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know them show everything between at once; others ignore them."""

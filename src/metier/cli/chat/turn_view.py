@@ -16,7 +16,6 @@ from metier.runtime.chat.chats import Chat
 from metier.runtime.history.run_views import read_run_view, read_whole_step
 from metier.runtime.records.index_rows import TYPED
 from metier.runtime.status import RunStatus
-from metier.telemetry.excerpt import one_line
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sinks import Sink
 from metier.views.closing import format_cost, format_tokens
@@ -30,6 +29,8 @@ PAST_TURNS = 3
 TYPED_LINES = 60
 """Of what a command of the person said."""
 _PAST_LINES = 12
+MAX_ECHOED = 20
+"""Maximum number of lines of a message that are echoed."""
 
 
 class ShownTurn(Struct, frozen=True):
@@ -105,6 +106,15 @@ class TurnView:
         finally:
             self._live.close()
 
+    def echo(self, message: str) -> None:
+        """Print a message of the user as a block with a bar at its left."""
+        lines = printable(message, redactor=self._redactor).splitlines()
+        said = Text("\n".join(lines[:MAX_ECHOED]), "bold")
+        if len(lines) > MAX_ECHOED:
+            said.append(f"\n… {len(lines) - MAX_ECHOED:,} more lines", "not bold dim italic")
+        wrapped = self._painter.lay_out(said, width=max(10, self._painter.width - 3))
+        self._painter.print(Text(), *(Text.assemble(("▌ ", "blue"), line) for line in wrapped), Text())
+
     async def expand(self) -> None:
         """The last step in full; the one before it when asked again."""
         steps = [(run.run_id, step) for run in self.view.walk() for step in run.steps if step.kind != "control"]
@@ -126,8 +136,7 @@ class TurnView:
             return
         turns = (await self._chat.list_turns())[-PAST_TURNS:]
         for state, turn in turns:
-            said = one_line(printable(turn.said, redactor=self._redactor), self._painter.width - 6)
-            self._painter.print(Text(f"\nyou> {said}", "bold"))
+            self.echo(turn.said)
             self._painter.print(
                 *(Text(f"  · {printable(note, redactor=self._redactor)}", "dim") for note in turn.notes)
             )

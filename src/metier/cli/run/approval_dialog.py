@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 from rich.text import Text
 
+from metier.approval.profile import is_profile_reason
 from metier.cli.shared.context import current_workspace
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.new_file import write_new_file
@@ -301,6 +302,7 @@ def build_card(
         arguments=shown,
         preview=show_call_text(told, redactor),
         reason=redactor.redact(asked.reason) if asked else "",
+        is_default=asked is not None and is_profile_reason(asked.reason),
         risk=asked.risk if asked else "",
         justification=redactor.redact(asked.justification) if asked else "",
         expires_at=asked.expires_at if asked else "",
