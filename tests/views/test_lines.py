@@ -10,9 +10,10 @@ from rich.console import Console, RenderableType
 
 from metier.telemetry.sanitize import sanitize
 from metier.views.argument_line import build_line
+from metier.views.checklist import ChecklistItem, ItemState, render_checklist
 from metier.views.closing import format_cost, format_seconds, format_tokens, render_closing
 from metier.views.diff import build_diff, build_step_diff, render_diff
-from metier.views.lines import render_note, render_output, render_step
+from metier.views.lines import render_agent_result, render_note, render_output, render_step
 from metier.views.markdown import render_markdown
 from metier.views.run_view import NoteView, RunView, StepState, StepView, Usage
 
@@ -238,3 +239,28 @@ def test_inline_code_has_no_background() -> None:
         console.print(render_markdown("Call `run` now."))
 
     assert "\x1b[36mrun\x1b[0m" in captured.get()
+
+
+def test_block_of_an_agent_names_the_files_it_changed_and_why_it_failed() -> None:
+    step = StepView(
+        step_id="1", tool="Write", line="a.md", state="succeeded", diff="--- a.md\n+++ a.md\n@@ -0,0 +1 @@\n+x"
+    )
+    run = RunView(run_id="child-1", agent="writer", status="failed", message="The model gave up", items=(step,))
+
+    lines = [line.plain for line in render_agent_result(run, width=80)]
+
+    assert lines == ["    ✓ Write a.md (+1 -0)", "    The model gave up"]
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [
+        (None, ["✓ a", "✓ b", "▸ c", "☐ d", "☐ e", "☐ f"]),
+        (5, ["  … 1 before", "✓ b", "▸ c", "☐ d", "  … 2 more"]),
+    ],
+)
+def test_long_checklist_keeps_the_items_around_the_current_one(room: int | None, shown: list[str]) -> None:
+    states: list[ItemState] = ["done", "done", "in_progress", "pending", "pending", "pending"]
+    items = [ChecklistItem(text, state) for text, state in zip("abcdef", states, strict=True)]
+
+    assert [line.plain for line in render_checklist(items, width=40, room=room)] == shown

@@ -42,12 +42,13 @@ def build_line(tool: str, arguments: JsonValue) -> str:
     given = get_own_arguments(arguments)
     if not isinstance(given, dict):
         return _clean("" if given is None else _show(given))
+    hidden = _HIDDEN | {"number", "of"} if tool == "delegate" else _HIDDEN
     first = [name for name in _FIRST.get(tool, ()) if given.get(name) not in (None, "")]
     parts = [one_line(_show(given[name]), _MOST) for name in first]
     parts += [
         f"{name}={one_line(_show(value), _MAX_VALUE)}"
         for name, value in given.items()
-        if name not in first and name not in _HIDDEN and value not in (None, "", [], {})
+        if name not in first and name not in hidden and value not in (None, "", [], {})
     ]
     return _clean("  ".join(parts))
 
