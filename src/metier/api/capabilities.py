@@ -82,7 +82,7 @@ def generate_resume_token(context_id: str, version: int, turn: int, *, repo_root
 
 
 def build_state_options(host: Host) -> StateOptions:
-    """Where the conversations of a workspace are kept, and what must not show in them."""
+    """Return the location of a workspace's conversations, and the secrets to redact in them."""
     return StateOptions(
         runs=host.runs,
         store=host.settings.store,

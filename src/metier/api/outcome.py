@@ -25,7 +25,7 @@ VALUE_INVALID = "value_invalid"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputForm[T]:
-    """What a run should return. Made by `read_form`."""
+    """The expected form of a run's result. Made by `read_form`."""
 
     schema: dict[str, JsonValue]
     adapter: TypeAdapter[T] | None

@@ -1,4 +1,4 @@
-"""What a run came to, for the program that started it. Values only."""
+"""Results of runs, for the program that started them. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Approval:
     reason: str = ""
     """Why the rules ask."""
     justification: str = ""
-    """What the model said it wants the call for."""
+    """The model's own reason for the call."""
     preview: str = ""
     """A diff, or a sentence; empty where the tool has none."""
     expires_at: datetime | None = None
@@ -52,7 +52,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a run asks; `Agent.answer` answers it."""
+    """A question of a run; `Agent.answer` answers it."""
 
     text: str
     fields: tuple[str, ...]
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult[T]:
-    """How a run stands: it ended, or it waits for an approval or an answer.
+    """The state of a run: it ended, or it waits for an approval or an answer.
 
     A run that failed is a result too; `raise_for_status` turns it into an exception.
     """
@@ -70,7 +70,7 @@ class RunResult[T]:
     status: TaskState
     """`completed`, `failed`, `canceled`, `blocked`, `timeout`, or `paused` and `input_required` while it waits."""
     text: str = ""
-    """What the run says in the end."""
+    """The run's final answer."""
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
     """US dollars; None where the price of the model is not known."""
@@ -86,7 +86,7 @@ class RunResult[T]:
     waits_for: str = ""
     """The id of the run that waits: this one, or a child run."""
     folder: Path
-    """Where the run keeps its event log, its record and its artifacts."""
+    """Folder of the run's event log, record and artifacts."""
     artifacts: tuple[Path, ...] = ()
     """The files that it made for the caller."""
     _parsed: tuple[T] | None = field(default=None, repr=False)

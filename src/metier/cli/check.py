@@ -33,7 +33,7 @@ def check_skills(places: SkillPlaces) -> StatusReport:
 
 
 def has_failed(report: StatusReport) -> bool:
-    """Whether a skill that should be active cannot be loaded, or is named and not trusted."""
+    """Return True if a skill that should be active can't be loaded, or is not trusted."""
     if any(problem.code == "registry_unusable" for problem in report.problems):
         return True
     return any((status.active and status.reason) or status.is_distrusted for status in report.skills)
@@ -83,7 +83,7 @@ def skill_as_json(status: SkillStatus) -> dict[str, object]:
 
 
 def _can_show(text: str) -> bool:
-    """Whether the terminal, or the program that reads instead of one, takes these characters."""
+    """Return True if the output's encoding has these characters."""
     if os.environ.get("TERM") == "dumb":
         return False
     try:

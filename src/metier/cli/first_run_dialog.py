@@ -50,7 +50,7 @@ _MAX_SHOWN = 20
 
 
 class SetUp(Struct, frozen=True, kw_only=True):
-    """What the person decided."""
+    """The user's choices."""
 
     choice: ModelChoice
     scope: Scope

@@ -141,7 +141,7 @@ _ENCLOSURES = {
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """How one server stands."""
+    """The status of one server."""
 
     server: ServerDefinition
     is_used: bool
@@ -159,7 +159,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
-        """What is offered to a model."""
+        """Return the tools that are offered to a model."""
         return self.acceptance.tools if self.acceptance is not None else ()
 
     @property
@@ -273,7 +273,7 @@ def as_object(standing: Standing) -> dict[str, JsonValue]:
 
 
 def examine(host: Host, *, start: bool = False) -> list[Standing]:
-    """How every server of the workspace stands; `start` tries those that were accepted."""
+    """Return the status of every server of the workspace; `start` tries the accepted ones."""
     loaded = load_host_config(host)
     for problem in loaded.warnings:
         warn_line(problem.render())

@@ -23,7 +23,7 @@ _MAX_LINE = 1_048_576
 
 
 class Position(NamedTuple):
-    """What was found and where it stood in the text that is shown; lines and columns count from 1."""
+    """A finding and its position in the redacted text; lines and columns count from 1."""
 
     kind: str
     line: int

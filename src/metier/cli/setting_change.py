@@ -163,7 +163,7 @@ def _find(node: yaml.MappingNode, name: str) -> tuple[yaml.Node, yaml.Node] | No
 
 
 def _get_end(node: yaml.Node) -> int:
-    """Where the value ends; a block collection would otherwise reach to the next key, over comments."""
+    """Return the end of the value; a block collection would otherwise include comments up to the next key."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = cast("yaml.Node | tuple[yaml.Node, yaml.Node]", node.value[-1])
         return _get_end(last[1] if isinstance(last, tuple) else last)

@@ -58,7 +58,7 @@ def trust_new_folder(workspace: Path) -> None:
 
 
 def speaks_for_person(workspace: Path) -> bool:
-    """Whether the settings and the policy of a folder count as this person's own, as they are now."""
+    """Return True if the folder's current settings and policy are trusted like the user's own."""
     try:
         loaded = open_folder(workspace, home_folder()).loaded
     except MetierError:

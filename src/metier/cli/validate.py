@@ -43,7 +43,7 @@ def validate(
 
 
 def validate_folder(root: Path, *, strict: bool = False) -> tuple[Validation, tuple[Problem, ...]]:
-    """What is wrong with the definitions of a project, and with its settings."""
+    """Validate the definitions and settings of a project."""
     home = home_folder()
     settings, problems = _read_settings(root, home)
     trust = get_trust(root, home=home, environ=os.environ)
@@ -52,7 +52,7 @@ def validate_folder(root: Path, *, strict: bool = False) -> tuple[Validation, tu
 
 
 def _read_settings(root: Path, home: Path) -> tuple[Settings, tuple[Problem, ...]]:
-    """Where the settings cannot be used, the rest is checked under the defaults."""
+    """Read the settings; if they are invalid, the rest is checked with the defaults."""
     try:
         loaded = load_settings(flags={}, environ=os.environ, cwd=root, home=home, config=None)
     except ConfigError as error:

@@ -32,7 +32,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     seconds: float
 
     def call[T](self, function: Callable[[], T]) -> T | PluginProblem:
-        """What the function returns, or what went wrong with it, whatever that was."""
+        """Return the function's result, or a problem for any failure."""
         try:
             return _call_patiently(function, seconds=self.seconds)
         except _Hung:
@@ -50,7 +50,7 @@ class _Hung(Exception):
 
 
 def _call_patiently[T](call: Callable[[], T], *, seconds: float) -> T:
-    """What `call` returns or raises, `_Hung` when it takes longer. It runs on a thread of its own."""
+    """Return or raise the outcome of `call`, run on its own thread; raises `_Hung` if it takes too long."""
     outcome: list[T] = []
     failure: list[BaseException] = []
 

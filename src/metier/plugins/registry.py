@@ -1,4 +1,4 @@
-"""What a plugin may add, and the one object it adds it to. Nothing is loaded or started here.
+"""The registry of a plugin: everything that it may add. Nothing is loaded or started here.
 
 A plugin is one function, named by an entry point of the group `metier.plugins`:
 
@@ -53,7 +53,7 @@ class PromptLayer(NamedTuple):
 
 @dataclass(slots=True)
 class Registry:
-    """What one plugin adds. Every plugin gets a registry of its own, so that one that fails leaves nothing behind."""
+    """One plugin's additions. Every plugin gets its own registry, so that a failing one leaves nothing behind."""
 
     plugin: str
     api: int = API

@@ -8,7 +8,7 @@ from metier.events.record import EventRecord
 from metier.plugins.registry import Subscriber
 
 WAITING = 10_000
-"""How many events may wait for a subscriber before it counts as stuck."""
+"""Maximum number of events that may wait for a subscriber before it counts as stuck."""
 
 
 class Subscription:

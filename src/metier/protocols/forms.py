@@ -53,7 +53,7 @@ def _build_field(field: QuestionField) -> JsonValue:
 
 
 def _is_text(field: QuestionField) -> bool:
-    """Whether the question gives no schema, at most a word about the field."""
+    """Return True if the question has no schema, at most a word about the field."""
     return field.schema is None or field.schema.keys() <= {"description"}
 
 

@@ -155,7 +155,7 @@ async def _answer_known(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
-    """What the framework refuses itself: a path or a method that is not there."""
+    """Answer errors of the framework itself: an unknown path or method."""
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_long"}.get(
         error.status_code, f"http_{error.status_code}"

@@ -1,4 +1,4 @@
-"""What a request or a response of the API holds."""
+"""Bodies of requests and responses of the API."""
 
 from pydantic import ConfigDict
 

@@ -23,19 +23,19 @@ from metier.runtime.runs import Runtime
 from metier.server.problems import HttpProblem
 
 QUEUE = 512
-"""How many events a watcher may be behind."""
+"""Maximum number of events that a watcher may be behind."""
 REST_SECONDS = 1.0
-"""How often a run that no process drives is looked at."""
+"""Interval of checking a run that no process drives."""
 
 
 class Place(NamedTuple):
-    """Where an event is in its run; places of one run have an order."""
+    """Position of an event in its run; positions of one run are ordered."""
 
     entry: int = 0
     nth: int = 0
-    """Which of the events of that entry."""
+    """Index among the events of that entry."""
     after: int = 0
-    """How many events that tell of no entry came since."""
+    """Number of events without an entry since then."""
 
     def render(self) -> str:
         return ".".join(map(str, self))
@@ -80,7 +80,7 @@ class Watcher:
     _is_closed: bool = False
 
     async def next(self, *, seconds: float) -> list[Told] | None:
-        """What came, or an empty list when the time is over; None when nothing more will come."""
+        """Return the next events, an empty list after the timeout, or None at the end."""
         if not (self._past or self._queue or self._is_closed):
             with anyio.move_on_after(seconds):
                 await self._news.wait()
@@ -94,7 +94,7 @@ class Watcher:
         return None if self._is_closed and not told else told
 
     def begin(self, past: list[Told]) -> None:
-        """What happened before it was there comes first."""
+        """Send the earlier events first."""
         self._past = past
 
     def put(self, told: list[Told]) -> None:
@@ -138,7 +138,7 @@ class Feed:
 
     @property
     def watched(self) -> int:
-        """How many runs are watched."""
+        """Return the number of watched runs."""
         return len(self._channels)
 
     def write(self, record: EventRecord) -> None:

@@ -27,7 +27,7 @@ KEPT_SECONDS = 24 * 3600.0
 _BUCKET = "request"
 _PREFIX = "http-"
 _OWN = re.compile(r"http-[0-9a-f]{64}")
-"""What `_describe` makes; a conversation may have a name that begins alike."""
+"""Prefix that `_describe` adds; a conversation may have a name with the same start."""
 _MAX_KEYS = 100_000
 
 Key = Annotated[
@@ -41,7 +41,7 @@ Key = Annotated[
 
 
 class Once(Struct, frozen=True, kw_only=True):
-    """What a key stands for."""
+    """The request and response of an idempotency key."""
 
     context_id: str
     """Empty where the request has no key."""

@@ -78,7 +78,7 @@ class HttpProblem(MetierError):
 
 
 class ProblemDocument(Body):
-    """What went wrong, by RFC 9457, and what to do about it."""
+    """A problem by RFC 9457, with a hint."""
 
     type: str = "about:blank"
     title: str

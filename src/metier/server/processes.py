@@ -21,7 +21,7 @@ from metier.server.app import create_app
 from metier.server.recipe import Recipe
 
 GRACE_SECONDS = 10
-"""How long requests that are under way may take when the server stops."""
+"""Time that running requests may take when the server stops."""
 _LOOK_SECONDS = 0.2
 _MAX_RESTARTS = 20
 """Of processes that died, before the server gives up."""

@@ -1,4 +1,4 @@
-"""What the routes of one server process share. Typed, made once, found by `get_state`."""
+"""Shared state of the routes of one server process. Typed, created once, returned by `get_state`."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -56,7 +56,7 @@ class ServerState:
 
     @property
     def base_path(self) -> str:
-        """What links begin with."""
+        """Return the prefix of links."""
         return self.options.root_path
 
     @property
@@ -88,7 +88,7 @@ def get_user(request: Request) -> User:
 
 
 def get_nonce(request: Request) -> str:
-    """What `script` and `style` elements of the page must carry."""
+    """Return the nonce for `script` and `style` elements of the page."""
     nonce: str = request.state.nonce
     return nonce
 

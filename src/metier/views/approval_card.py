@@ -29,9 +29,9 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     tool: str
     arguments: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     preview: str = ""
-    """What the call would change, where its tool can show that."""
+    """The call's expected change, if its tool can show it."""
     reason: str = ""
-    """Which rule asks, and why."""
+    """The rule that asks, and its reason."""
     is_default: bool = False
     """No rule matches: the profile asks."""
     risk: str = ""
@@ -61,7 +61,7 @@ def render_card(card: ApprovalCard, *, width: int, most: int | None = MAX_LINES)
 
 
 def render_background(card: ApprovalCard) -> list[Text]:
-    """What `?` tells: what the model said it wants this for, until when it waits, and what the keys do."""
+    """Render the text of `?`: the model's reason, the expiry, and the keys."""
     said = sanitize_line(card.justification) or "nothing"
     lines = [Text(f"{_INDENT}model's reason: {said}")]
     if card.reason and card.is_default:
@@ -84,7 +84,7 @@ KEYS = {
 
 
 def describe_call(card: ApprovalCard) -> str:
-    """What will happen, in plain words."""
+    """Describe the call in plain words."""
     given = card.arguments
 
     def name(key: str) -> str:

@@ -30,7 +30,7 @@ _FIRST: dict[str, tuple[str, ...]] = {
     "use_skill": ("skill", "reason"),
     "call_skill": ("skill", "reason"),
 }
-"""What stands first and without its name, by tool."""
+"""Arguments shown first and without their name, by tool."""
 _HIDDEN = frozenset({"content", "old", "new", "old_string", "new_string", "justification", "description"})
 """Long or told elsewhere: the diff shows them."""
 _MOST = 400

@@ -94,7 +94,7 @@ def split_blocks(text: str) -> Iterator[str]:
 
 
 def find_block_end(text: str) -> int | None:
-    """Where the first block ends, or None while it may continue."""
+    """Return the end of the first block, or None while it may continue."""
     fence, is_list, has_text, after_blank = "", False, False, False
     at = 0
     for line in text.splitlines(keepends=True):

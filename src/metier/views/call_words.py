@@ -1,4 +1,4 @@
-"""What a call would do, as one sentence for the person who decides about it. Pure."""
+"""A call as one sentence for the approver. Pure."""
 
 from collections.abc import Mapping
 

@@ -20,7 +20,7 @@ _MAX_STEPS = 200
 
 
 class GroupMarks(NamedTuple):
-    """How a CI system is told that lines belong together: `{n}` is a number, `{title}` a heading, `{now}` the time."""
+    """Markers that group lines in a CI system: `{n}` is a number, `{title}` a heading, `{now}` the time."""
 
     begin: str
     end: str
@@ -175,7 +175,7 @@ def list_cases(view: RunView) -> list[CaseResult]:
 
 
 def render_junit(cases: Iterable[CaseResult], *, suite: str, run_id: str) -> str:
-    """What CI systems read as the results of tests."""
+    """Render JUnit XML for CI systems."""
     found = list(cases)
     root = ET.Element("testsuites")
     failed = sum(case.state == "failed" for case in found)

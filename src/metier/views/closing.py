@@ -61,7 +61,7 @@ def _list_parts(view: RunView, run_id: str, *, with_cached: bool = True) -> list
 
 
 def get_seconds(view: RunView) -> float:
-    """How long the run took, or has taken up to its last event."""
+    """Return the duration of the run up to its last event."""
     if view.duration_ms:
         return view.duration_ms / 1000
     if view.started_at is None or view.updated_at is None:

@@ -1,4 +1,4 @@
-"""What fills the window of a model, as lines with bars. Pure."""
+"""The content of a model's window, as lines with bars. Pure."""
 
 from rich.text import Text
 

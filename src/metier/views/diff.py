@@ -1,4 +1,4 @@
-"""What a call changes in a file, as a coloured diff with line numbers. Pure."""
+"""A file change as a colored diff with line numbers. Pure."""
 
 import difflib
 import re
@@ -69,7 +69,7 @@ def is_diff(text: str) -> bool:
 
 
 def render_change(step: StepView, *, width: int, most: int | None = MAX_LINES) -> list[Text]:
-    """What a step that wrote a file changed in it, below the line that names the file; nothing for other steps."""
+    """Render the change of a step that wrote a file, below the line that names the file; empty for other steps."""
     unified = build_step_diff(step)
     left = max(0, step.diff_lines - unified.count("\n") - 1)
     return [_indent(line) for line in render_diff(unified, width=width - 2, most=most, names_file=False, left=left)]

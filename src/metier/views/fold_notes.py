@@ -1,4 +1,4 @@
-"""What a view notes of events that are no step: headings, warnings, details. Pure; `fold` calls it.
+"""Notes of a view about events that are no step: headings, warnings, details. Pure; `fold` calls it.
 
 Every type of event is folded into a field of the view, or noted here, or named in `UNSEEN`. Another one is
 noted as the event lines word it.
@@ -204,7 +204,7 @@ NOTES: dict[type[Payload], Words] = {
         lambda p: "" if p.accepted else f"the result was not accepted: {'; '.join(p.failures)}",
     ),
 }
-"""How an event reads; an empty sentence is not noted."""
+"""Text of each event; an empty text is not noted."""
 
 UNSEEN: frozenset[type[Payload]] = frozenset({PromptComposed, LlmDecisionDecoded, SkillInvocationFinished})
-"""What a user learns from other events: the steps that a decision led to, the next heading."""
+"""Events that a user learns from other events: the steps of a decision, the next heading."""

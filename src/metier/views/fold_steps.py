@@ -1,4 +1,4 @@
-"""How steps and child runs enter a view. Pure; `fold` calls it."""
+"""Steps and child runs in a view. Pure; `fold` calls it."""
 
 from msgspec.structs import replace
 from pydantic import JsonValue
@@ -24,7 +24,7 @@ _CHILDREN = frozenset({"delegate", "run_task"})
 
 
 def get_kind(action: str, tool: str) -> StepKind:
-    """What kind of step an action is, by its type and its tool."""
+    """Return the kind of a step, by its action's type and tool."""
     if action == "ask_user" or tool == "ask_user":
         return "question"
     if action == "delegate" or tool in _CHILDREN:

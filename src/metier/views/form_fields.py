@@ -51,7 +51,7 @@ def build_field(name: str, schema: JsonValue, *, required: bool = False, default
 
 
 def parse_values(fields: tuple[FormField, ...], given: Mapping[str, str]) -> dict[str, JsonValue]:
-    """What was typed, as the schema wants it; a field that is left empty is left out. Raises `UsageError`."""
+    """Parse typed values by the schema; empty fields are left out. Raises `UsageError`."""
     values: dict[str, JsonValue] = {}
     for each in fields:
         if each.kind == "boolean":

@@ -177,7 +177,7 @@ def render_note(note: NoteView, *, width: int) -> Text:
 
 
 def render_waiting(view: RunView, *, width: int, now: datetime, frame: int = 0) -> Text | None:
-    """What the run waits for, if it is no step: the model, or the next attempt."""
+    """Render the pending operation that is not a step: the model, or the next attempt."""
     waiting = view.waiting
     if waiting is None or waiting.kind not in ("model", "retry"):
         return None

@@ -74,7 +74,7 @@ class LiveRun:
         self._clock = clock
         self._text = TextStream(redactor)
         self._printed: dict[str, int] = {}
-        """How many items of each run are printed, in order."""
+        """Number of printed items of each run, in order."""
         self._below = ""
         """The run whose steps were printed last."""
         self._ahead: set[tuple[str, int]] = set()

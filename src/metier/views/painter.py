@@ -1,4 +1,4 @@
-"""Where a view is painted: lines that stay, and at a terminal a region at the bottom that changes.
+"""Painters of a view: permanent lines, and at a terminal a region at the bottom that changes.
 
 The region is painted with one write per frame. Elsewhere lines are plain text, and nothing changes once written.
 """
@@ -37,7 +37,7 @@ _ASCII = str.maketrans(
 
 
 class Painter(Protocol):
-    """What `live.LiveRun` paints on. A chat with a prompt of its own implements it for its prompt."""
+    """The painter of `live.LiveRun`. A chat with its own prompt implements it for its prompt."""
 
     @property
     def width(self) -> int: ...
@@ -55,7 +55,7 @@ class Painter(Protocol):
         ...
 
     def show(self, lines: Sequence[Text]) -> None:
-        """What the region holds from now on, each one line; nothing removes it."""
+        """Replace the content of the region, one line each; None removes it."""
         ...
 
     def markdown(self, block: str) -> RenderableType:
@@ -205,7 +205,7 @@ def _is_forced() -> bool:
 
 
 def build_console(stream: TextIO, *, is_terminal: bool) -> Console:
-    """What renders for a stream; it writes nothing by itself, see `render`."""
+    """Build the console that renders for a stream; it writes nothing by itself, see `render`."""
     console = Console(
         file=stream,
         force_terminal=is_terminal,

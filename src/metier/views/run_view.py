@@ -1,4 +1,4 @@
-"""What a user sees of a run: steps, texts, notes, usage, and what it waits for. Pure values, folded from events.
+"""The view of a run: steps, texts, notes, usage, and the pending question. Pure values, folded from events.
 
 Terminal, web console and editor render these values; none of them reads an event or a journal entry.
 """
@@ -70,7 +70,7 @@ class StepView(Struct, frozen=True, kw_only=True, tag_field="item", tag="step"):
     output: str = ""
     """The beginning of what came back, in lines."""
     output_lines: int = 0
-    """How many lines came back in all; 0 where it is not known."""
+    """Number of lines of output; 0 if unknown."""
     diff: str | None = None
     """The first lines of the change that it made to a file; None in logs of versions that did not record it."""
     diff_lines: int = 0
@@ -78,9 +78,9 @@ class StepView(Struct, frozen=True, kw_only=True, tag_field="item", tag="step"):
     rule: str = ""
     """The rule that allowed, asked or denied."""
     verdict: str = ""
-    """What the policy said of it: allow, ask or deny."""
+    """Policy decision: allow, ask or deny."""
     effect: str = ""
-    """What the call may do to the world, by the class of its tool."""
+    """Effect class of the call's tool."""
     idempotency_key: str = ""
     attempts: int = 1
     child_run_id: str = ""
@@ -92,7 +92,7 @@ class StepView(Struct, frozen=True, kw_only=True, tag_field="item", tag="step"):
 
 
 class TextView(Struct, frozen=True, kw_only=True, tag_field="item", tag="text"):
-    """What the model said beside its calls."""
+    """The model's text in addition to its calls."""
 
     turn: int
     text: str
@@ -101,7 +101,7 @@ class TextView(Struct, frozen=True, kw_only=True, tag_field="item", tag="text"):
 
 
 class NoteView(Struct, frozen=True, kw_only=True, tag_field="item", tag="note"):
-    """What happened that is no step: a skill took charge, a retry, a warning."""
+    """A note that is not a step: a skill took charge, a retry, a warning."""
 
     turn: int
     level: NoteLevel
@@ -127,7 +127,7 @@ class CallView(Struct, frozen=True, kw_only=True):
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """What the run waits for at this moment."""
+    """The operation or question that the run waits for now."""
 
     kind: WaitKind
     text: str = ""
@@ -144,7 +144,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class ContextUse(Struct, frozen=True, kw_only=True):
-    """What fills the window of the model, in tokens."""
+    """The content of the model's window, in tokens."""
 
     tokens: int = 0
     limit: int = 0
@@ -153,7 +153,7 @@ class ContextUse(Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(Struct, frozen=True, kw_only=True):
-    """What bounds the run, as far as events tell: limits that were raised, and those of a child run."""
+    """Limits of the run as known from events: raised limits, and those of a child run."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None

@@ -30,7 +30,7 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 
 class Total(Struct, frozen=True, kw_only=True):
-    """What one group came to."""
+    """Total of one group."""
 
     name: str
     calls: int

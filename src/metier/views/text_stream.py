@@ -15,7 +15,7 @@ class TextStream:
         self._blocks = BlockSplitter()
         self._ready: list[str] = []
         self.shown = ""
-        """What came out so far."""
+        """Text shown so far."""
         self.has_printed = False
         """Blocks were taken to be printed."""
 
@@ -25,7 +25,7 @@ class TextStream:
         return "" if self._is_decision() else self._blocks.rest
 
     def feed(self, text: str) -> str:
-        """What can be shown by now, without secrets and control characters."""
+        """Return the text that can be shown now, without secrets and control characters."""
         return self._take(self._stream.feed(text))
 
     @property
@@ -34,7 +34,7 @@ class TextStream:
         return self._stream.is_holding
 
     def pause(self) -> str:
-        """What can be shown because nothing followed it for a moment."""
+        """Return the text that can be shown because nothing followed it for a moment."""
         return self._take(self._stream.pause())
 
     def close(self) -> str:

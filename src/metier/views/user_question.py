@@ -51,7 +51,7 @@ class UserQuestion(Struct, frozen=True, kw_only=True):
 
     @property
     def is_free_text(self) -> bool:
-        """Whether the question names no fields, so that one text answers it."""
+        """Return True if the question names no fields, so that one text answers it."""
         return self.fields == FREE_TEXT
 
 

@@ -1,4 +1,4 @@
-"""What Tab completes in a chat: commands, what they take, files behind `@`, and the names of skills."""
+"""Tab completion in a chat: commands, their arguments, files after `@`, and names of skills."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -53,7 +53,7 @@ class ChatCompleter(Completer):
 
 
 def get_word(before: str) -> str:
-    """What is being typed: the text from the last blank on."""
+    """Return the word being typed: the text after the last blank."""
     return before.rsplit(maxsplit=1)[-1] if before.split() and not before[-1].isspace() else ""
 
 
@@ -64,7 +64,7 @@ def completes_by_itself(document: Document) -> bool:
 
 
 def list_paths(workspace: Path, word: str) -> Iterator[tuple[str, str]]:
-    """What the folder that is being typed holds, each with the `@` before it; folders end in a slash."""
+    """Yield the entries of the folder being typed, each with the `@` before it; folders end in a slash."""
     folder, _, begun = word[1:].rpartition("/")
     root = workspace / folder if folder else workspace
     if ".." in Path(folder).parts or Path(folder).is_absolute():

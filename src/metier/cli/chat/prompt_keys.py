@@ -15,7 +15,7 @@ from metier.cli.chat.screen import CONTINUED
 
 
 class Answering(Protocol):
-    """What the keys are bound to; `terminal.Terminal` is one."""
+    """The actions that keys are bound to; `terminal.Terminal` implements it."""
 
     @property
     def is_asked(self) -> bool: ...

@@ -45,7 +45,7 @@ class Screen(Protocol):
 
     @property
     def types_ahead(self) -> bool:
-        """Whether messages can be typed during a turn."""
+        """Return True if messages can be typed during a turn."""
         ...
 
     @property

@@ -68,7 +68,7 @@ class Command(NamedTuple):
     run: Callable[[ChatContext, str], Awaitable[None]]
     takes: str = ""
     is_free: bool = False
-    """Whether the command can be used during a turn, because it changes nothing."""
+    """Whether the command can be used during a turn because it changes nothing."""
 
 
 async def run_command(context: ChatContext, line: str) -> None:

@@ -193,7 +193,7 @@ class Terminal:
             self.answer(known)
 
     def fold(self, pasted: str) -> str:
-        """What the prompt shows of a pasted text: a long one is counted."""
+        """Return a pasted text as the prompt shows it: a long one as its number of lines."""
         lines = pasted.strip("\n").count("\n") + 1
         if lines <= MAX_PASTED_LINES:
             return pasted
@@ -327,7 +327,7 @@ class Terminal:
 
 
 class _Above(io.TextIOBase):
-    """What commands write while the prompt is shown: whole lines, above it."""
+    """Output of commands while the prompt is shown: whole lines, above it."""
 
     encoding = "utf-8"
 
@@ -387,6 +387,6 @@ def _render_queued(message: str, width: int) -> Text:
 
 
 def _make_private(history: Path) -> None:
-    """What was typed is for this person alone."""
+    """Make the history readable for this user only."""
     history.parent.mkdir(parents=True, exist_ok=True)
     history.touch(mode=0o600, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a person sees of the turns of a conversation: each as a run is shown, what came before, and the status line."""
+"""The display of a conversation: its turns as runs, earlier turns, and the status line."""
 
 import sys
 from collections.abc import Generator, Sequence
@@ -25,7 +25,7 @@ from metier.views.painter import Painter
 from metier.views.run_view import ContextUse, RunView, StepView, TextView
 
 PAST_TURNS = 3
-"""How many of the last turns are shown when a conversation is taken up again."""
+"""Number of past turns to show when a conversation is continued."""
 TYPED_LINES = 60
 """Of what a command of the person said."""
 _PAST_LINES = 12
@@ -72,7 +72,7 @@ class TurnView:
         self._quiet = quiet
         self._live: LiveRun | None = None
         self._expanded = 0
-        """How many steps of the last turn were expanded, from its end."""
+        """Number of expanded steps of the last turn, counted from its end."""
         self._cost = ""
 
     @property
@@ -82,7 +82,7 @@ class TurnView:
 
     @property
     def draft(self) -> str:
-        """What the last reply said before it was cut short."""
+        """Return the text of an interrupted reply."""
         view = self.view
         if not view.calls or view.calls[-1].state != "failed":
             return ""
@@ -155,7 +155,7 @@ class TurnView:
         self._live = None
 
     async def get_context(self) -> ContextUse:
-        """What filled the window last, in this sitting or in the one before."""
+        """Return the content of the window in the latest turn of this session or the one before."""
         if self.view.context.limit:
             return self.view.context
         turns = await self._chat.list_turns()
@@ -164,7 +164,7 @@ class TurnView:
         return (await read_run_view(self._chat.runtime, turns[-1][0].run_id, levels=0)).context
 
     async def load_spent(self) -> None:
-        """What the whole conversation cost so far, for the status line."""
+        """Load the cost of the whole conversation for the status line."""
         spent = await self._chat.find_cost()
         self._cost = "" if spent == 0 else format_cost(spent)
 

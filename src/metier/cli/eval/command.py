@@ -53,7 +53,7 @@ from metier.runtime.workspace.plugins import using_plugins
 
 
 class EvalOptions(Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """Options of an eval."""
 
     cases: tuple[str, ...] = ()
     record: bool = False
@@ -374,7 +374,7 @@ _HELP = frozenset({"-h", "--help"})
 
 
 class EvalGroup(CommandGroup):
-    """What is no command of the group is the name of a thing to evaluate."""
+    """A group that takes unknown commands as names of things to evaluate."""
 
     usual = _RUN
 

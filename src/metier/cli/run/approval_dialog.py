@@ -164,11 +164,11 @@ class Prompter(Struct, frozen=True):
     read_line: ReadLine
     by: str
     painter: Painter | None = None
-    """Where the calls are shown; stderr where none is given."""
+    """Painter of the calls; stderr if None."""
     edit: Edit | None = None
     """Without it, new arguments are typed as JSON."""
     lasting: str = "in this run"
-    """What "always" extends to."""
+    """The calls that "always" covers."""
     press_key: ReadKey | None = None
     """Without it, a letter or a word is typed as a line."""
     shown: set[str] = field(default_factory=set[str])
@@ -292,7 +292,7 @@ class Prompter(Struct, frozen=True):
 def build_card(
     question: ApprovalQuestion, *, arguments: dict[str, JsonValue] | None = None, preview: str = ""
 ) -> ApprovalCard:
-    """What a person sees of a question, or of the call that they made of it. Known secrets are masked."""
+    """Build the card of a question, or of the user's edited call. Known secrets are masked."""
     asked, redactor = question.asked, build_output_redactor()
     shown = {name: show_call(value, redactor) for name, value in (arguments or question.arguments).items()}
     told = (asked.preview if asked else "") if arguments is None else preview
@@ -321,7 +321,7 @@ def find_asker() -> Prompter | None:
 
 
 async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | None:
-    """Whether a run that reached a limit goes on, and with which; nothing where it does not."""
+    """Ask whether a run that reached a limit continues, and with which limit; None if it doesn't."""
     limit, suggested = find_limit(state), build_raise(state)
     if limit is None or state.failure is None:
         return None
@@ -347,7 +347,7 @@ async def ask_for_more(state: RunState, prompter: Prompter) -> RaisedLimits | No
 
 
 async def ask_about_code(changed: ChangedCode, *, prompter: Prompter) -> str | None:
-    """Who lets a run go on with files of skills that changed; nothing where it stops here."""
+    """Ask whether a run continues with changed skill files and return the user's name; None if it stops."""
     warn_line(f"\n{changed.sentence}; the old files are gone")
     while True:
         try:
@@ -395,7 +395,7 @@ def describe_edit(question: ApprovalQuestion) -> list[str]:
 
 
 def explain(question: ApprovalQuestion) -> list[str]:
-    """Who asks, and what the model said it wants this for."""
+    """Explain which rule asks, and the model's reason for the call."""
     asked = question.asked
     if asked is None:
         return ["why: unknown"]

@@ -134,7 +134,7 @@ type Work = Callable[[Runtime, DriveOptions], Awaitable[RunState]]
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """How a run is shown."""
+    """Display options of a run."""
 
     output: OutputFormat = "text"
     quiet: bool = False
@@ -142,7 +142,7 @@ class View(Struct, frozen=True, kw_only=True):
     """0: steps and warnings, 1: details too, `EVENTS`: a line per event instead."""
     timeout_seconds: float | None = None
     shown: Shown | None = None
-    """What paints it; nothing where it is quiet."""
+    """Painter of the run; None if quiet."""
     is_ci: bool = False
     """For a machine: grouped lines without colour, a summary and test results in the folder of the run."""
 
@@ -226,7 +226,7 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
 
 
 def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool) -> Sink:
-    """Where a run that is only looked at is shown: on stdout, as its view, as event lines, or as JSON."""
+    """Build the sink for a watched run on stdout: its view, event lines, or JSON."""
     if as_json:
         return JsonLines(sys.stdout)
     if verbosity >= EVENTS:

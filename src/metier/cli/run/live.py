@@ -1,4 +1,4 @@
-"""What a person sees while a run is driven, on stderr: its view, or with `--events` the events line by line."""
+"""Progress of a running run on stderr: its view, or with `--events` one line per event."""
 
 import asyncio
 import sys
@@ -104,7 +104,7 @@ class Ticker:
 
 @contextmanager
 def ticking(shown: Sink | None) -> Generator[None]:
-    """What moves on the screen moves meanwhile."""
+    """Animate the live region meanwhile."""
     live = shown.live if isinstance(shown, ShownRun) else shown
     ticker = Ticker(live) if isinstance(live, LiveRun) and live.is_live else None
     if ticker is not None:

@@ -99,7 +99,7 @@ def resume_run(host: Host, run_id: str, view: View) -> int:
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
-    """Which run is to go on, and what is said to it."""
+    """The run to resume, and the user's input for it."""
 
     run: str
     inputs: list[str]

@@ -1,4 +1,4 @@
-"""Where the task of a run comes from: an argument, a file, or standard input. Bounded, and never empty."""
+"""The task of a run from an argument, a file, or standard input. Bounded, and never empty."""
 
 import os
 import stat

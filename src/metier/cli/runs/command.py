@@ -144,7 +144,7 @@ def _write_files(steps: list[dict[str, JsonValue]]) -> None:
 
 
 def _write_view(live: LiveRun, view: RunView, outcome: RunOutcome) -> None:
-    """What happened, as a run shows it while it does; the steps of a task are runs of their own."""
+    """Print the view of a finished run as it was shown live; the steps of a task are runs of their own."""
     result = outcome.result if outcome.plan is None else render_plan(outcome.plan)
     if view.items or result:
         write_line()
@@ -155,7 +155,7 @@ def _write_view(live: LiveRun, view: RunView, outcome: RunOutcome) -> None:
 
 
 def _describe_parent(row: RunRow) -> list[str]:
-    """Who ordered it: another run, or the conversation of a Python program."""
+    """Describe the origin of the run: another run, or the conversation of a Python program."""
     if row.parent_run_id:
         return [f"parent:  {row.parent_run_id}"]
     is_called = row.run_id.startswith(CHILD) and row.context_id != row.run_id

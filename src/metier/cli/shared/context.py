@@ -1,4 +1,4 @@
-"""What a command knows about where it was called: the settings that hold here. Nothing is kept between calls."""
+"""The context of a command: the settings in force. Nothing is cached between calls."""
 
 import os
 import sys

@@ -9,7 +9,7 @@ from pathlib import Path
 from metier.errors import UsageError
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""How a file system says that it has no hard links."""
+"""Errors of file systems without hard links."""
 
 
 def write_new_file(path: Path, text: str, *, overwrite: bool) -> None:

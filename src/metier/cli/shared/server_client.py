@@ -34,10 +34,10 @@ from metier.views.user_question import QuestionField, parse_fields
 
 REQUEST_SECONDS = 60.0
 MAX_OUTAGE_SECONDS = 60.0
-"""How long `follow` retries a server that doesn't answer: it may be restarting."""
+"""Time for which `follow` retries a server that doesn't answer: it may be restarting."""
 _RETRY_SECONDS = 0.5
 _SETTLE_CHECKS, _SETTLE_SECONDS = 20, 0.1
-"""How often to check that a paused run was released: its driver does that a moment after the last event."""
+"""Checks for the release of a paused run: its driver releases it a moment after the last event."""
 _PAGE = 500
 
 type Document = dict[str, Any]
@@ -157,7 +157,7 @@ class Server(Struct, frozen=True):
             await anyio.sleep(_RETRY_SECONDS)
 
     async def _is_settled(self, run_id: str) -> bool:
-        """Whether no more events follow.
+        """Return True if no more events follow.
 
         If the run continued after this event and has ended since, the rest and the event `end` are still to come.
         """
@@ -169,7 +169,7 @@ class Server(Struct, frozen=True):
         return False
 
     async def _is_decided(self, row: Document) -> bool:
-        """Whether every call that the run waited for was decided: then the server is about to continue it."""
+        """Return True if every call that the run waited for was decided: then the server is about to continue it."""
         waiting = [str(each["approval_id"]) for each in row["approvals"]] if row["status"] == "paused" else []
         found = [(await self.get(f"/approvals/{each}"))["status"] for each in waiting]
         return bool(found) and "open" not in found

@@ -236,7 +236,7 @@ class _Adding(Struct, frozen=True):
                 self.add_offers(_choose(collection))
 
     def add_needed(self) -> None:
-        """What the added skills name and is not here, from the same collection; and what these need in turn."""
+        """Add missing dependencies of the added skills from the same collection, recursively."""
         offered: set[str] = set()
         while missing := self._list_missing(offered):
             offered |= {canonical_name(lack.name) for lack, _ in missing}
@@ -301,7 +301,7 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
 
 
 def _read_choice(reply: str, shown: Sequence[Offer]) -> list[Offer]:
-    """What numbers and names mean; nothing where one of them is neither."""
+    """Parse numbers and names into offers; empty if one of them is neither."""
     by_name = {canonical_name(offer.name): offer for offer in shown}
     by_number = {str(number): offer for number, offer in enumerate(shown, start=1)}
     parts = [part for part in reply.replace(",", " ").split() if part]
@@ -326,7 +326,7 @@ async def _add(installer: Installer, wanted: _Wanted, decision: Decision) -> Out
 
 
 def _frozen_plan(source: str | None, *, name: str | None, allow_file: bool) -> list[_Wanted]:
-    """What to install from the lock: all of it, one skill by name or address, or a local folder against its entry."""
+    """List the skills to install from the lock: all, one by name or address, or a local folder against its entry."""
     locked = {canonical_name(skill.name): skill for skill in load_lock(current_workspace()).skills}
     if source is None:
         return [

@@ -88,7 +88,7 @@ def _read(found: CatalogSkill, needs: SkillNeeds) -> tuple[SkillDefinition, Cont
 
 
 def _list_missing(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
-    """What is missing is no fault of the contract."""
+    """Leave out missing files, which are not problems of the contract."""
     return [replace(problem, severity="warning") for problem in describe_lacks(skill, needs)]
 
 

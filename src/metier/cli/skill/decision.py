@@ -1,4 +1,4 @@
-"""How a command is confirmed: by a flag, or by the person at the terminal. Without a terminal it does not ask."""
+"""Confirmation of a command: by a flag, or by the user at the terminal. Without a terminal it does not ask."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ from metier.skills.install.operations import Answer, Proposal
 
 class Decision(Struct, frozen=True):
     flag: Answer | None
-    """What the command line said; nothing means: ask."""
+    """The command line's answer; None to ask."""
 
     @staticmethod
     def of_flags(*, yes: bool, no_trust: bool) -> "Decision":
@@ -41,7 +41,7 @@ def decide_interactively(question: str, *, flag: str) -> bool:
 
 
 def ask_at_terminal(prompt: str) -> str | None:
-    """What the person writes, in lower case; nothing where there is no terminal."""
+    """Return the user's answer in lower case; None without a terminal."""
     return _ask(prompt) if _has_terminal() else None
 
 

@@ -70,7 +70,7 @@ def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> Non
 
 
 def _read_enabled() -> Selection:
-    """What the file says, whatever the environment says beside it."""
+    """Read the file's value, whatever the environment sets."""
     without = {name: value for name, value in os.environ.items() if name not in variables_of(KEY)}
     loaded = load_settings(flags={}, environ=without, cwd=current_workspace(), home=home_folder(), config=None)
     enabled = loaded.settings.skills.enabled

@@ -80,7 +80,7 @@ def _render_state(row: Row) -> str:
 
 
 def _write(rows: list[Row], *, with_all: bool = False) -> None:
-    """What can be used is the answer; why others cannot is for the person, unless it was asked for."""
+    """Print the usable skills; reasons for unusable ones go to stderr unless they were requested."""
     usable = [row for row in rows if row["active"]]
     others = [row for row in rows if not row["active"]]
     for row in [*usable, *others] if with_all else usable:

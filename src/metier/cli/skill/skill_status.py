@@ -41,7 +41,7 @@ from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
 
 
 async def open_skill_confinement(places: SkillPlaces) -> Confinement:
-    """What encloses the code of skills here, as in a run. Raises `SandboxUnavailable`."""
+    """Return the sandbox of skill code here, as in a run. Raises `SandboxUnavailable`."""
     host = Host(
         settings=places.settings,
         workspace=current_workspace(),
@@ -186,7 +186,7 @@ class SkillStatus(Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it cannot be loaded; empty where it can."""
     note: str = ""
-    """What keeps it from being used although it can be loaded."""
+    """Reason why it is unusable although it can be loaded."""
     scripts: int = 0
     toolsets: int = 0
     tools: tuple[str, ...] = ()

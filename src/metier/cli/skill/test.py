@@ -49,7 +49,7 @@ from metier.tools.toolsets.loader import load_toolsets
 
 MAX_BODY_LINES = 500
 MAX_BODY_TOKENS = 5_000
-"""What the specification recommends; more belongs into references."""
+"""The specification's recommendation; longer texts belong into references."""
 SHORT_DESCRIPTION = 40
 _WHEN = re.compile(r"\b(use|used|when|whenever|if|for|before|after|asks?|trigger\w*|needs?)\b", re.IGNORECASE)
 _PERSON = re.compile(r"^\s*(I|You|We)\b")
@@ -74,7 +74,7 @@ def review_skill(skill: SkillDefinition) -> list[Problem]:
 
 
 def count_tokens(skill: SkillDefinition, options: SkillsOptions) -> dict[str, int]:
-    """What the skill costs in a prompt: always, once it is in charge, and its whole body."""
+    """Count the skill's tokens in a prompt: always, once it is in charge, and its whole body."""
     text = SkillText(
         name=skill.name,
         description=skill.description,

@@ -32,7 +32,7 @@ def safe(text: str) -> str:
 
 
 def render_proposal(proposal: Proposal) -> list[str]:
-    """What a person should read before they say yes."""
+    """Render the facts that a user should read before approving."""
     lines = [
         f"Skill {safe(proposal.name)}: {safe(proposal.definition.description)}",
         f"  From: {safe(proposal.source.describe())}",

@@ -1,4 +1,4 @@
-"""What the commands on skills share: their options, where skills lie for this user in this folder, and the catalog."""
+"""Common parts of the skill commands: options, locations of skills for this user and folder, and the catalog."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
 
 
 class SkillPlaces(Struct, frozen=True, kw_only=True):
-    """Where skills lie, and which packages are in play."""
+    """Locations of skills, and the enabled packages."""
 
     roots: SkillRoots
     selection: Selection
@@ -134,7 +134,7 @@ def cache_folder() -> Path:
 
 
 def _get_directory(skills_dir: Path | None, settings: Settings) -> Path:
-    """What the flag names must be there; what the settings name may be missing."""
+    """Return the folder, which must exist if a flag names it, but may be missing if the settings do."""
     if skills_dir is None:
         return current_workspace() / settings.skills.dir
     if not skills_dir.is_dir():

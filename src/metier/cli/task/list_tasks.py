@@ -25,7 +25,7 @@ def _group() -> None:  # keeps `list` a command of a group
 
 
 def find_tasks(host: Host) -> list[FoundDefinition]:
-    """What stands in the workspace, by id."""
+    """List the workspace's tasks by ID."""
     listed = list_definitions(host.workspace, "tasks", FILE_NAME)
     return sorted(listed.values(), key=lambda found: found.id)
 

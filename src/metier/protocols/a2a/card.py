@@ -57,7 +57,7 @@ def build_card(host: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
 
 
 def list_skill_ids(host: Host, caller: Caller) -> frozenset[str]:
-    """What the extended card offers: nothing else can be asked for."""
+    """List the skills of the extended card, which are the only ones that can be requested."""
     return frozenset(skill.id for skill in (_build_run(), *_list_skills(_resolve(host, caller))))
 
 

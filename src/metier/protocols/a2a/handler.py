@@ -132,7 +132,7 @@ def _build(receiver: Receiver) -> TaskPushNotificationConfig:
 
 
 class DoorState(Protocol):
-    """What the server gives its doors."""
+    """Shared state that the server passes to its protocols."""
 
     @property
     def runtime(self) -> Runtime: ...
@@ -311,7 +311,7 @@ class RunTasks(RequestHandler):
         )
 
     async def _recall(self, context_id: str, caller: Caller) -> str:
-        """What was said in this conversation before, the newest last, as far as there is room."""
+        """Return the conversation so far, the newest message last, as far as there is room."""
         rows = await self._runtime.store.list_runs(context_id=context_id, limit=_PAGE)
         said: list[str] = []
         for row in rows:
@@ -394,7 +394,7 @@ def _get_caller(context: ServerCallContext) -> Caller:
 
 @contextmanager
 def _translated() -> Generator[None]:
-    """What the runtime says, in the errors of the protocol."""
+    """Translate errors of the runtime into those of the protocol."""
     try:
         yield
     except StoreError as error:

@@ -34,7 +34,7 @@ class PublicPaths(Protocol):
 
 
 class ServerDoor(DoorState, Protocol):
-    """What a server gives the modules that it mounts."""
+    """The server's interface for mounted modules."""
 
     @property
     def host(self) -> Host: ...
@@ -68,7 +68,7 @@ def mount_routes(app: Starlette, state: ServerDoor) -> None:
 
 
 class _Contexts(ServerCallContextBuilder):
-    """Who calls, from what the checks in front of the door found."""
+    """Builds the caller's context from the checks before the endpoint."""
 
     def __init__(self, state: ServerDoor) -> None:
         self._state = state

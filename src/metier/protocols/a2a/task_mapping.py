@@ -17,11 +17,11 @@ from metier.runtime.status import RunStatus
 from metier.views.user_question import UserQuestion
 
 RUN_PREFIX = "a2a-"
-"""How the ids of runs begin that came through this door."""
+"""Prefix of the IDs of runs that came through this protocol."""
 _CALLER_DIGITS, _TASK_DIGITS = 12, 20
 
 TASK = "task:"
-"""How the ids of A2A skills begin that are task definitions."""
+"""Prefix of the IDs of A2A skills that are task definitions."""
 SKILL = "skill"
 """The key of a message's metadata that names the A2A skill which is wanted."""
 _STATES: dict[str, int] = {name.removeprefix(PREFIX): value for name, value in TaskState.items()}
@@ -31,7 +31,7 @@ RESTING = frozenset(_STATES[name] for name in a2a.RESTING)
 
 # A peer sees the tasks that it sent to an agent itself, and no other run of the workspace: their IDs say so.
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who calls, and which agent it calls."""
+    """The caller, and the agent that it calls."""
 
     user: str
     agent: str = ""

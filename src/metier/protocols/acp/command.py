@@ -27,7 +27,7 @@ def acp(*, config: Annotated[Path | None, typer.Option("--config", help="Setting
 
 
 class Editor(Protocol):
-    """What is loaded after the first answer; see `metier.protocols.acp.editor`."""
+    """The part that is loaded after the first answer; see `metier.protocols.acp.editor`."""
 
     async def handle(self, method: str, params: Params) -> Params: ...
 
@@ -68,7 +68,7 @@ class Greeting:
 
 
 def build_greeting() -> Params:
-    """What this agent can do, whatever the editor asks for: of an unknown version it learns ours."""
+    """Build the agent's capabilities for any requested version: an unknown version gets ours."""
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentInfo": {"name": "metier", "title": "Metier", "version": __version__},

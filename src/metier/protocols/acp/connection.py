@@ -21,7 +21,7 @@ MAX_WAITING = 10_000
 """Messages that wait to be written. An editor that reads nothing for so long counts as gone."""
 
 GRACE_SECONDS = 2.0
-"""How long requests that were started may take to end after the editor closed its side."""
+"""Time that running requests may take to end after the editor closed its side."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 BUSY = -32000
@@ -32,7 +32,7 @@ type Handle = Callable[[str, Params], Awaitable[Params]]
 
 
 class Refusal(Exception):
-    """What a request is answered with instead of a result."""
+    """An error that answers a request."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class Connection:
             group.cancel_scope.cancel()
 
     async def _end_requests(self) -> None:
-        """What was asked before the end is answered, as far as it can be at once."""
+        """Answer the pending requests as far as possible at the end."""
         with anyio.move_on_after(GRACE_SECONDS):
             while self._running:
                 self._has_ended = anyio.Event()

@@ -1,4 +1,4 @@
-"""What an editor sends as a prompt: text, links to files, and files with their bytes."""
+"""Prompts of an editor: text, links to files, and files with their bytes."""
 
 import base64
 import binascii

@@ -242,7 +242,7 @@ class Session:
         return None
 
     async def _preview(self, question: ApprovalQuestion) -> list[Update]:
-        """What the call would change, as far as that is known before."""
+        """Preview the call's change, if it is known."""
         path = find_path(question.arguments, self.workspace)
         content = question.arguments.get("content")
         if question.tool == "Write" and path is not None and isinstance(content, str):
@@ -308,7 +308,7 @@ class Session:
             updates.finish(turn.answer)
 
     async def _run_command(self, name: str, rest: str) -> str:
-        """What the conversation says to it. Raises `UsageError`."""
+        """Run a slash command and return its output. Raises `UsageError`."""
         match name:
             case "compact":
                 return f"{await self.chat.compact()} turns are summed up."

@@ -41,7 +41,7 @@ class RunUpdates:
     def __init__(self, workspace: Path, redactor: Redactor, send: Send) -> None:
         self.view = RunView()
         self.said = ""
-        """What was shown of the reply that arrived last."""
+        """Shown part of the latest reply."""
         self._workspace = workspace
         self._redactor = redactor
         self._send = send

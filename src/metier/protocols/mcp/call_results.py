@@ -25,7 +25,7 @@ _TYPES = {".md": "text/markdown", ".wav": "audio/wav"}
 
 
 def is_host_fault(status: RunStatus) -> bool:
-    """Whether no model replied or none is set up: the caller cannot fix that."""
+    """Return True if no model replied or none is set up: the caller can't fix that."""
     failure = status.failed.failure if status.failed is not None else status.failure
     return failure is not None and failure.reason in list_reasons()
 
@@ -39,7 +39,7 @@ def describe_fault(status: RunStatus) -> str:
 
 
 def build_result(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:
-    """What the call came to. Raises `MCPError` where the host could not do it at all."""
+    """Build the result of the call. Raises `MCPError` if the host could not execute it at all."""
     state = status.state
     if is_host_fault(status):
         raise build_fault(endpoint, status)

@@ -1,4 +1,4 @@
-"""What every request of an MCP client needs: the runs of one workspace, and how text leaves it."""
+"""Common parts of MCP requests: the runs of one workspace, and redaction of their texts."""
 
 import hashlib
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         return issue_handle(self.host, run_id, protocol=PROTOCOL)
 
     def issue_request_state(self, request_id: str, run_id: str) -> str:
-        """What a call that is sent again with an answer carries: the run, and the question that is answered."""
+        """Issue the state of a call that is repeated with an answer: the run, and the answered question."""
         return f"{request_id}:{issue_handle(self.host, run_id, protocol=f'{PROTOCOL} {request_id}')}"
 
     async def read_request_state(self, ctx: Context, state: str) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def readable_prefix(ctx: Context) -> str:
 
 
 async def is_readable(endpoint: McpEndpoint, ctx: Context, run_id: str) -> bool:
-    """Whether the caller may read a run: one of its own, or a child of one."""
+    """Return True if the caller may read a run: one of its own, or a child of one."""
     prefix = readable_prefix(ctx)
     row = await endpoint.runtime.store.find_run(run_id)
     while row is not None and not row.run_id.startswith(prefix) and row.parent_run_id:
@@ -106,7 +106,7 @@ async def is_readable(endpoint: McpEndpoint, ctx: Context, run_id: str) -> bool:
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """What the client of one request declared that it can do."""
+    """Capabilities that the client of one request declared."""
 
     is_modern: bool
     """The era without sessions: nothing can be asked of it but in a result."""
@@ -119,7 +119,7 @@ class Client(Struct, frozen=True, kw_only=True):
 
     @property
     def answered_by(self) -> str:
-        """Who gave an answer: the client program, and not the user, who may not have seen the question."""
+        """Name the author of an answer: the client program, not the user, who may not have seen the question."""
         return f"mcp client {self.name}".strip()
 
 

@@ -23,7 +23,7 @@ type Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ServerDoor(Protocol):
-    """What a server gives the modules that it mounts."""
+    """The server's interface for mounted modules."""
 
     @property
     def runtime(self) -> Runtime: ...
@@ -33,7 +33,7 @@ class ServerDoor(Protocol):
 
 
 def mount(app: Starlette, state: ServerDoor) -> Callable[[], AbstractAsyncContextManager[None]] | None:
-    """Who calls was checked before: the guard of the server takes tokens only at this path, and knows its hosts."""
+    """Mount the endpoint. Callers were checked before: the server's guard takes tokens only at this path."""
     if find_spec("mcp") is None:
         return None
     endpoint = _Forward(state)

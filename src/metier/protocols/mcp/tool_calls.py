@@ -45,7 +45,7 @@ TASK_SUPPORT = "mcp_task"
 MAX_AGENTS = 100
 
 type Support = Literal["required", "optional", "never"]
-"""Whether a call is answered with a task: always, if the client knows tasks and it takes long, or not at all."""
+"""When a call is answered with a task: always, if the client knows tasks and it takes long, or not at all."""
 
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAME_LENGTH = 128

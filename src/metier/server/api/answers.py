@@ -1,4 +1,4 @@
-"""What routes answer with: documents without secrets, pages of them, files that no browser opens as ours."""
+"""Responses of routes: documents without secrets, pages of them, and files that no browser opens as ours."""
 
 from typing import Annotated, Any, cast
 from urllib.parse import quote

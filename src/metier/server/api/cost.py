@@ -1,4 +1,4 @@
-"""What runs used and cost, and the same as metrics in Prometheus text."""
+"""Usage and cost of runs, also as Prometheus metrics."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the workspace defines: tasks with their inputs, agents, skills."""
+"""Definitions of the workspace: tasks with their inputs, agents, skills."""
 
 from pathlib import Path as FilePath
 from typing import Annotated, Literal

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/runs", tags=["runs"])
 
 PING_SECONDS = 15
 SEND_SECONDS = 20
-"""How long a client may take for one piece; a slower one is cut off, and may come again."""
+"""Time that a client may take for one piece; a slower one is disconnected and may reconnect."""
 _TOGETHER = 64
 """Events that are sent in one piece."""
 _SETTLE_SECONDS = 0.2

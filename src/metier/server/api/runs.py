@@ -158,7 +158,7 @@ async def list_runs(
 
 @router.get("/{run}", response_model=dict[str, JsonValue])
 async def get_run(state: State, run: RunName) -> Response:
-    """How a run stands: its row, its result, its exit code, what it waits for. As `agent run --json` prints it."""
+    """Return the state of a run: its row, result, exit code and pending question, as `agent run --json` prints it."""
     return answer(state, await describe_run(state, await state.runtime.find(run)))
 
 

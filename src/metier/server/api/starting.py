@@ -21,7 +21,7 @@ MAX_TEXT = 500_000
 
 
 class RunLimits(Body):
-    """What holds for this run instead of the settings of the workspace."""
+    """Limits of this run, which override the workspace's settings."""
 
     provider: Annotated[str, Field(max_length=100, description="Who answers; `offline` needs no key.")] = ""
     profile: Annotated[

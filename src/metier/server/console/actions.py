@@ -1,4 +1,4 @@
-"""What a user does to a run from a page alone: answer, fork. The pool drives what follows."""
+"""Actions of a user on a run's page: answer, fork. The pool continues the run."""
 
 from metier.runtime.history.forks import ForkRequest, fork_run
 from metier.runtime.questions.answers import Answer, check_answer

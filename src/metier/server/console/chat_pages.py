@@ -135,7 +135,7 @@ async def _build_cards(page: Page, chat: Chat) -> list[ApprovalCard]:
 
 
 async def _build_waiting(page: Page, open_turn: RunStatus | None) -> list[WaitingCard]:
-    """What the turn asks beside approvals: a question, a step in doubt, a limit."""
+    """List the turn's questions other than approvals: a question, an interrupted step, a limit."""
     if open_turn is None:
         return []
     clean = build_host_cleaner(page.state.runtime.host).value

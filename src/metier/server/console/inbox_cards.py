@@ -1,4 +1,4 @@
-"""What the inbox shows of each thing that waits: pure values from what the runtime knows."""
+"""Cards of the inbox: pure values from the runtime's facts."""
 
 from collections.abc import Callable
 from datetime import datetime

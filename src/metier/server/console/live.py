@@ -23,11 +23,11 @@ from metier.server.problems import HttpProblem
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 LOOK_SECONDS = 0.4
-"""How often the index is looked at while a page is open; one look for all pages."""
+"""Interval of checking the index while a page is open; one check serves all pages."""
 PING_SECONDS = 15
-"""How long a stream is silent at most, so that proxies and browsers know it is alive."""
+"""Maximum silence of a stream, so that proxies and browsers know that it is alive."""
 SEND_SECONDS = 20
-"""How long a browser may take for one message; a slower one is cut off, and may come again."""
+"""Time that a browser may take for one message; a slower one is disconnected and may reconnect."""
 _LOOKED_AT = 200
 _RETRY_MILLISECONDS = 400
 

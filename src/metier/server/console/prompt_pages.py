@@ -1,4 +1,4 @@
-"""What a model was told in a turn: every layer with its source, size and price, and where the cache broke."""
+"""The prompt of a turn: every layer with its source, size and price, and the end of the cached part."""
 
 from fastapi import APIRouter
 from msgspec import Struct

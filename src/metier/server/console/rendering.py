@@ -1,4 +1,4 @@
-"""What every page of the console shares: its frame, who looks at it, and how a failure reads."""
+"""Common parts of the console's pages: frame, user, and errors."""
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -57,7 +57,7 @@ DONE: Mapping[str, str] = {
     "updated": "The skill is updated. Runs that are under way keep what they are pinned to.",
     "undone": "The files are as they were before.",
 }
-"""What a page says after something was done; by a code, so that an address cannot put words into the page."""
+"""Confirmations of a page by code, so that an address can't inject text into the page."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class PageRoute(APIRoute):
 
 
 async def render_error(request: Request, problem: ProblemDocument) -> Response:
-    """What went wrong, within the frame of the console."""
+    """Render an error within the frame of the console."""
     return await get_page(request).render("error.html", "", status=problem.status, problem=problem)
 
 

@@ -1,4 +1,4 @@
-"""Which runs a list shows, read from its address: so that a filter can be kept, sent on and gone back to. Pure."""
+"""The filter of a run list, read from its address, so that it can be saved and shared. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Words(Struct, frozen=True, kw_only=True):
 
 class RunFilter(Struct, frozen=True, kw_only=True):
     search: RunSearch
-    """What the store chooses by."""
+    """Search conditions for the store."""
     shown: Words = Words()
     """The states by which people know runs; the store does not tell an interrupted run from one that is driven."""
     given: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -33,7 +33,7 @@ async def show_run(page: Here, name: str) -> Response:
 
 @router.get("/runs/{name}/body")
 async def show_body(page: Here, name: str) -> Response:
-    """What changes while the run continues."""
+    """Return the part of the page that changes while the run continues."""
     return await _render_run(page, name, "run_body.html")
 
 

@@ -42,14 +42,14 @@ _MAX_ROWS = 2_000
 
 
 class DayPart(Struct, frozen=True, kw_only=True):
-    """What one group came to on one day."""
+    """One group's share of one day."""
 
     name: str
     colour: int
     """0 for all groups that have no colour of their own."""
     below: float
     share: float
-    """Where it begins and how high it is, both of the highest day, 0 to 1."""
+    """Start and height of the bar, as fractions of the highest day."""
 
 
 class DayBar(Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def _stack(shares: Sequence[tuple[str, float]], colours: Mapping[str, int]) -> t
 
 @router.get("/health")
 async def show_health(page: Here) -> Response:
-    """What `agent doctor` finds on this machine, and what is continuing in this server."""
+    """Show the findings of `agent doctor` on this machine, and the activity of this server."""
     host, runtime = page.state.host, page.state.runtime
     rows = await _list_under_way(runtime)
     driven = [row for row in rows if row.driver]

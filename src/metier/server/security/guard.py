@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: host, origin, size, rate, user, CSRF; and what every response gets.
+"""Checks of every request before a route sees it: host, origin, size, rate, user, CSRF; and headers of every response.
 
 An ASGI wrapper around the whole application, mounted ones included, so that no route can forget a check.
 """
@@ -31,7 +31,7 @@ _FAILED_PER_MINUTE = 30
 
 @dataclass(slots=True, kw_only=True)
 class Access:
-    """Who may do what at which path."""
+    """Roles and the paths that they may use."""
 
     users: Users
     sessions: Sessions

@@ -1,4 +1,4 @@
-"""How many requests a user or an address may make. In memory: each process of the server counts for itself."""
+"""Rate limits per user and address. In memory: each process of the server counts for itself."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ class RateLimit:
     per_minute: int
     clock: Clock
     _buckets: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """What is left, and when that was so."""
+    """Remaining requests, and the time of that count."""
 
     def take(self, name: str) -> float:
         """0 where the request may continue; else in how many seconds it may."""

@@ -1,4 +1,4 @@
-"""Who makes a request: a user with a role, known by a token or by the cookie that a token was exchanged for."""
+"""The user of a request, with a role, known by a token or by the cookie that the token was exchanged for."""
 
 import base64
 import hashlib
@@ -112,7 +112,7 @@ class Sessions:
         return replace(user, session_id=session_id)
 
     def csrf_token(self, user: User) -> str:
-        """What a form or a script of a page of this session must send back; empty for a user without a session."""
+        """Return the CSRF token of forms and scripts in this session; empty for a user without a session."""
         return self._sign("csrf", user.session_id) if user.session_id else ""
 
     def is_csrf_token(self, user: User, given: str) -> bool:

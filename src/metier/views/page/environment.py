@@ -104,7 +104,7 @@ def format_minute(moment: datetime) -> str:
 
 
 def mark_code(text: str) -> Markup:
-    """What stands between backticks as code; everything is escaped."""
+    """Mark text between backticks as code; everything is escaped."""
     pieces = str(escape(text)).split("`")
     marked = [f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces)]
     return Markup("".join(marked))  # noqa: S704 - escaped above

@@ -83,7 +83,7 @@ def _render_inline(tokens: list[Token]) -> Iterator[str]:
 
 
 def _open_link(address: str) -> tuple[str, str]:
-    """What opens a link and what closes it. An address that is no link is next to its words."""
+    """Return the opening and closing markup of a link. An address that can't be linked is shown after its text."""
     try:
         parts = urlsplit(address)
     except ValueError:
