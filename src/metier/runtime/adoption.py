@@ -1,4 +1,4 @@
-"""Continue with a run that was not started in this store: imported, or in a folder of runs that was copied here.
+"""Adoption of a run that was not started in this store: imported, or in a copied folder of runs.
 
 Its history is evidence, not authority. Settings, rules, profile, provider, keys and definitions are those of this host
 as they are now; what the run was pinned to elsewhere can only narrow that.
@@ -27,12 +27,12 @@ from metier.store.base import Store
 
 
 async def adopt_run(host: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
-    """The run with what holds here. Raises `UsageError` where its agent or task is not there."""
+    """Return the run with this host's definitions. Raises `UsageError` if its agent or task is missing here."""
     return await build_foreign_run(resolve_agent(host, started.agent), store, folder=folder, started=started)
 
 
 async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
-    """The same for an agent of this host that was resolved before."""
+    """Build the adopted run with an agent of this host that was resolved before."""
     if started.worktree is not None:
         raise UsageError(
             f"Run {folder.name!r} works in a worktree of the host that it was started on",
@@ -56,7 +56,7 @@ async def build_foreign_run(agent: AgentInForce, store: Store, *, folder: Path, 
 
 
 def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun, pins: dict[str, str]) -> RunAdopted:
-    """The entry from which on the run is one of this store."""
+    """Build the entry from which the run belongs to this store."""
     agent, provider = run.agent, services.provider.name
     return RunAdopted(
         provider=provider,
@@ -74,7 +74,7 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
 
 
 def narrow_limits(own: Limits, brought: Limits) -> Limits:
-    """The smaller of both."""
+    """Return the smaller of both limits."""
     costs = [limits.max_cost_usd for limits in (own, brought) if limits.max_cost_usd is not None]
     return own.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""Files that belong to a task: named by the user beside it, or mentioned in it as `@path`.
+"""Files of a task: attached by the user, or mentioned as `@path`.
 
 Text goes into the input of the run, fenced with its path; pictures and PDF documents are shown to the model. What a
 task mentions is looked for inside the workspace only, and judged as the model's own `Read` of it would be: the words of
@@ -33,7 +33,7 @@ from metier.tools.protected import SECRETS_REASON, protected, protected_name
 READ = "Read"
 MAX_FILE_BYTES = 20_000_000
 MAX_TEXT_CHARACTERS = 100_000
-"""Of one file; a longer one should be read in parts by the model."""
+"""Limit per file; the model should read longer files in parts."""
 MAX_ATTACHED = 20
 
 _MENTION = re.compile(r"(?<![\w@/])@(\"[^\"\n]+\"|[^\s\"'`<>|]+)")
@@ -42,7 +42,9 @@ _PICTURE = re.compile(
     rf"""(?<!\S)(?:"([~./][^"\n]*{_KINDS})"|'([~./][^'\n]*{_KINDS})'|((?:~|\.{{0,2}}/)(?:\\.|[^\s"'\\])*{_KINDS}))(?!\S)""",
     re.IGNORECASE,
 )
-"""A path as a terminal pastes it when a picture is dropped on it: absolute or with `~`, blanks escaped or in quotes."""
+"""A path as a terminal pastes it when a picture is dropped on it: absolute or with `~`, with escaped blanks or
+quotes.
+"""
 _CLOSING = ".,;:!?)]}"
 
 
@@ -52,7 +54,7 @@ class Attached(Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()
     media: tuple[Media, ...] = ()
     missing: tuple[str, ...] = ()
-    """Mentions that look like a path and lead to no file: the text says what the user meant, and they stay text."""
+    """Mentions that look like a path but match no file; they stay text."""
 
     def add_to(self, request: RunRequest) -> RunRequest:
         context = "\n\n".join(piece for piece in (request.extra_context, *self.texts) if piece)
@@ -60,18 +62,17 @@ class Attached(Struct, frozen=True, kw_only=True):
 
 
 class TaskWords(Struct, frozen=True, kw_only=True):
-    """The text of a task, who works on it, and where it comes from."""
+    """The text of a task, its agent, and its origin."""
 
     text: str
     agent: str
-    """The ID of the agent in force: its rules count."""
+    """ID of the agent, whose rules apply."""
     is_typed: bool = True
-    """A user typed it at this machine: a picture's path in it may lead anywhere, and no question about reading is
-    left open, since the user named the file."""
+    """Whether a user typed it at this machine: then a picture's path may be anywhere, and reading needs no approval."""
 
 
 def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> Attached:
-    """Read what is named and what the text mentions. Raises `UsageError` for a file that cannot be used.
+    """Read the named and mentioned files. Raises `UsageError` for an unusable file.
 
     Reads files and unpacks pictures: call it in a thread where an event loop runs.
     """
@@ -94,14 +95,14 @@ def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), f
 
 @dataclass(frozen=True, slots=True)
 class GivenFile:
-    """A file that came with a message, as bytes and not as a path."""
+    """A file that came with a message, as bytes instead of a path."""
 
     name: str
     data: bytes = field(repr=False)
 
 
 def attach_given(given: Sequence[GivenFile]) -> Attached:
-    """Raises `UsageError` for one that cannot be used. Unpacks pictures, like `attach_files`."""
+    """Attach files from a message. Raises `UsageError` for an unusable one. Unpacks pictures, like `attach_files`."""
     texts: list[str] = []
     media: list[Media] = []
     for each in given:
@@ -116,14 +117,14 @@ def _build(texts: Sequence[str], media: Sequence[Media], *, missing: Sequence[st
 
 
 def list_mentions(text: str) -> list[str]:
-    """The paths behind `@`, each once, without what a sentence puts behind them."""
+    """List the paths after `@`, each once, without a sentence's punctuation."""
     written = [match[1] for match in _MENTION.finditer(text)]
     found = [each.strip('"') if each.startswith('"') else each.rstrip(_CLOSING) for each in written]
     return list(dict.fromkeys(name for name in found if name))
 
 
 def list_pasted(text: str) -> list[Path]:
-    """Paths of pictures that are there, as a terminal pastes them."""
+    """List existing pictures whose paths a terminal pasted."""
     return list(dict.fromkeys(_list_pasted(text)))
 
 
@@ -145,7 +146,7 @@ def _read(path: Path) -> bytes:
 
 
 class _MentionReader:
-    """Opens the files of the workspace that a task mentions, as far as the agent may read them."""
+    """Opens the workspace files that a task mentions, as far as the agent may read them."""
 
     def __init__(self, host: Host, words: TaskWords) -> None:
         self._host = host
@@ -153,7 +154,9 @@ class _MentionReader:
         self._policy: RulePolicy | None = None
 
     def read(self, name: str) -> bytes | None:
-        """None where the workspace has no such file. Raises `UsageError` for one that is kept from the model."""
+        """Return the file's bytes, or None if there is no such file. Raises `UsageError` if the model may not read
+        it.
+        """
         workspace = self._host.workspace
         file = workspace / name
         real = os.path.relpath(file.resolve(), workspace.resolve())
@@ -174,7 +177,7 @@ class _MentionReader:
             raise UsageError(f"File {name!r} is not attached: {verdict.reason}", hint=hint)
 
     def _open_policy(self) -> RulePolicy:
-        """Built for the first file that a text mentions: most mention none."""
+        """Build the policy on first use: most texts mention no file."""
         if self._policy is None:
             self._policy = build_present_policy(self._host, self._words.agent)
         return self._policy
@@ -187,7 +190,7 @@ def _check_length(data: bytes, name: str) -> bytes:
 
 
 def _sort(data: bytes, name: str, *, texts: list[str], media: list[Media]) -> None:
-    """A text by its letters, everything else by its first bytes."""
+    """Sort a file in: text by its characters, anything else by its first bytes."""
     found = decode(data)
     if found is not None and not get_media_type(data):
         texts.append(_fence(found.text, name))
@@ -211,7 +214,7 @@ def _prepare(data: bytes, name: str) -> Media:
 
 
 def can_see(host: Host) -> bool:
-    """The model of the place takes pictures and documents, as far as its facts say."""
+    """Return True if the host's model accepts pictures and documents, according to its facts."""
     provider = host.provider.name if host.provider is not None else host.settings.model.provider
     if provider == OFFLINE:
         return False

@@ -1,4 +1,4 @@
-"""Put together what one run needs: skills, tools, provider, policy, instructions. Decides nothing itself."""
+"""Assembly of a run's services: skills, tools, provider, policy, instructions. Decides nothing itself."""
 
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -80,7 +80,7 @@ from metier.tools.web.url import WebAccess
 async def build_services(
     host: Host, store: Store, *, run: PreparedRun, observe: Observer | None = None
 ) -> AsyncGenerator[Services]:
-    """Everything a run needs while it is driven. A dry run opens no connection and starts no toolset to ask it."""
+    """Build the services of a run. A dry run opens no connection and starts no toolset."""
     settings, agent, facts = host.settings, run.agent, load_facts(find_facts_file(host))
     packages, changed = await use_pinned(agent.packages, run.pins, store)
     policy = await use_pinned_policy(read_policy_file(host.workspace), run.pins, store)
@@ -182,7 +182,7 @@ def _list_callable(
 
 
 def list_changed_files(run: PreparedRun, deny: Deny) -> tuple[str, ...]:
-    """Pins of the agent, the task and the project instructions whose files are no longer what the run began with."""
+    """List the pins of agent, task and project instructions whose files changed since the run started."""
     return (*run.agent.changed, *list_changed_task(run), *list_changed_project(run.agent.host, run.pins, deny=deny))
 
 
@@ -213,19 +213,19 @@ def _open_hooks(host: Host, run: PreparedRun, confinement: Confinement) -> HookR
 
 
 def open_snapshots(host: Host, folder: Path) -> WorkspaceSnapshots:
-    """Kept in the folder of the run: they are gone with it."""
+    """Open the snapshots, which live in the run's folder and are deleted with it."""
     return WorkspaceSnapshots(host.root, folder / "snapshots", excluded=_inside(host.runs, host.workspace))
 
 
 def _open_access(host: Host) -> AccessFile:
-    """Raises `ConfigError` where it cannot be read."""
+    """Open the access file. Raises `ConfigError` if it can't be read."""
     access = AccessFile(host.workspace)
     access.read()
     return access
 
 
 def _check_names(run: PreparedRun, access: AccessFile, known: frozenset[str]) -> frozenset[str]:
-    """The known names. Raises `ConfigError` where a tool is named that does not exist.
+    """Return the known names. Raises `ConfigError` for a tool that doesn't exist.
 
     A run keeps the agent that it began with.
     """
@@ -301,7 +301,7 @@ def _list_own(
 
 
 def _list_masked(run: PreparedRun, policy_file: bytes) -> tuple[Path, ...]:
-    """Files of the programs that the rules deny: a sandbox can keep them from being run."""
+    """List the files of programs that the rules deny, so that a sandbox can block them."""
     host = run.agent.host
     denied = list_denied(host.root, _get_speakers(run, policy_file))
     return list_masked(denied, host.environ.get("PATH", "")) if denied else ()
@@ -341,7 +341,7 @@ async def _open_toolsets(
 async def _load_toolsets(
     packages: Sequence[SkillPackage], host: Host, *, run: PreparedRun, confinement: Confinement
 ) -> ToolsetReading:
-    """Raises `MetierError` where a toolset changed what is protected while it was loaded."""
+    """Load toolsets. Raises `MetierError` if one changed protected files while it was loaded."""
     if run.is_plan_only or not any(package.definition.toolsets for package in packages):
         return ToolsetReading()
     protected = build_protected_state(confinement)
@@ -364,7 +364,7 @@ def list_tools(
     web: WebAccess | None = None,
     masked: tuple[Path, ...] = (),
 ) -> tuple[Tool, ...]:
-    """The tools that are known without running code of a skill. One of the place replaces a built-in of its name.
+    """List the tools that are known without running a skill's code. A host's tool replaces a built-in one of its name.
 
     `confinement` encloses what they start, `reading` the commands that run without a question. Without these, the
     tools are good for looking at. Commands cannot run what is `masked`; scripts of skills can, which the rules for
@@ -379,14 +379,17 @@ def list_tools(
 
 
 def list_all_tools(packages: Sequence[SkillPackage], host: Host, *, web: WebAccess | None = None) -> tuple[Tool, ...]:
-    """With those of external servers, as far as they are known without starting one. For looking, not for calling."""
+    """List all tools, including those of external servers that are known without starting one. For display, not for
+    calls.
+    """
     return (*list_tools(packages, host, web=web), *list_known_tools(host))
 
 
 def _builtin_tools(
     host: Host, confinement: Confinement, reading: Confinement | None, *, web: WebAccess | None
 ) -> tuple[Tool, ...]:
-    """Open is the workspace; what decides about the agent is closed to writing, but in the permissive profile.
+    """Return the built-in tools. The workspace is open; files that control the agent are read-only, except in
+    `permissive`.
 
     The runs are closed in every profile: no agent writes its own record.
     """
@@ -407,7 +410,7 @@ def _builtin_tools(
 
 
 def _inside(folder: Path, workspace: Path) -> tuple[str, ...]:
-    """Relative to the workspace, nothing when it lies elsewhere or is the workspace itself."""
+    """Return the path relative to the workspace; empty if it is outside or the workspace itself."""
     base, path = f"{workspace.as_posix().rstrip('/')}/", folder.as_posix()
     return (path[len(base) :],) if path.startswith(base) else ()
 
@@ -428,7 +431,7 @@ def _script_tools(packages: Sequence[SkillPackage], host: Host, confinement: Con
 
 
 def _open_feature_cache(host: Host) -> FeatureSupport:
-    """By who is reached and where; a provider of the host's own is nothing to remember."""
+    """Open the cache of unsupported features by provider and address; a host's own provider is not cached."""
     if host.provider is not None:
         return FeatureMemory()
     choice = choose_provider(host.settings.model)
@@ -436,13 +439,13 @@ def _open_feature_cache(host: Host) -> FeatureSupport:
 
 
 def get_model_options(host: Host, provider: Provider) -> ModelOptions:
-    """The backbone calls tools; it cannot be asked for JSON instead."""
+    """Return the model options; the offline provider calls tools and can't answer in JSON."""
     options = host.settings.model
     return options.model_copy(update={"structured_output_mode": "native"}) if provider.name == OFFLINE else options
 
 
 def check_budget(host: Host) -> None:
-    """A limit on the cost of a model without a known price would limit nothing. Raises `UsageError`."""
+    """Reject a cost limit for a model without a known price, which would limit nothing. Raises `UsageError`."""
     model = host.settings.model
     if host.settings.runtime.max_cost_usd is None or model.provider == OFFLINE or host.provider is not None:
         return
@@ -454,5 +457,5 @@ def check_budget(host: Host) -> None:
 
 
 def narrow(host: Host, policy: Policy) -> Policy:
-    """The policy, less what the creator of the host does not want to happen."""
+    """Narrow the policy by the restrictions of the host's creator."""
     return host.narrow(policy) if host.narrow is not None else policy

@@ -1,4 +1,4 @@
-"""Child runs: requested by another run or by a task, followed until they end, their results and failures collected."""
+"""Child runs: requested by another run or by a task, followed until they end, with their results and failures."""
 
 import dataclasses
 import json
@@ -126,7 +126,7 @@ async def prepare_run(
 
 
 async def restore_run(host: Host, store: Store, *, folder: Path, started: RunStarted) -> PreparedRun:
-    """A run that has started, with what it is pinned to."""
+    """Restore a started run with its pins."""
     host = replace(host, worktree=started.worktree)
     pinned = await use_pinned_settings(host, started.pins, store)
     order = started.order
@@ -153,7 +153,7 @@ async def _find_task(
 
 
 class GoOn(Protocol):
-    """Drives the run of this ID until it ends or waits; starts it by the request if it has not started."""
+    """Drives the run of this ID until it ends or waits; starts it from the request if needed."""
 
     def __call__(self, run_id: str, stopper: Stopper, *, request: RunRequest | None) -> Awaitable[RunState]: ...
 
@@ -171,7 +171,7 @@ class Borrowed(Struct, frozen=True):
 
 
 async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, go_on: GoOn) -> bool:
-    """See the other runs through; True when their results are on record, False while one waits or was stopped too.
+    """Follow the child runs; True when their results are recorded, False while one waits or was stopped.
 
     A run that waits for a user does not stop the others: they are driven to their end.
     """
@@ -231,7 +231,7 @@ async def _follow_one(
 
 
 async def _is_settled(child: RunState, store: Store) -> bool:
-    """It ended, and its events were sent: one that was killed at its last entry still has its event log to complete."""
+    """Return True if it ended and its events were sent: a kill at the last entry leaves its event log incomplete."""
     row = await store.find_run(child.run_id) if child.phase in FINAL else None
     return row is not None and row.status == child.status
 
@@ -281,13 +281,13 @@ async def _request_child(delegated: ChildRequested, above: RunState, store: Stor
 
 
 def lend(sinks: Sequence[Sink]) -> list[Sink]:
-    """The same sinks for a run that must not close them."""
+    """Wrap sinks for a run that must not close them."""
     return [sink if isinstance(sink, Borrowed) else Borrowed(sink) for sink in sinks]
 
 
 # Inputs without a value or a default stay as written; results of earlier steps are not known yet.
 def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -> RunRequest:
-    """`TASK.md` where no file is named. Raises `UsageError` for a task or step that is not there, `ConfigError`."""
+    """Build the request of a task step, `TASK.md` if no file is named. Raises `UsageError`, `ConfigError`."""
     task = get_task(host, task_id)
     names = [step.file.name for step in task.steps]
     wanted = file or names[0]

@@ -19,16 +19,16 @@ from metier.tools.mcp.servers import (
 )
 
 SHARED_FILE = ".mcp.json"
-"""Names servers for every program that reads the convention; at the top of the workspace."""
+"""Shared MCP configuration of several programs, at the top of the workspace."""
 
 
 def load_host_config(host: Host) -> McpConfig:
-    """The external tool servers of a place, those of our own file first. Raises `ConfigError`."""
+    """Load the MCP servers of a host, those of our own file first. Raises `ConfigError`."""
     return load_servers(host.workspace, host.settings.mcp.file)
 
 
 def load_servers(workspace: Path, file: str) -> McpConfig:
-    """Those of `file`, and of `.mcp.json` those with other names."""
+    """Load the servers of `file`, and those of `.mcp.json` with other names."""
     if all(map(is_absent, (f"{workspace}/{SHARED_FILE}", os.path.join(workspace, file)))):  # noqa: PTH118
         return McpConfig()  # as in most places, and each run asks several times
     own = load_mcp_config(workspace / file, workspace=workspace)
@@ -39,7 +39,7 @@ def load_servers(workspace: Path, file: str) -> McpConfig:
 
 
 def list_host_secrets(host: Host) -> tuple[str, ...]:
-    """Raises `ConfigError` where the servers cannot be read."""
+    """List the secrets of the host. Raises `ConfigError` if the servers can't be read."""
     servers = load_host_config(host).servers
     agents = read_agents(host.settings.model.providers.a2a.agents).values()
     tokens = [token for agent in agents if (token := host.environ.get(agent.token_env, ""))]
@@ -54,7 +54,7 @@ def list_host_secrets(host: Host) -> tuple[str, ...]:
 
 
 def build_host_redactor(host: Host) -> Redactor:
-    """Takes the secrets of a place out of text. Raises `ConfigError` where the servers cannot be read."""
+    """Build the redactor for the host's secrets. Raises `ConfigError` if the servers can't be read."""
     options = host.settings.logging
     return _build_redactor(list_host_secrets(host), tuple(options.redact_names), options.redact_secrets)
 
@@ -65,5 +65,5 @@ def build_host_cleaner(host: Host) -> Cleaner:
 
 @lru_cache(maxsize=MAX_CLEANERS)
 def _build_redactor(values: tuple[str, ...], names: tuple[str, ...], generic_names: bool) -> Redactor:  # noqa: FBT001
-    """One for all runs of a process that keep the same secrets."""
+    """Build one redactor for all runs of a process with the same secrets."""
     return build_redactor(values=values, names=names, generic_names=generic_names)

@@ -1,4 +1,4 @@
-"""The sandbox of a place: its settings and its profile, and what works on this machine, made into a `Confinement`."""
+"""The sandbox of a host: its settings and profile, and the levels of this machine, as a `Confinement`."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _MEGABYTE = 1_048_576
 
 
 async def open_confinement(host: Host) -> Confinement:
-    """Raises `SandboxUnavailable` where a sandbox is required and cannot be had, `ConfigError` for an import path."""
+    """Open the sandbox. Raises `SandboxUnavailable` if a required one is missing, `ConfigError` for an import path."""
     if not wants_sandbox(host):
         if requires_sandbox(host):
             raise SandboxUnavailable(
@@ -55,7 +55,7 @@ def requires_sandbox(host: Host) -> bool:
 
 
 def get_host_level(host: Host) -> Rung:
-    """The best that works here; none in a workspace that a sandbox would have to show and to hide at once.
+    """Return the best level that works here; none in a workspace that a sandbox would both show and hide.
 
     A level that keeps programs from ordinary work, such as a new file beside the others, is used where a sandbox is
     required and not where it is only welcome.
@@ -121,7 +121,7 @@ def build_confinement(host: Host, rung: Rung) -> Confinement:
 
 
 def build_protected_state(confinement: Confinement) -> ProtectedState | None:
-    """Checks what the sandbox closes; None if there is none, or no run."""
+    """Build the check of protected files; None without a sandbox or a run."""
     if confinement.level == "none" or confinement.quarantine is None:
         return None
     return ProtectedState(
@@ -135,7 +135,7 @@ def build_protected_state(confinement: Confinement) -> ProtectedState | None:
 
 
 def limit_only(options: SandboxOptions) -> Confinement:
-    """No walls; what a program may use is limited all the same."""
+    """Return a confinement without a sandbox that still limits resources."""
     wanted = {
         "cpu": options.cpu_seconds,
         "data": options.memory_mb and options.memory_mb * _MEGABYTE,

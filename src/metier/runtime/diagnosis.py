@@ -1,4 +1,4 @@
-"""Findings of `agent doctor`: programs, sandbox, providers, servers, the run store and its folders, each one tried.
+"""Findings of `agent doctor`: programs, sandbox, providers, servers, store and run folders, each really tried.
 
 Each finding says what to do; none says a secret.
 """
@@ -52,14 +52,14 @@ from metier.tools.scripts.environments import find_uv
 from metier.version import __version__
 
 type State = Literal["ok", "off", "problem"]
-"""Works; not there and not needed as things are set; needed and does not work."""
+"""Works; missing but not needed with these settings; needed but broken."""
 
 MAX_COMPARED = 20_000
 """Number of the newest folders and runs that are compared."""
 _MAX_NAMED = 3
 _MEGABYTE = 1024 * 1024
 MAX_APART_SECONDS = 2.0
-"""By how much the clock of this machine may differ from the one of the server before that is a problem."""
+"""Tolerated difference between this machine's clock and the server's."""
 PROBE_SECONDS = 5
 _LEVELS: Mapping[Level, str] = {"full": "bubblewrap", "kernel": "landlock"}
 
@@ -73,14 +73,14 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def list_newest_folders(runs: Path) -> list[str]:
-    """Names of run folders in which a run told of itself: a start that was killed leaves an empty one."""
+    """List the run folders with a recorded run; a killed start leaves an empty folder."""
     names = heapq.nlargest(MAX_COMPARED, (folder.name for folder in iterate_folders(runs)))
     return [name for name in names if _has_told(runs, name)]
 
 
 # A database server may know runs of other machines, whose folders are there; and like a file it may have lost runs.
 def examine_lost(runs: Path, folders: Sequence[str], known: Iterable[str]) -> Iterator[Finding]:
-    """Folders without a run."""
+    """Report folders without a run."""
     deleted = {run_id for noted in read_deletions(runs).values() for run_id in noted}
     lost = sorted(set(folders) - set(known) - deleted)
     if not lost:
@@ -95,7 +95,7 @@ def examine_lost(runs: Path, folders: Sequence[str], known: Iterable[str]) -> It
 
 
 def examine_bare(runs: Path, database: Path) -> Iterator[Finding]:
-    """Runs of a database of this machine without a folder."""
+    """Report runs of a local database without a folder."""
     known = list_newest_runs(database, most=MAX_COMPARED)
     bare = sorted(run_id for run_id in known if not get_folder(runs, run_id, shard="off").exists())
     if bare:
@@ -114,7 +114,7 @@ def _name_runs(run_ids: Sequence[str]) -> str:
 
 
 def examine_store(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
-    """Nothing is said of a database that does not exist yet."""
+    """Examine the store; a database that doesn't exist yet is no finding."""
     runs = cwd / settings.logging.jsonl_dir
     if settings.store.backend == "postgres":
         yield from _examine_server(settings, environ, runs)
@@ -138,7 +138,7 @@ def _examine_folders(runs: Path) -> Iterator[Finding]:
 
 
 def _examine_server(settings: Settings, environ: Mapping[str, str], runs: Path) -> Iterator[Finding]:
-    """Nothing of a server that does not answer: that is a finding of the servers."""
+    """Examine the server; one that doesn't answer is reported as a server finding."""
     yield Finding(area="store", name="leases", state="ok", detail="timed by the clock of the server")
     yield _examine_resume_key(environ)
     folders = list_newest_folders(runs)
@@ -149,7 +149,7 @@ def _examine_server(settings: Settings, environ: Mapping[str, str], runs: Path) 
 
 
 def _examine_resume_key(environ: Mapping[str, str]) -> Finding:
-    """Machines that share a database accept each other's resume tokens only with one key."""
+    """Examine the resume key: machines that share a database need the same key for resume tokens."""
     try:
         is_given = bool(read_given_secrets(environ))
     except UsageError as error:
@@ -197,7 +197,7 @@ def _examine_clock() -> Finding:
 
 
 def examine(settings: Settings, environ: Mapping[str, str], *, cwd: Path, home: Path) -> Iterator[Finding]:
-    """Everything worth knowing before a first run, the cheap things first."""
+    """Examine everything worth knowing before a first run, cheap checks first."""
     yield Finding(area="runtime", name="metier", state="ok", detail=__version__)
     python = f"{platform.python_version()} ({sys.executable})"
     yield Finding(area="runtime", name="python", state="ok", detail=python)
@@ -233,7 +233,7 @@ def examine_providers(settings: Settings, environ: Mapping[str, str]) -> Iterato
 
 
 def examine_features(cache: Path) -> Iterator[Finding]:
-    """Features that models were found not to support, and how to try them again."""
+    """Report features that models were found not to support, and how to try them again."""
     unsupported = list_unsupported(cache)
     if not unsupported:
         return
@@ -289,7 +289,7 @@ def examine_shell(settings: Settings) -> Finding:
 
 
 def examine_sandbox(settings: Settings, environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
-    """Each level is tried for real, by a program that wants to get out; then which one a run here would use."""
+    """Try each sandbox level with a program that tries to escape, then name the level that a run here would use."""
     trust = get_trust(cwd, home=Path.home(), environ=environ)
     host = Host(settings=settings, workspace=cwd, home=Path.home(), environ=environ, trust=trust)
     program = get_bubblewrap(environ, cwd)
@@ -352,7 +352,7 @@ def examine_servers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
 
 
 def examine_mcp(settings: Settings, cwd: Path, *, home: Path) -> Iterator[Finding]:
-    """The external tool servers of this workspace; none is started, `agent mcp list` does that."""
+    """Examine the configured MCP servers without starting one; `agent mcp list` does that."""
     try:
         servers = choose_servers(load_servers(cwd, settings.mcp.file), settings.mcp.servers)
     except ConfigError as error:
@@ -420,7 +420,7 @@ def _first_line(command: list[str]) -> str:
 
 
 def _answers(address: str) -> bool:
-    """A server accepts connections there; nothing is sent."""
+    """Return True if a server accepts connections there; nothing is sent."""
     parts = urlsplit(address)
     try:
         folder = _socket_folder(address)

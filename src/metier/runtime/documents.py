@@ -119,7 +119,7 @@ def task_as_json(task: TaskDefinition) -> dict[str, Any]:
 
 
 def render_edit(question: ApprovalQuestion) -> list[str]:
-    """Line by line, the call of the model against the edited one."""
+    """Render the edited call against the model's, line by line."""
     if question.edited_arguments is None:
         return []
     before, after = (_write_arguments(each) for each in (question.arguments, question.edited_arguments))
@@ -127,7 +127,7 @@ def render_edit(question: ApprovalQuestion) -> list[str]:
 
 
 def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
-    """Texts of several lines are compared by their lines."""
+    """Render arguments; multi-line texts are compared by line."""
     lines: list[str] = []
     for name, value in arguments.items():
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -136,7 +136,7 @@ def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:
 
 
 def build_input_schema(task: TaskDefinition) -> dict[str, JsonValue]:
-    """The inputs of a task as one JSON Schema: what a form or another program is to fill in."""
+    """Build one JSON Schema of a task's inputs, for forms and other programs."""
     properties: dict[str, JsonValue] = {}
     required: list[JsonValue] = []
     for item in read_inputs(task):

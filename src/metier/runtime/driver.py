@@ -1,4 +1,4 @@
-"""Drives runs: one loop around the engine that holds the lease, asks the user, follows children and applies limits."""
+"""Driving runs: one loop around the engine that holds the lease, asks the user, follows children and applies limits."""
 
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -90,7 +90,7 @@ from metier.telemetry.sinks import Sink
 POLL_SECONDS = 0.5
 """Interval at which a driver polls for a request to end its run: one row by its key."""
 MAX_POLLS_PER_SECOND = 400
-"""For all runs of a process; without it, 2,000 waiting runs would keep half a core busy."""
+"""Limit for all runs of a process; without it, 2,000 waiting runs would keep half a core busy."""
 _driven: set[object] = set()
 """One mark for each run that this process drives now."""
 
@@ -100,17 +100,17 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
 
     sinks: Sequence[Sink] = ()
     observe: Observer | None = None
-    """Gets the text of a reply while it arrives."""
+    """Receives the text of a reply as it arrives."""
     stopper: Stopper | None = None
     timeout_seconds: float | None = None
-    """For the whole drive."""
+    """Timeout of the whole drive."""
     report: Callable[[str], None] = lambda _problem: None
     """Called if a sink fails; the run continues without it."""
     lease_terms: LeaseTerms = LeaseTerms()
     accepts_loss: bool = False
     """Drive a run although its journal lost entries that its event log or its spool contain; see `losses`."""
     deny_changes: Callable[[], str] = lambda: ""
-    """Called before each step: why only reading is allowed now, whatever rules say; empty if more is allowed."""
+    """Called before each step: the reason why only reading is allowed now; empty if more is allowed."""
     ask: Asker | None = None
     """Asks about a call that needs an approval."""
     ask_about_code: CodeAsker | None = None
@@ -124,9 +124,9 @@ class _Journal(Struct, frozen=True, kw_only=True):
     """The journal as a driver knows it before it opens the log."""
 
     known: Sequence[Entry] = ()
-    """The beginning of the journal, if it was read already."""
+    """First entries of the journal, if they were read already."""
     code: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The skill code that the parent run continues with."""
+    """Skill code that the parent run continues with."""
 
 
 # A request to cancel may come from another machine, so it goes through the store.
@@ -297,7 +297,7 @@ class RunDriver:
         return replace(run, hooks=hooks)
 
     async def _reopen(self, state: RunState, answer: Answer) -> bool:
-        """From below, so that a kill in between leaves a run that can be reopened again; False without a change.
+        """Reopen a failed run, children first, so that a kill in between leaves a run that can be reopened again.
 
         Raises `UsageError`.
         """
@@ -322,7 +322,7 @@ class RunDriver:
         return is_written
 
     async def _find_model_change(self, state: RunState, answer: Answer, *, lowest: RunState) -> ModelChanged | None:
-        """The change of the model settings of a run that failed by its provider, or waits for one that did."""
+        """Return the change of the model settings of a run that its provider ended, or that waits for such a child."""
         entries = await read_entries(self.store, state.run_id)
         if not can_change_model(lowest) or not is_started_here(self.host, state.run_id, entries):
             return None
@@ -352,7 +352,7 @@ class RunDriver:
             await self.store.release_lease(lease)
 
     async def drop_unbegun(self, run_id: str) -> None:
-        """Delete a row without a journal, as earlier versions made for an ordered or imported run before it began."""
+        """Delete a row without a journal, as earlier versions made for a run before its start."""
         if await self.store.find_run(run_id) is not None and not await self.store.read_journal(run_id, limit=1):
             await self.store.delete_run(run_id)
 
@@ -480,7 +480,7 @@ class RunDriver:
             await self._reader.approvals.close(log.state.run_id, status=log.state.status)
 
     async def _adopt(self, log: RunLog, services: Services, *, run: PreparedRun) -> None:
-        """From here on the run is one of this store."""
+        """Adopt the run, which belongs to this store from here on."""
         assert log.state.started is not None, "only a run that was started elsewhere is adopted"
         adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
         await log.record(seal(adopted, self.host, log.state.run_id), durable=True)
@@ -517,7 +517,7 @@ class RunDriver:
         answer: Answer | None,
         code: Mapping[str, str],
     ) -> None:
-        """Drive the run, ask the user, follow its children, until it ends or the user doesn't answer."""
+        """Drive the run, ask the user and follow its children until it ends or the user doesn't answer."""
         assert options.stopper is not None
         stopper = options.stopper
         until = None if options.timeout_seconds is None else anyio.current_time() + options.timeout_seconds
@@ -551,7 +551,7 @@ class RunDriver:
             await drive(log, services, stopper)
 
     async def _check_provider(self, log: RunLog, services: Services) -> None:
-        """A key that is missing ends the run before anything is sent."""
+        """End the run before any request if its key is missing."""
         if (
             isinstance(services.provider, UnavailableProvider)
             and log.state.phase not in FINAL
@@ -580,14 +580,14 @@ class RunDriver:
         return log
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
-        """Put open approvals to the user; False if the run stays paused."""
+        """Ask the user about open approvals; False if the run stays paused."""
         remembered = await ask_person(log.state, ask, self._reader.approvals, stopper=stopper)
         return remembered is not None and await self._take_answer(log, Answer(), services, remembered=remembered)
 
     async def _ask_question(
         self, log: RunLog, services: Services, ask: QuestionAsker | None, *, stopper: Stopper
     ) -> bool:
-        """Put a question or a step in doubt to the user; False if the run stays paused."""
+        """Ask the user a question or about an interrupted step; False if the run stays paused."""
         row = await self.store.find_run(log.state.run_id) if ask is not None and not stopper.is_set else None
         if ask is None or row is None or not waits_for_answer(log.state, "input", "in_doubt"):
             return False
@@ -619,7 +619,7 @@ class RunDriver:
             log.emit(notice)
 
     async def _settle(self, log: RunLog) -> None:
-        """Whatever reads a run without its journal gets to know how it stands; cancelling does not interrupt it."""
+        """Update the index for readers without the journal; cancellation does not interrupt it."""
         with anyio.CancelScope(shield=True):
             folder = self._reader.folder(log.state.run_id)
             await self._write_summary(log, folder)

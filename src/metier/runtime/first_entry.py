@@ -1,4 +1,4 @@
-"""The first entry of a run: its input, and a description of the machine and folder it works in."""
+"""The first entry of a run: its input, and a description of the machine and folder."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ MAX_GIT_FILE_BYTES = 2_000
 
 
 def describe_surroundings(workspace: Path, now: datetime) -> str:
-    """A few lines that stay the same for the whole run, and in its replay."""
+    """Describe the machine in a few lines that stay the same for the whole run and its replay."""
     lines = [
         f"- Date at the start of the run: {now:%Y-%m-%d} ({now:%A}, UTC)",
         f"- System: {_SYSTEMS.get(sys.platform, sys.platform)}",
@@ -58,7 +58,7 @@ def _read(file: Path) -> str:
 
 
 async def build_start(request: RunRequest, run: PreparedRun, services: Services, *, pins: dict[str, str]) -> RunStarted:
-    """Raises `UsageError` for attachments that the model cannot see."""
+    """Build the first entry. Raises `UsageError` for attachments that the model can't see."""
     agent = run.agent
     if request.attachments:
         _check_sight(agent, services)
@@ -95,7 +95,7 @@ async def build_start(request: RunRequest, run: PreparedRun, services: Services,
 
 
 def _get_model(run: PreparedRun, services: Services) -> ModelName:
-    """The provider and model that answer; those of a task are its agent's, because it asks no model itself."""
+    """Return the provider and model; those of a task are its agent's, because it asks no model itself."""
     agent, order, provider = run.agent, run.order, services.provider.name
     if run.is_planned and order is not None and order.agent and agent.host.provider is None:
         agent = resolve_agent(agent.host, order.agent, model=order.model)
@@ -115,7 +115,7 @@ def _check_sight(agent: AgentInForce, services: Services) -> None:
 
 
 def _order_result(request: RunRequest, agent: AgentInForce) -> ChildRequest | None:
-    """A user wants a result of a certain form: it is held against it like that of a task."""
+    """Return the request for a result with a schema, which is checked like that of a task."""
     if request.output_schema is None:
         return None
     limits = build_limits(agent.host.settings.runtime)

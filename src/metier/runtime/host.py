@@ -49,7 +49,7 @@ class SweepTimes:
     last: float = float("-inf")
 
     def take(self) -> bool:
-        """Is it time to look? Then the time of the next look is counted from here."""
+        """Return True at most once per interval."""
         now = time.monotonic()
         is_due = sys.platform != "win32" and now - self.last >= _SWEEP_SECONDS
         self.last = now if is_due else self.last
@@ -58,7 +58,7 @@ class SweepTimes:
 
 @lru_cache(maxsize=16)
 def _join(folder: Path, name: str) -> Path:
-    """One object for all who ask: a path is taken apart and put together again when it is first used."""
+    """Join and cache a path: parsing paths is expensive at the first use only."""
     return folder / name
 
 
@@ -70,38 +70,38 @@ class Host(Struct, frozen=True, kw_only=True):
     trust: WorkspaceTrust
     """Whether the workspace's files are trusted."""
     flags: tuple[str, ...] = ()
-    """Settings that the command line chose, by their names."""
+    """Names of settings that the command line set."""
     worktree: "RunWorktree | None" = None
     """Folder of a run's tools if it is not the workspace; definitions and runs stay those of the workspace."""
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     seams: Seams = field(default_factory=Seams)
     buffers: Buffers = field(default_factory=NoBuffers)
-    """Files as the user's editor holds them, where one is there."""
+    """Open files in the user's editor, if there is one."""
     provider: "Provider | None" = None
-    """Answers instead of the one that the settings name."""
+    """Provider that replaces the one of the settings."""
     tools: "tuple[Tool, ...]" = ()
-    """Beside those that skills bring."""
+    """Tools in addition to those of skills."""
     plugins: "tuple[Registry, ...]" = ()
-    """Those that run, see `runtime.workspace.plugins`; their tools and subscribers are among `tools` and `sinks`."""
+    """Running plugins, see `runtime.workspace.plugins`; their tools and subscribers are in `tools` and `sinks`."""
     sinks: "tuple[Sink, ...]" = ()
-    """Get the events of every run, beside the sinks that watch one of them."""
+    """Sinks for the events of every run, in addition to those of a single run."""
     report: Callable[[str], None] = _ignore
-    """Told when a plugin is left out."""
+    """Called when a plugin is left out."""
     clients: "SharedClients | None" = None
-    """The clients that notifications use; `open_runtime` creates and closes them."""
+    """HTTP clients of notifications; `open_runtime` creates and closes them."""
     traces: "SpanExporter | None" = None
-    """Gets the spans of every run, where traces are exported; `open_runtime` brings it and closes it."""
+    """Exporter for the spans of every run, if enabled; `open_runtime` creates and closes it."""
     sweeps: SweepTimes = field(default_factory=SweepTimes)
     """Times at which runs remove leftovers of killed processes from the folder for temporary files."""
     servers: "ServerPool | None" = None
-    """Keeps external servers from run to run; without it they end with the run that started them."""
+    """Pool that keeps external servers across runs; without it they end with the run that started them."""
     narrow: "Callable[[Policy], Policy] | None" = None
-    """Puts a stricter policy around the one of the settings."""
+    """Wraps the policy of the settings in a stricter one."""
 
     @property
     def root(self) -> Path:
-        """The folder that tools work in."""
+        """Return the folder that tools work in."""
         return Path(self.worktree.path) if self.worktree is not None else self.workspace
 
     @property
@@ -115,12 +115,12 @@ class Host(Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> tuple[Path, ...]:
-        """Folders outside the workspace that confined programs can write to."""
+        """List folders outside of the workspace that confined programs can write to."""
         return tuple(self.locate(text) for text in self.settings.sandbox.writable)
 
     @property
     def cache(self) -> Path:
-        """The person's folder for what can be made again."""
+        """Return the user's cache folder."""
         return get_cache_folder(self.environ, self.home)
 
     @property

@@ -1,4 +1,6 @@
-"""Everything that waits for a user, over all runs of a workspace: approvals, questions, doubts, failures, limits."""
+"""Everything that waits for a user, over all runs of a workspace: approvals, questions, interrupted and failed
+steps, limits.
+"""
 
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
@@ -18,16 +20,16 @@ from metier.store.failures import StoreDamaged
 LOOK_BACK = timedelta(days=7)
 """Period for which a run that reached a limit is shown as waiting: it has ended, and may never continue."""
 MAX_RUNS = 200
-"""Of each kind."""
+"""Maximum number of runs of each kind."""
 
 _WAITING: tuple[TaskState, ...] = ("input_required", "paused", "failed", "timeout", "escalated")
 
 
 class Inbox(Struct, frozen=True, kw_only=True):
     approvals: tuple[ApprovalQuestion, ...]
-    """Oldest first."""
+    """Pending approvals, oldest first."""
     runs: tuple[RunStatus, ...]
-    """Newest first."""
+    """Waiting runs, newest first."""
 
     def __len__(self) -> int:
         return len(self.approvals) + len(self.runs)
@@ -50,7 +52,7 @@ async def count_waiting(runtime: Runtime) -> int:
 
 
 async def find_waiting_run(runtime: Runtime, row: RunRow) -> RunStatus | None:
-    """Return what this run waits for; None if it waits for an approval or for nothing."""
+    """Return the status of a waiting run; None if it waits for an approval or for nothing."""
     if row.status not in _WAITING or await runtime.store.list_approvals(run_id=row.run_id, status="open", limit=1):
         return None
     return await _look(runtime, row, since=runtime.host.clock.now() - LOOK_BACK)
@@ -66,7 +68,7 @@ async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenera
 
 
 async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> RunStatus | None:
-    """Nothing where the run waits for a child run, is about to continue, or has ended for good."""
+    """Return the status; None if the run waits for a child, is about to continue, or has ended for good."""
     is_ended = row.status in ENDED
     # A child run that a limit ended is continued with through the run above it.
     if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):

@@ -1,4 +1,4 @@
-"""A worker's time with a run: how it begins, and how often one is tried before it counts as poison.
+"""A worker's terms for a run: the start of an attempt, and the number of attempts before a run counts as poison.
 
 Tries are counted where they survive the worker: in the journal, before anything is built or called. A run whose drivers
 die (it hangs the process, or uses up its memory) takes other runs of the process with it, so it has fewer tries.
@@ -16,16 +16,16 @@ from metier.store.base import Lease, Store
 
 class LeaseTerms(Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
-    """The one that came with claiming the run; else one is taken."""
+    """The lease acquired by claiming the run; otherwise a new one is acquired."""
     lease_seconds: float = LEASE_SECONDS
     max_attempts: int | None = None
     """Maximum number of workers in a row that may take the run without progress; None for a user, who may retry."""
     max_deaths: int = 2
     """Maximum number of workers that may die at the same point before the run waits for a user."""
     is_pooled: bool = False
-    """The process that drives the run delivers notifications for all of its runs."""
+    """Whether the driving process delivers notifications for all of its runs."""
     queue: str = ""
-    """The queue that the run is left to when it is handed back; empty where it keeps the one it has."""
+    """Queue for the run when it is handed back; empty keeps the current one."""
 
 
 class LeaseHolder(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
 
 
 async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
-    """Write down that a worker tries, or that enough of them did; False where there was nothing to write.
+    """Record a worker's attempt, or that there were enough of them; False if nothing was recorded.
 
     A run that waits or has ended is left as it is.
     """

@@ -1,4 +1,4 @@
-"""The external tool servers of a run: which are used, what is known of them, and who keeps them while it lasts."""
+"""The MCP servers of a run: their selection, their tools, and their lifetime."""
 
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ from metier.tools.process.sandbox.confinement import Confinement
 from metier.tools.web.web_search import add_search
 
 LOG_FOLDER = "mcp"
-"""In the folder of a run: what its servers write on their error streams."""
+"""Folder in the run's folder for the servers' error streams."""
 
 
 type Enclosure = Literal["http", "outside", "full", "kernel", "none"]
@@ -55,7 +55,7 @@ class Trial(Struct, frozen=True):
     listing: Listing | None = None
     problem: str = ""
     code: str = ""
-    """The hash of the files in the workspace that it was started from."""
+    """Hash of the workspace files that it is started from."""
 
 
 def open_acceptances(host: Host) -> AcceptedServers:
@@ -63,7 +63,7 @@ def open_acceptances(host: Host) -> AcceptedServers:
 
 
 def list_known_tools(host: Host) -> tuple[Tool, ...]:
-    """The tools of accepted servers, for commands that show rules; nothing is started."""
+    """List the tools of accepted servers, for commands that show rules; nothing is started."""
     tools = tuple(KnownTool(info) for _, infos in _list_accepted(host, _choose(host)) for info in infos)
     return add_search(tools, host.settings.web_search, access=None)
 
@@ -72,7 +72,7 @@ def list_known_tools(host: Host) -> tuple[Tool, ...]:
 async def open_servers(
     host: Host, store: Store, *, run: PreparedRun, confinement: Confinement
 ) -> AsyncGenerator[Servers]:
-    """The tools of every server that was accepted, none of which is running yet; those that were started end here.
+    """Yield the tools of every accepted server without starting any; those that start later end here.
 
     A run that is resumed has the tools it began with. Raises `ConfigError` where a variable is missing, `UsageError`
     where the SDK is.
@@ -113,7 +113,7 @@ async def open_servers(
 
 
 def _with_search(host: Host, run: PreparedRun, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """Raises `ConfigError` where the search names a tool that no server has. A server that waits for a yes says so."""
+    """Add the search tool. Raises `ConfigError` if it names a tool that no server has; reports an unaccepted server."""
     options = host.settings.web_search
     added = add_search(tools, options, access=run.agent.web)
     server, _, _ = options.mcp_tool.partition("/")
@@ -133,7 +133,7 @@ def _leave_out(confinement: Confinement, folder: Path) -> Confinement:
 
 @asynccontextmanager
 async def keep_servers(host: Host) -> AsyncGenerator[Host]:
-    """The place of a sitting of many runs: a server that one of them starts serves the next ones too, and ends here."""
+    """Keep servers for a session of many runs: one that a run starts serves the next runs too, and ends here."""
     async with _open_pool() as pool:
         yield replace(host, servers=pool)
 
@@ -161,7 +161,7 @@ async def _open_pool() -> AsyncGenerator[ServerPool]:
 async def try_servers(
     host: Host, servers: Sequence[ServerDefinition], *, is_accepting: bool = False
 ) -> dict[str, Trial]:
-    """Start each server, ask what it offers, end it. One that fails says why and does not disturb the others.
+    """Start each server, list its tools, end it. A failing one reports its error and does not disturb the others.
 
     Files of the workspace that changed since it was accepted keep one from being started, unless it is to be accepted
     now. Raises `SandboxUnavailable` where a run would.
@@ -191,7 +191,7 @@ async def try_servers(
 
 @asynccontextmanager
 async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]:
-    """An accepted server of the workspace, by its name there, for as long as the block lasts.
+    """Open an accepted server of the workspace by its name.
 
     Raises `UsageError` for one that is not named or not accepted, `SandboxUnavailable` where a run would.
     """
@@ -214,7 +214,7 @@ async def open_server(host: Host, name: str) -> AsyncGenerator[ServerConnection]
 
 
 def is_outside(host: Host, server: str) -> bool:
-    """The server runs as the person's own programs do, also where a sandbox encloses what other tools start."""
+    """Return True if the server runs like the user's own programs, even if other tools are confined."""
     outside = host.settings.mcp.outside_sandbox
     if outside == "auto":
         return not requires_sandbox(host)
@@ -234,7 +234,7 @@ def _find_frame(host: Host, server: ServerDefinition, confinement: Confinement) 
 
 
 def get_code(host: Host, server: ServerDefinition) -> ProgramCode:
-    """The files of the workspace that it is started from. Raises `ConfigError` where a variable is missing."""
+    """Return the workspace files that it is started from. Raises `ConfigError` if a variable is missing."""
     expanded = expand_server(server, host.environ)
     return get_server_code(expanded, host.environ, writable=list_writable(host))
 
@@ -280,7 +280,7 @@ def _list_accepted(host: Host, servers: Iterable[ServerDefinition]) -> Iterator[
 
 
 def _group(infos: Iterable[ToolInfo], accepted: Container[str]) -> dict[str, tuple[ToolInfo, ...]]:
-    """The pinned tools, by server; a server whose definition is no longer accepted is not started."""
+    """Group the pinned tools by server; a server whose definition is no longer accepted is not started."""
     grouped: dict[str, list[ToolInfo]] = {}
     for info in infos:
         if get_server(info) in accepted:
@@ -318,7 +318,7 @@ def _connect(
     )
 
     def describe() -> Target:
-        """Looked up for each start: the person may have accepted it again."""
+        """Describe the server at each start: the user may have accepted it again."""
         acceptance = open_acceptances(host).find(server) if is_checked else None
         code = acceptance.code if acceptance is not None else ""
         return build_target(server, replace(spot, accepted_code=code if is_checked else None))

@@ -138,7 +138,7 @@ def open_models(host: Host, facts: FactBook, shelf: SkillIndex, *, run: Prepared
 
 
 def guard(models: Models, allowed: Collection[str]) -> Models:
-    """The same, held to a list of models at every call."""
+    """Restrict the models to a list at every call."""
     if not allowed:
         return models
     fallbacks = [Candidate(AllowedProvider(each.provider, allowed), each.model) for each in models.fallbacks]
@@ -146,7 +146,7 @@ def guard(models: Models, allowed: Collection[str]) -> Models:
 
 
 def check_owner(model: str, provider: str, facts: FactBook) -> None:
-    """Raises `UsageError` for a model that is known to be another provider's, such as the default one."""
+    """Raise `UsageError` for a model known to belong to another provider, such as the default one."""
     owners = [name for name in facts.entries if facts.knows(name, model)]
     if owners and provider not in owners:
         priced = [pattern.rstrip("*") for pattern, known in facts.entries.get(provider, {}).items() if known.prices]

@@ -16,7 +16,7 @@ from metier.skills.trust.workspace_trust import digest_bytes
 
 
 def list_withheld(host: Host) -> tuple[Problem, ...]:
-    """The policy of a trusted folder that is no longer what was trusted. Settings speak for themselves."""
+    """Report a trusted folder's policy if it changed since. Settings are reported separately."""
     try:
         policy = read_policy_file(host.workspace)
     except ConfigError:
@@ -37,7 +37,7 @@ def list_withheld(host: Host) -> tuple[Problem, ...]:
 class OpenedHost(Struct, frozen=True, kw_only=True):
     host: Host
     loaded: LoadedSettings
-    """The settings with the origin of each value."""
+    """Settings with the origin of each value."""
     warnings: tuple[Problem, ...]
     """Warnings about the settings and the folder's trust; the caller shows or logs them."""
 
@@ -45,7 +45,7 @@ class OpenedHost(Struct, frozen=True, kw_only=True):
 def open_host(
     folder: Path, *, environ: Mapping[str, str], home: Path, flags: Mapping[str, str] | None = None, config: Path | None
 ) -> OpenedHost:
-    """The host of a folder; `flags` are texts by dotted key, `config` is another settings file than that of the folder.
+    """Open the host of a folder; `flags` are texts by dotted key, `config` replaces the folder's settings file.
 
     Raises `UsageError` where there is no such folder, and `ConfigError` with every problem of the settings.
     """

@@ -27,22 +27,22 @@ LABELS: Mapping[str, str] = {"anthropic": "Anthropic", "gemini": "Gemini", "open
 LOCAL_SERVERS: Mapping[str, int] = {"Ollama": 11434, "LM Studio": 1234, "llama.cpp": 8080, "vLLM": 8000}
 PROBE_SECONDS = 1.0
 CHECK_SECONDS = 20.0
-"""For the one call that checks a key."""
+"""Timeout of the call that checks a key."""
 MAX_TURNS, STEP_SECONDS, CALL_SECONDS, MAX_REPLY_TOKENS = 50, 3600, 600, 16_000
 """Limits for real work; the built-in defaults stay those of a bare `agent run`."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A provider that may answer."""
+    """A provider that may be available."""
 
     provider: ProviderName
     label: str
     readiness: Readiness
     detail: str
-    """Why it is offered: the variable that is set, the address that answers, what is missing."""
+    """Reason for offering it: the variable that is set, the address that answers, or the missing part."""
     base_url: str = ""
     models: tuple[str, ...] = ()
-    """Those that the server listed; empty where it was not asked or cannot."""
+    """Models that the server listed; empty if it was not asked or can't."""
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
@@ -52,12 +52,12 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     model: str = ""
     base_url: str = ""
     profile: Literal["permissive", "guarded", "strict"] | None = "guarded"
-    """Nothing where the agent's own profile and rules should decide: the settings can only narrow those."""
+    """Profile to write; None if the agent's own profile and rules should decide: settings can only narrow those."""
     agent: str = ""
 
 
 async def list_candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """Keys that are set first, then servers of this machine that answer, then the others, the offline backbone last."""
+    """List providers whose key is set, then answering local servers, then the others, the offline provider last."""
     vendors = [_describe_vendor(name, environ) for name in BUILT_IN]
     servers = await _list_servers(environ)
     ready = [each for each in vendors if each.readiness == "key"]
@@ -71,7 +71,7 @@ async def list_candidates(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
 async def check_candidate(
     candidate: Candidate, environ: Mapping[str, str], *, seconds: float = CHECK_SECONDS
 ) -> tuple[str, ...]:
-    """Make one cheap call with the key: list the models, or ask for one token where they cannot be listed.
+    """Make one cheap call with the key: list the models, or request one token if they can't be listed.
 
     The names of the models come back, none where the server does not list them. Raises `ProviderError`.
     """
@@ -91,7 +91,7 @@ async def check_candidate(
 
 
 def propose_model(candidate: Candidate, models: tuple[str, ...]) -> str:
-    """The usual one of its vendor where it is there, else the first of the list."""
+    """Return the vendor's default model if it is listed, otherwise the first of the list."""
     usual = "" if candidate.base_url else DEFAULT_MODELS.get(candidate.provider, "")
     return usual if usual and (not models or usual in models) else next(iter(models), usual)
 
@@ -102,7 +102,7 @@ def find_ready(candidates: tuple[Candidate, ...], readiness: Readiness) -> Candi
 
 
 def render_settings(choice: ModelChoice, facts: FactBook | None = None) -> str:
-    """The text of an `agent.yaml` with limits for real work."""
+    """Render an `agent.yaml` with limits for real work."""
     known = (facts or load_facts()).get(choice.provider, choice.model)
     lines = [
         "# Settings of `agent`. What is not here has its default: `agent config show --origin` shows all of them,",
@@ -164,7 +164,7 @@ def _as_provider(name: str) -> ProviderName:
 
 
 async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
-    """Every usual port is asked at the same time; what answers with a list of models is a server."""
+    """Check all usual ports concurrently; a server is one that answers with a list of models."""
     addresses = {label: f"http://127.0.0.1:{port}/v1" for label, port in LOCAL_SERVERS.items()}
     if own := environ.get("OLLAMA_HOST", "").strip():
         addresses["Ollama"] = _build_ollama_address(own)
@@ -187,7 +187,7 @@ async def _list_servers(environ: Mapping[str, str]) -> list[Candidate]:
 
 
 def _build_ollama_address(host: str) -> str:
-    """`OLLAMA_HOST` as Ollama reads it: an address, a host, or a host and a port."""
+    """Parse `OLLAMA_HOST` like Ollama: an address, a host, or a host and a port."""
     with_scheme = host if "://" in host else f"http://{host}"
     try:
         parts = urlsplit(with_scheme)

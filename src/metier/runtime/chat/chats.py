@@ -1,4 +1,4 @@
-"""A chat: one context, one run per message. Everything it knows is in the store: it can be killed at any time."""
+"""A chat: one context, one run per message. Its whole state is in the store, so it can be killed at any time."""
 
 import dataclasses
 import hashlib
@@ -63,31 +63,33 @@ from metier.store.contexts import (
 from metier.store.failures import LeaseHeld, VersionConflictError
 
 CHAT = "chat"
-"""The detail in the state of a context that is a chat."""
+"""Key in a context's state that marks a chat."""
 UNDONE = "undone"
-"""The reason in the index of a turn that was taken back."""
+"""Reason in the index for an undone turn."""
 PARTIAL = "partial"
-"""The bucket of what a reply had said when it was interrupted, by run."""
+"""Bucket of partial replies of interrupted turns, by run."""
 MAX_PARTIAL = 8_000
 MAX_RUNS = 100_000
-"""More than any conversation has."""
+"""Limit above the number of runs of any conversation."""
 
 ALWAYS = "always"
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
     context_id: str = ""
-    """An own name or the id of a run; a new conversation begins where there is none of it. Empty: a fresh one."""
+    """A name or the ID of a run; an unknown one starts a conversation, an empty one a new conversation with a fresh
+    ID.
+    """
     is_continued: bool = False
-    """Take the conversation that was used last."""
+    """Continue the most recent conversation."""
     agent: str = ""
     model: str = ""
     may_name_built_in: bool = False
-    """A user opens it at this machine: they get past the default agent of the settings, as with `agent run`."""
+    """Whether the built-in agent may be named: a user at this machine may bypass the settings' default agent."""
 
 
 class Chat:
-    """One conversation. Made by `open_chat`."""
+    """One conversation. Created by `open_chat`."""
 
     def __init__(
         self, runtime: Runtime, conversation: Conversation, *, agent: str, model: str, may_name_built_in: bool = False
@@ -97,21 +99,21 @@ class Chat:
         self.is_new = conversation.state.version == 0 and not conversation.turns
         self.agent_id = agent
         self.model = model
-        """The one that was chosen; empty for the agent's own."""
+        """The chosen model; empty for the agent's own."""
         self._may_name_built_in = may_name_built_in
         self._clean = build_host_cleaner(runtime.host).text
 
     def resolve(self) -> AgentInForce:
-        """The agent as its files stand now. Raises `UsageError`, `ConfigError`."""
+        """Resolve the agent from its current files. Raises `UsageError`, `ConfigError`."""
         return resolve_agent(self.runtime.host, self._get_id(self.agent_id), model=self.model)
 
     def _get_id(self, agent_id: str) -> str:
-        """As agents are resolved by it. Only a user at this machine may mean the built-in one by its name."""
+        """Return the ID for resolving agents. Only a user at this machine may name the built-in one."""
         is_named = self._may_name_built_in and is_built_in(self.runtime.host, agent_id)
         return BUILT_IN if is_named else agent_id or BUILT_IN
 
     def list_models(self) -> tuple[str, ...]:
-        """Those that may be chosen, the one in force first; none where any may. The offline backbone has no models."""
+        """List the models to choose from, the current one first; empty if any model is allowed."""
         agent = self.resolve()
         if agent.model.provider == OFFLINE:
             return (OFFLINE,)
@@ -125,7 +127,7 @@ class Chat:
 
     @property
     def answered_by(self) -> str:
-        """The model of the next turn, with its provider if that is not the one of the settings."""
+        """Return the model of the next turn, with its provider if it differs from the settings."""
         options = self.resolve().model
         if options.provider == OFFLINE:
             return OFFLINE
@@ -133,7 +135,7 @@ class Chat:
         return options.name if is_default else str(ModelName(options.provider, options.name))
 
     async def use_model(self, name: str) -> None:
-        """From the next turn on. Raises `UsageError` for one that the agent may not use."""
+        """Use a model from the next turn on. Raises `UsageError` if the agent may not use it."""
         if self.answered_by == OFFLINE:
             raise UsageError("The offline backbone has no models to choose from", hint="Choose a provider: --provider")
         resolve_agent(self.runtime.host, self._get_id(self.agent_id), model=name)
@@ -141,22 +143,22 @@ class Chat:
         await self._commit(ContextChange(facts=self._build_choices()))
 
     def list_agents(self) -> tuple[str, ...]:
-        """The IDs of those that the workspace defines."""
+        """List the IDs of the workspace's agents."""
         return tuple(found.id for found in list_definitions(self.runtime.host.workspace, "agents", AGENT_FILE).values())
 
     async def use_agent(self, agent_id: str) -> None:
-        """From the next turn on, with its own model. Raises `UsageError` for one that is not there."""
+        """Use an agent and its model from the next turn on. Raises `UsageError` if it doesn't exist."""
         resolve_agent(self.runtime.host, self._get_id(agent_id))
         self.agent_id, self.model = agent_id, ""
         await self._commit(ContextChange(facts=self._build_choices()))
 
     def begin_anew(self) -> None:
-        """The next message begins another conversation, with the same agent and model; this one stays."""
+        """Let the next message start another conversation with the same agent and model; this one is kept."""
         self.context_id = self.runtime.host.ids.run_id(self.runtime.host.clock.now())
         self.is_new = True
 
     async def switch(self, context_id: str) -> None:
-        """Continue with another conversation, with the agent and the model it had. Raises `UsageError`."""
+        """Switch to another conversation, with its agent and model. Raises `UsageError`."""
         conversation = await read_conversation(self.runtime.store, context_id)
         if not conversation.state.version and not conversation.turns:
             raise UsageError(f"There is no conversation {context_id!r}", hint="`/resume` lists them")
@@ -171,7 +173,7 @@ class Chat:
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
     async def compact(self, watch: DriveOptions | None = None) -> int:
-        """Sum up all turns but the last one now; how many were."""
+        """Summarize all turns but the last one now; return their number."""
         await self.close_open_turn()
         before = await self._read()
         after = await sum_up_if_due(
@@ -203,7 +205,7 @@ class Chat:
     async def send(
         self, message: str, watch: DriveOptions | None = None, *, is_typed: bool = True, given: Sequence[GivenFile] = ()
     ) -> RunState:
-        """Say something, and drive the turn until it ends or waits. A turn that is still open is ended first.
+        """Send a message and drive the turn until it ends or waits. An open turn is ended first.
 
         Raises `UsageError`, `LeaseHeld` and `VersionConflictError` before anything is asked.
         """
@@ -226,7 +228,7 @@ class Chat:
         return await self._keep(await self.runtime.start_as(agent, request, watch, queue=watch.lease_terms.queue))
 
     async def find_open_turn(self) -> RunStatus | None:
-        """The last turn, if it has not ended: after a kill, a stop, or because it waits for an answer."""
+        """Return the last turn if it has not ended: after a kill, a stop, or because it waits for an answer."""
         missing = await list_missing(self.runtime.store, await self._read())
         if not missing:
             return None
@@ -234,7 +236,7 @@ class Chat:
         return None if state.phase in FINAL else await get_status(self.runtime.store, state, row=missing[-1])
 
     async def go_on(self, answer: Answer | None = None, watch: DriveOptions | None = None) -> RunState | None:
-        """Drive the open turn further; nothing where there is none. Raises `LeaseHeld` where another process does."""
+        """Continue the open turn; None if there is none. Raises `LeaseHeld` if another process drives it."""
         turn = await self.find_open_turn()
         if turn is not None:
             return await self._keep(await self._get_runtime(turn.state).resume(turn.state.run_id, answer, watch))
@@ -245,14 +247,14 @@ class Chat:
         return await self._keep(await self.runtime.resume(ended.run_id, again, watch))
 
     def _get_runtime(self, state: RunState) -> Runtime:
-        """A command that the person typed continues without a model."""
+        """Return the runtime; a command that the user typed continues without a model."""
         started = state.started
         if started is None or started.provider != TYPED:
             return self.runtime
         return Runtime(use_typed(self.runtime.host, started.task.removeprefix(MARK)), self.runtime.store)
 
     async def find_reopenable(self) -> RunState | None:
-        """The last turn, if a limit or its provider ended it."""
+        """Return the last turn if a limit or its provider ended it."""
         conversation = await self._read()
         if not conversation.turns:
             return None
@@ -260,7 +262,7 @@ class Chat:
         return state if can_reopen(state) else None
 
     async def close_open_turn(self) -> RunStatus | None:
-        """End a turn that waits or was cut short, and take into the log whatever ended unseen."""
+        """End a waiting or interrupted turn, and log turns that ended unobserved."""
         ended: RunStatus | None = None
         for row in await list_missing(self.runtime.store, await self._read()):
             state = await self.runtime.read(row.run_id)
@@ -272,7 +274,7 @@ class Chat:
         return ended
 
     async def undo(self) -> PastTurn:
-        """Take the last turn back: the conversation continues without it, its journal stays. Raises `UsageError`."""
+        """Undo the last turn: the conversation continues without it, its journal stays. Raises `UsageError`."""
         await self.close_open_turn()
         conversation = await self._read()
         if not conversation.turns:
@@ -287,7 +289,7 @@ class Chat:
         return last
 
     async def get_last_turn(self) -> str:
-        """The run of the last turn that was not taken back; nothing where there is none."""
+        """Return the run of the last turn that was not undone, or an empty string."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         return next((row.run_id for row in rows if is_turn(row)), "")
 
@@ -313,7 +315,7 @@ class Chat:
         return KnownFact(key=key, text=fact, is_own=True)
 
     async def forget(self, key: str) -> None:
-        """Raises `UsageError` for a fact that is not kept."""
+        """Delete a fact. Raises `UsageError` if there is none."""
         wanted = " ".join(key.split()).casefold()
         known = [fact.key for fact in await self.list_facts()]
         if wanted not in known:
@@ -326,13 +328,13 @@ class Chat:
         return await self.runtime.approvals.list_all(run_id=turn.waiting.run_id, status="open") if turn else []
 
     async def list_turns(self) -> list[tuple[RunState, PastTurn]]:
-        """Every turn that was not taken back, from its journal, oldest first."""
+        """List the turns that were not undone, from their journals, oldest first."""
         rows = await self.runtime.store.list_runs(context_id=self.context_id, limit=MAX_RUNS)
         wanted = [row for row in reversed(rows) if is_turn(row)]
         return [await self._load(row.run_id) for row in wanted]
 
     async def _load(self, run_id: str) -> tuple[RunState, PastTurn]:
-        """From its journal; of one that was interrupted, with what had been said."""
+        """Load a turn from its journal, with the partial reply of an interrupted one."""
         state, turn = await load_turn(self.runtime.store, run_id)
         if state.failure is None or state.failure.status != "canceled":
             return state, turn
@@ -346,7 +348,7 @@ class Chat:
         return await read_conversation(self.runtime.store, self.context_id)
 
     async def _begin(self, conversation: Conversation, message: str) -> Conversation:
-        """Take the next turn. Of two that speak at once, the second fails here, before it has asked anything."""
+        """Claim the next turn. Of two concurrent messages the second fails here, before any request."""
         state = conversation.state
         turn = state.current_turn + 1 if state.version else 1
         following = dataclasses.replace(state, current_turn=turn, task_state="in_progress", agent_state_detail=CHAT)
@@ -366,7 +368,7 @@ class Chat:
         return await self._read()
 
     async def _keep(self, state: RunState) -> RunState:
-        """Write down what became of a turn. Where that is cut short, the journal still has it."""
+        """Record the outcome of a turn. If this is interrupted, the journal still has it."""
         events: tuple[NewEvent, ...] = ()
         stored = (await self._read()).state
         if state.phase in FINAL:
@@ -382,7 +384,7 @@ class Chat:
         return state
 
     async def _end(self, row: RunRow) -> RunState:
-        """End a run that no other process drives; one that is driven is not even asked to end. Raises `LeaseHeld`."""
+        """End a run that no other process drives; a driven one is not asked to end. Raises `LeaseHeld`."""
         if not row.driver:
             state = await self.runtime.cancel(row.run_id, by=CHAT)
             if state.started is None or state.phase in FINAL:
@@ -393,7 +395,7 @@ class Chat:
         )
 
     async def _mark_undone(self, run_id: str) -> None:
-        """In the index too, which forgets nothing."""
+        """Mark the turn as undone in the index, too."""
         driver = LeaseHolder(store=self.runtime.store, owner=self.runtime.host.owner)
         with unwrapped():
             async with hold_lease(run_id, driver) as lease:
@@ -408,7 +410,7 @@ class Chat:
 
 
 async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
-    """Begin a conversation or continue with one, with the agent and the model it had last. Raises `UsageError`."""
+    """Start or continue a conversation, with its last agent and model. Raises `UsageError`."""
     if request.is_continued and request.context_id:
         raise UsageError("--continue and --context exclude each other", hint="Name the conversation, or take the last")
     context_id = request.context_id
@@ -433,12 +435,12 @@ async def open_chat(runtime: Runtime, request: ChatRequest) -> Chat:
 
 
 def is_turn(row: RunRow) -> bool:
-    """One of those that a user spoke in and did not take back; those that summarize are none."""
+    """Return True for turns of the user that were not undone; summarizer runs are none."""
     return row.agent != SUMMARIZER and row.reason != UNDONE
 
 
 async def list_chats(runtime: Runtime, *, limit: int = 100) -> Sequence[ContextState]:
-    """Conversations that are chats, the one used last first."""
+    """List the conversations that are chats, most recent first."""
     found = await runtime.store.contexts.list_contexts(limit=MAX_RUNS)
     return [state for state in found if state.agent_state_detail == CHAT][:limit]
 
@@ -454,12 +456,12 @@ async def list_always(chat: Chat) -> list[str]:
 
 
 async def is_always(chat: Chat, question: ApprovalQuestion) -> bool:
-    """The person said "always" to a call like this one."""
+    """Return True if the user answered "always" to a similar call."""
     return not question.leads_to_running_file and _build_key(question) in await list_always(chat)
 
 
 async def keep_always(chat: Chat, question: ApprovalQuestion) -> None:
-    """From now on a call like this one is not asked about in this conversation; what is denied stays denied."""
+    """Stop asking about calls like this one in this conversation; denied calls stay denied."""
     if len(await list_always(chat)) >= MAX_POCKET_FACTS_PER_BUCKET:
         return  # the oldest would be dropped; the person is asked once more instead
     key = _build_key(question)
@@ -469,5 +471,5 @@ async def keep_always(chat: Chat, question: ApprovalQuestion) -> None:
 
 
 def _build_key(question: ApprovalQuestion) -> str:
-    """As far as "always in this run" extends, see `build_memory_key`."""
+    """Build the key with the reach of "always in this run", see `build_memory_key`."""
     return build_memory_key(build_step(question.tool, question.arguments, call_id=""))

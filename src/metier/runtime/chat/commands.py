@@ -1,4 +1,4 @@
-"""Commands in a chat: those that `.agent/commands/NAME.md` defines, and shell commands that the user types."""
+"""Commands in a chat: those defined in `.agent/commands/NAME.md`, and shell commands that the user types."""
 
 import re
 import uuid
@@ -36,7 +36,9 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
     body: str
 
     def fill(self, arguments: str) -> str:
-        """The message: `$ARGUMENTS` is everything behind the name, `$1` its first word. Without either, it follows."""
+        """Fill the template: `$ARGUMENTS` is everything after the name, `$1` its first word. Without either, it is
+        appended.
+        """
         words = arguments.split()
 
         def find(host: re.Match[str]) -> str:
@@ -51,7 +53,7 @@ class OwnCommand(Struct, frozen=True, kw_only=True):
 
 
 def list_own_commands(host: Host) -> dict[str, OwnCommand]:
-    """By name. A file that cannot be read is left out; what a clone says counts when the folder is trusted."""
+    """List commands by name. Unreadable files are left out; those of a clone apply after it is trusted."""
     folder = host.workspace / COMMANDS_FOLDER
     if not host.trust.is_trusted or not folder.is_dir():
         return {}
@@ -61,7 +63,7 @@ def list_own_commands(host: Host) -> dict[str, OwnCommand]:
 
 
 def check_trusted(host: Host, name: str) -> None:
-    """Raises `UsageError` where the folder has the command and is not trusted."""
+    """Raise `UsageError` if the folder defines the command and is not trusted."""
     if (
         not host.trust.is_trusted
         and _COMMAND_NAME.fullmatch(name)
@@ -91,7 +93,7 @@ def _read(file: Path, workspace: Path) -> OwnCommand | None:
 # A run whose only call is the command: rules, sandbox and undo are those of every call. No model is asked; this
 # provider makes the one call and returns its output, so that later turns know it.
 class TypedCommand:
-    """A provider that calls one command, then tells what came of it."""
+    """A provider that calls one command and then returns its result."""
 
     name = TYPED
 
@@ -117,7 +119,7 @@ class TypedCommand:
         return None
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """Close the provider, which holds nothing."""
 
     def _build(self, request: ModelRequest, part: TextPart | ToolCallPart) -> ModelReply:
         is_call = isinstance(part, ToolCallPart)
@@ -131,14 +133,14 @@ class TypedCommand:
 
 
 def use_typed(host: Host, command: str) -> Host:
-    """The place with nothing that could answer but the command."""
+    """Return the host with the command as the only provider."""
     model = host.settings.model.model_copy(update={"name": TYPED, "allowed_models": ()})
     settings = host.settings.model_copy(update={"model": model})
     return replace(host, provider=TypedCommand(command), settings=settings)
 
 
 class TypedApproval:
-    """Says yes to exactly the command that was typed: who typed it was asked by typing it. What is denied stays so."""
+    """Approves exactly the command that the user typed. Denied commands stay denied."""
 
     def __init__(self, command: str, *, by: str) -> None:
         self._command = command

@@ -1,4 +1,4 @@
-"""The conversation of a context: its turns, facts and summary, read from its store and written back.
+"""The conversation of a context: its turns, facts and summary, read from the store and written back.
 
 Older turns are summarized by a model, in a run of its own, or from their own words.
 """
@@ -64,7 +64,7 @@ SUMMARIZED = "summarized"
 OWN_FACTS = "remembered"
 TOLD_FACTS = "told"
 CHOICES = "chat"
-"""The bucket of facts that says with which agent and model a chat continues."""
+"""Bucket of facts with the agent and model of a chat."""
 CROWDED = MAX_EVENTS_PER_CONTEXT * 4 // 5
 LOOKED_AT = 20
 """Number of runs to check for turns that are missing from the log; a crash loses at most one."""
@@ -89,7 +89,7 @@ are not kept yet, write a line `Facts:` and one line `- name: fact` for each.
 """
 FACTS_LINE = "facts:"
 MIN_SUMMARY_CHARACTERS = 20
-"""A summary that is shorter says nothing."""
+"""Minimum length of a useful summary."""
 MAX_SUMMARIZER_TURNS = 2
 
 
@@ -100,17 +100,17 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
     state: ContextState
     turns: tuple[PastTurn, ...] = ()
-    """Those that the summary does not cover and that were not undone, oldest first."""
+    """Turns after the summary that were not undone, oldest first."""
     facts: tuple[KnownFact, ...] = ()
     choices: dict[str, str] = field(default_factory=dict[str, str])
     recorded: frozenset[str] = frozenset()
-    """Runs that the log tells of, undone ones too."""
+    """Runs in the log, including undone ones."""
     is_crowded: bool = False
-    """The log is about to lose what nothing summarizes yet."""
+    """Whether the log is about to drop turns that are not summarized yet."""
 
 
 async def read_conversation(store: Store, context_id: str) -> Conversation:
-    """An unused context has an empty conversation."""
+    """Read the conversation; that of an unused context is empty."""
     state = await store.contexts.find_state(context_id) or ContextState(context_id=context_id)
     events = await store.contexts.list_events(context_id)
     undone = {_text(event.payload, "run_id") for event in events if event.event_type == UNDONE}
@@ -129,14 +129,14 @@ async def read_conversation(store: Store, context_id: str) -> Conversation:
 
 
 async def list_missing(store: Store, conversation: Conversation) -> list[RunRow]:
-    """Runs of the context since the last turn that the log tells of, oldest first; the last one may not have ended."""
+    """List runs of the context that the log lacks, oldest first; the last one may not have ended."""
     rows = await store.list_runs(context_id=conversation.state.context_id, limit=LOOKED_AT)
     turns = [row for row in rows if row.agent != SUMMARIZER]
     return list(takewhile(lambda row: row.run_id not in conversation.recorded, turns))[::-1]
 
 
 def build_said(conversation: Conversation, measures: Measures, *, shows_media: bool = False) -> Said:
-    """`shows_media`: the model that reads it sees pictures and documents."""
+    """Build the run's extra input. `shows_media`: its model accepts pictures and documents."""
     return Said(
         facts=render_facts(conversation.facts, measures),
         summary=render_summary(conversation.state.summary, measures),
@@ -150,7 +150,7 @@ def get_measures(settings: Settings) -> Measures:
 
 
 async def load_turn(store: Store, run_id: str) -> tuple[RunState, PastTurn]:
-    """A turn from its journal."""
+    """Load a turn from its journal."""
     entries = await read_entries(store, run_id)
     state = fold(run_id, entries)
     said = state.started.task if state.started else ""
@@ -194,7 +194,7 @@ def build_undone_event(run_id: str) -> NewEvent:
 
 
 def build_told_facts(facts: Iterable[KnownFact], *, turn: int) -> tuple[NewFact, ...]:
-    """With the turn they were told in, so that they can be undone with it."""
+    """Build facts with their turn, so that they can be undone with it."""
     return tuple(NewFact(bucket=TOLD_FACTS, key=fact.key, value={"text": fact.text, "turn": turn}) for fact in facts)
 
 
@@ -213,7 +213,7 @@ def _read_turn(event: ContextEvent) -> PastTurn:
 
 
 def _read_facts(facts: Sequence[Fact]) -> tuple[KnownFact, ...]:
-    """In the order in which they were told; what a user asked to keep stands before the same told by the way."""
+    """Read the facts in order; those the user asked to keep come before incidental ones."""
     told = sorted((f for f in facts if f.bucket in (OWN_FACTS, TOLD_FACTS)), key=lambda f: (f.timestamp, f.key))
     known = [KnownFact(key=fact.key, text=_text(fact.value, "text"), is_own=fact.bucket == OWN_FACTS) for fact in told]
     own = {fact.key for fact in known if fact.is_own}
@@ -261,7 +261,7 @@ class _Draft(Struct, frozen=True, kw_only=True):
 async def sum_up_if_due(
     runtime: Runtime, conversation: Conversation, *, agent: AgentInForce, watch: DriveOptions, is_wanted: bool = False
 ) -> Conversation:
-    """The conversation as the next turn should know it; the same where it is short enough.
+    """Summarize the conversation if it is long; return the conversation for the next turn.
 
     `is_wanted`: the person asks for it, so all turns but the last one are summarized.
     """
@@ -295,7 +295,7 @@ async def sum_up_if_due(
 async def _ask_model(
     runtime: Runtime, conversation: Conversation, old: Sequence[PastTurn], *, agent: AgentInForce, watch: DriveOptions
 ) -> _Draft | None:
-    """Nothing where there is no model, or none that could do it."""
+    """Ask the model for a summary; None without a model or if it failed."""
     if agent.model.provider == OFFLINE and runtime.host.provider is None:
         return None
     summarizer = build_summarizer(runtime, agent)
@@ -321,7 +321,7 @@ async def _ask_model(
 
 
 def build_summarizer(runtime: Runtime, agent: AgentInForce) -> AgentInForce:
-    """An agent without tools, with the models that the chat's agent may use. Raises `UsageError` for another one."""
+    """Build an agent without tools, with the models of the chat's agent. Raises `UsageError` for another one."""
     named = agent.host.settings.chat.summary_model
     host = resolve_agent(runtime.host, agent.id, model=named).host if named else agent.host
     options = host.settings.runtime.model_copy(update={"max_turns": MAX_SUMMARIZER_TURNS})
@@ -350,7 +350,7 @@ def _split_facts(reply: str) -> tuple[str, str, str]:
 
 
 def _render(conversation: Conversation, old: Sequence[PastTurn], measures: Measures) -> str:
-    """Within what a turn may be told, so that it fits wherever a turn does."""
+    """Render a turn within its size limit."""
     return "\n\n".join(
         [
             f"## Summary so far\n{conversation.state.summary or '(none)'}",

@@ -37,11 +37,11 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     rules: tuple[tuple[str, Rule], ...]
     """Rules with the scope that each comes from, in evaluation order."""
     missing: tuple[str, ...] = ()
-    """Tools that the agent names and that do not exist now."""
+    """Tools that the agent names and that don't exist now."""
 
 
 async def report_agent(host: Host, agent_id: str, *, model: str = "") -> AgentReport:
-    """As a run would have it; toolsets of trusted skills say what they offer by running. Raises as `resolve_agent`."""
+    """Report the agent as a run would have it; toolsets of trusted skills are run to list their tools."""
     agent = resolve_agent(host, agent_id, model=model)
     toolsets = await load_toolsets(agent.packages, host.environ)
     try:
@@ -91,7 +91,7 @@ def _describe_source(tool: Tool) -> str:
 
 
 def _shorten(path: str, workspace: str, *, kind: str) -> str:
-    """Below the workspace without it, elsewhere as it is."""
+    """Shorten a path below the workspace; others stay as they are."""
     return f"{kind}: {path.removeprefix(f'{workspace}/')}"
 
 

@@ -47,7 +47,7 @@ def build_present_policy(
     profile: Profile | None = None,
     policy_file: bytes | None = None,
 ) -> RulePolicy:
-    """The rules as they stand for this agent, the built-in one where none is named. Raises as `resolve_agent`.
+    """Build the current rules for this agent, or the built-in one. Raises like `resolve_agent`.
 
     `policy_file` replaces the saved rules of the workspace, to try out a change.
     """
@@ -71,7 +71,7 @@ def build_present_policy(
 
 
 def _read_access(workspace: Path) -> Scope:
-    """The tools that are turned off, as rules. A run reads the file before each turn instead.
+    """Read the disabled tools as rules. A run reads the file before each turn instead.
 
     Raises `ConfigError` if the file cannot be used.
     """
@@ -90,7 +90,7 @@ def _read_access(workspace: Path) -> Scope:
 async def explain_call(
     policy: RulePolicy, tool: str, arguments: dict[str, JsonValue], *, skill: str = ""
 ) -> Explanation:
-    """As a run judges it: by what it says, and by where its paths and words lead now. The strictest verdict counts."""
+    """Explain the decision as a run makes it: by text and by resolved paths. The strictest verdict counts."""
     said = policy.explain(build_step(tool, arguments, call_id=""), skill=skill)
     leads = await get_call_leads(tool, arguments, tools=policy.tools, root=policy.root)
     for key, path in leads.items():
@@ -108,7 +108,7 @@ def _with_profile(host: Host, profile: Profile) -> Host:
 
 
 class PastCall(Struct, frozen=True, kw_only=True):
-    """A call and what was decided about it when it was made."""
+    """A past call and its decision at that time."""
 
     step_id: str
     action: ActionStep
@@ -133,7 +133,7 @@ class Backtest(Struct, frozen=True):
 
 
 def list_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
-    """Every call that was judged, in order. What was remembered from an earlier answer counts as asked about."""
+    """List the evaluated calls in order. Calls covered by an earlier answer count as asked about."""
     state = RunState(run_id)
     found: dict[str, PastCall] = {}
     for entry in entries:
@@ -147,7 +147,7 @@ def list_calls(run_id: str, entries: Sequence[Entry]) -> list[PastCall]:
 
 
 def backtest(run_id: str, entries: Sequence[Entry], build: Callable[[str, Profile], Policy]) -> Backtest:
-    """Judge the calls of a run again, under the agent and profile it had. `build` gives the rules of today."""
+    """Evaluate the calls of a run again, with its agent and profile. `build` returns the current rules."""
     started = entries[0] if entries and isinstance(entries[0], RunStarted) else None
     if started is None:
         return Backtest(0, ())
@@ -194,11 +194,11 @@ def read_profile(word: str) -> Profile:
 
 
 type EditedCall = tuple[str, dict[str, JsonValue]]
-"""A tool and the arguments that a user gave it."""
+"""A tool and the arguments that a user edited."""
 
 
 async def refuse_edited(run_id: str, call: EditedCall, *, host: Host, store: Store) -> str:
-    """Why a call that a user edited would be denied in this run; empty where it would not.
+    """Return why a call that a user edited would be denied in this run, or an empty string.
 
     By the rules as they stand, with the agent, the profile and the skill of the run. The run judges once more by its
     own before anything happens; where the rules of today cannot be read, that has to do.
@@ -217,7 +217,7 @@ async def refuse_edited(run_id: str, call: EditedCall, *, host: Host, store: Sto
 
 
 async def look_at_call(host: Host, tool: str, arguments: dict[str, JsonValue]) -> Found:
-    """Only files can be looked at without running anything; of other calls nothing is known."""
+    """Preview a file tool's call; nothing is known of other calls without running them."""
     tools = Toolbox(list_tools((), host))
     preview = await tools.preview(tool, arguments, ToolContext(workspace=host.workspace))
     leads = await get_call_leads(tool, arguments, tools=tools, root=str(host.workspace))

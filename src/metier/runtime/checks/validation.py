@@ -1,4 +1,4 @@
-"""Everything that is wrong in a workspace, at once: its definitions, and the files that decide what may happen.
+"""All problems of a workspace at once: its definitions, and the files that control permissions.
 
 Reads, and lets plugins say which tools they have; asks no server and runs no toolset. What only those could tell is
 a warning at most.
@@ -68,12 +68,12 @@ FENCE = b"---"
 # A step may name a tool that a rule always denies, belong to an agent that cannot be used, end with a command that no
 # rule allows, or be in a file that no other step leads to.
 class StepChecker:
-    """Holds steps against their agents, and against the rules and settings of the workspace."""
+    """Checks steps against their agents, and against the workspace's rules and settings."""
 
     def __init__(
         self, host: Host, agents: Mapping[str, AgentDefinition | None], *, is_tool: Callable[[str], bool], agent: str
     ) -> None:
-        """`agents` by folded ID, nothing for one that cannot be used; `agent` does steps that name none."""
+        """Take `agents` by folded ID, None for unusable ones; `agent` does the steps that name none."""
         self._host = host
         self._agent = agent
         self._agents = agents
@@ -99,7 +99,7 @@ class StepChecker:
         return [*problems, *_list_unreached(task)]
 
     def _find_agent(self, step: TaskStep, task: TaskDefinition) -> AgentDefinition | None:
-        """Nothing for the built-in one, and for one that is not there."""
+        """Return the agent; None for the built-in one and for a missing one."""
         name = step.agent or task.agent or self._agent
         return self._agents.get(fold_id(name)) if name else None
 
@@ -148,7 +148,7 @@ class StepChecker:
     def _check_commands(
         self, own: Permits, step: TaskStep, task: TaskDefinition, *, agent: AgentDefinition | None, scopes: list[Scope]
     ) -> Iterator[Problem]:
-        """A command that is not allowed is never run, and so the step never counts as done."""
+        """Report commands that are not allowed: they never run, so the step could never finish."""
         for command, line in own.commands.items():
             reason = self._find_obstacle(command, step, task, agent=agent, scopes=scopes)
             if reason:
@@ -174,7 +174,7 @@ class StepChecker:
 
 
 def is_always_denied(name: str, rules: RuleList) -> bool:
-    """No call of this tool is ever allowed by these rules, whatever its arguments are."""
+    """Return True if these rules deny every call of this tool."""
     for rule in rules.rules:
         if rule.speaks_of(frozenset({name})):
             if rule.decision != "deny":
@@ -189,7 +189,7 @@ def _has_tool(agent: AgentDefinition, name: str) -> bool:
 
 
 def _read_host(host: Host) -> Scope:
-    """Nothing where it cannot be read: that is said of the file itself."""
+    """Read the host's scope; empty if it is unreadable, which is reported for the file itself."""
     try:
         data = read_policy_file(host.workspace)
     except ConfigError:
@@ -199,7 +199,7 @@ def _read_host(host: Host) -> Scope:
 
 
 def _list_unreached(task: TaskDefinition) -> Iterator[Problem]:
-    """Only where the chain is whole: else the step before it is what has to be fixed."""
+    """Report unreachable steps if the chain is whole; otherwise the step before has to be fixed first."""
     if task.steps[-1].next is not None:
         return
     steps = {step.file.name.casefold() for step in task.steps}
@@ -224,7 +224,7 @@ def _problem(
 
 
 class CheckedFile(Struct, frozen=True):
-    """A file beside the definitions."""
+    """A checked file other than a definition."""
 
     kind: str
     path: str
@@ -237,7 +237,7 @@ class Validation(Struct, frozen=True):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All of them: of folders, of definitions, of the files beside them."""
+        """Return all problems: of folders, of definitions, and of other files."""
         return (
             *self.workspace.problems,
             *(problem for item in self.workspace.checked for problem in item.problems),
@@ -246,7 +246,7 @@ class Validation(Struct, frozen=True):
 
 
 def load_host_catalog(host: Host) -> Catalog:
-    """Every skill that a workspace could use, by its front matter."""
+    """Load every skill that a workspace could use, by its front matter."""
     sources = build_search_path(host.workspace, home=host.home, skills_dir=host.workspace / host.settings.skills.dir)
     return load_catalog(sources, cache_folder=host.cache)
 
@@ -285,7 +285,9 @@ def check_task(host: Host, task_id: str, *, agent: str = "") -> tuple[Problem, .
 
 
 def validate_workspace(host: Host, catalog: Catalog, *, strict: bool = False) -> Validation:
-    """`strict` holds shared skills to the Agent Skills specification too; `catalog` says which skills exist."""
+    """Validate a workspace. `strict` checks shared skills by the specification, too; `catalog` lists existing
+    skills.
+    """
     skills_dir = host.workspace / host.settings.skills.dir
     workspace = load_workspace(host.workspace, catalog, strict=strict, skills_dir=skills_dir)
     servers = _check_servers(host)
@@ -313,13 +315,13 @@ class _Known:
     """The existing tools, as far as they can be known without starting anything."""
 
     plain: tuple[str, ...]
-    """Those that are called by one word."""
+    """Tools called by one word."""
     servers: frozenset[str] | None
-    """None: their file cannot be read."""
+    """Names of servers; None if their file can't be read."""
     catalog: Catalog
     enabled: str | tuple[str, ...]
     skills: Iterable[SkillDefinition]
-    """Those of the workspace."""
+    """Skills of the workspace."""
     needs: SkillNeeds
     _brings: dict[str, bool] = field(default_factory=dict[str, bool])
 
@@ -336,14 +338,14 @@ class _Known:
         return f"No tool is called {name!r}", hint_nearest(name, self.plain) or "Add the tool, or take the name out"
 
     def may_be_more(self, skills: Iterable[str]) -> bool:
-        """A toolset of one of these skills, or of one that is active anyway, may bring tools with short names."""
+        """Return True if a toolset of one of these or of an active skill may add tools with short names."""
         named = {*skills, *(self.enabled if isinstance(self.enabled, tuple) else ())}
         if self.enabled in ("all", "all-untrusted"):
             named |= {skill.canonical for skill in self.catalog.skills}
         return any(skill.toolsets for skill in self.skills) or any(self._has_toolset(each) for each in named)
 
     def load(self, skill: str) -> SkillDefinition | None:
-        """By its name; None where it is not there or cannot be read."""
+        """Load a skill by name; None if it is missing or unreadable."""
         found = self.catalog.find(skill)
         return load_skill(found.folder, within=found.source.within).skill if found else None
 
@@ -367,7 +369,7 @@ class _Known:
 
 
 class _Checker(Struct, frozen=True, kw_only=True):
-    """Holds definitions against what the workspace has."""
+    """Checks definitions against the workspace."""
 
     root: Path
     known: _Known
@@ -391,7 +393,7 @@ class _Checker(Struct, frozen=True, kw_only=True):
         return read_rules(node, RuleSource(file=file, root=str(self.root), known=known, subject=subject))
 
     def soften(self, problem: Problem, skills: Iterable[str] = ()) -> Problem:
-        """Soften a name that no tool has: it may be the short name of a tool that a toolset brings."""
+        """Downgrade the problem of an unknown tool name: it may be the short name of a toolset's tool."""
         if problem.code != "unknown_tool" or not self.known.may_be_more(skills):
             return problem
         return replace(problem, severity="warning", hint=f"{problem.hint}, unless a toolset brings it".lstrip(", "))
@@ -415,7 +417,7 @@ class _Checker(Struct, frozen=True, kw_only=True):
         return {name: skill for name, skill in found if skill is not None}
 
     def _check_needs(self, skill: SkillDefinition, references: Iterable[Reference]) -> list[Problem]:
-        """Skills that it depends on or may call, and that are not active."""
+        """Report dependencies and callable skills that are not active."""
         named = [reference for reference in references if reference.kind == "skill"]
         lacks = [(each, lack) for each in named if (lack := self.known.needs.find_lack(each.name)) is not None]
         return describe_lacks(skill, self.known.needs) + [
@@ -443,7 +445,7 @@ class _Checker(Struct, frozen=True, kw_only=True):
 
 class _Servers(Struct, frozen=True):
     names: frozenset[str] | None
-    """None: not known."""
+    """Known names; None if unknown."""
     files: tuple[CheckedFile, ...] = ()
 
 
@@ -461,7 +463,7 @@ def _build_known(
 
 
 def _check_all(items: Iterable[Checked], checker: _Checker, host: Host, *, agent: str) -> tuple[Checked, ...]:
-    """Each for itself, then the steps of tasks against the agents among them."""
+    """Check each definition, then the steps of tasks with their agents."""
     checked = [checker.check(item) for item in items]
     agents = {fold_id(item.id): _find_usable(item) for item in checked if item.kind == "agent"}
     steps = StepChecker(host, agents, is_tool=lambda name: checker.known.find_fault(name) is None, agent=agent)
@@ -495,7 +497,7 @@ def _check_servers(host: Host) -> _Servers:
 
 
 def _check_schedules(host: Host, checked: Iterable[Checked]) -> tuple[CheckedFile, ...]:
-    """The file of schedules, and that the agents and tasks that it names exist."""
+    """Check the schedules, including the existence of their agents and tasks."""
     found = load_schedules(host.workspace, WORKSPACE_FOLDERS)
     if not found.content and not found.problems:
         return ()
@@ -513,7 +515,7 @@ def _check_schedules(host: Host, checked: Iterable[Checked]) -> tuple[CheckedFil
 
 
 def _check_hooks(host: Host) -> tuple[CheckedFile, ...]:
-    """The files of hooks, each with what is wrong with it."""
+    """Check the files of hooks."""
     try:
         found = load_hooks(host)
     except ConfigError as error:
@@ -538,7 +540,7 @@ def _check_policy(workspace: Path, checker: _Checker) -> tuple[CheckedFile, ...]
 
 
 def _check_access(workspace: Path, known: _Known) -> tuple[CheckedFile, ...]:
-    """A tool that is turned off under a wrong name stays on."""
+    """Check the access file: a misspelled tool would stay enabled."""
     checked: list[CheckedFile] = []
     for reading in AccessFile(workspace).load():
         unknown = [
@@ -556,7 +558,7 @@ def _check_context(host: Host) -> tuple[CheckedFile, ...]:
 
 
 def _check_embeddings(host: Host) -> tuple[CheckedFile, ...]:
-    """Runs continue by words alone where nothing comes of the setting, so a user would hardly notice."""
+    """Check the embeddings: without them runs rank by words, which a user would hardly notice."""
     options = host.settings.embeddings
     if options is None or not options.is_on:
         return ()
@@ -594,7 +596,7 @@ def _check_version(skill: SkillDefinition) -> list[Problem]:
 
 
 def _check_scripts(skill: SkillDefinition) -> list[Problem]:
-    """Listed scripts must be there, and so must the one that runs without a model."""
+    """Check that listed scripts exist, and the one that runs without a model."""
     return [*report_missing_scripts(skill), *_check_entrypoint(skill)]
 
 

@@ -1,4 +1,4 @@
-"""Authority between runs: the rules and tools that a parent imposes, and the agents and tasks a run may delegate to."""
+"""Authority between runs: rules and tools that a parent imposes, and the agents and tasks a run may delegate to."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +44,7 @@ from metier.tools.mcp.offered_tools import ID_PREFIX
 from metier.tools.toolbox import Toolbox
 
 ABOVE = "above:"
-"""`above:0:…` is what the run that ordered this one is pinned to, `above:1:…` that of the one above it."""
+"""Prefix of inherited pins: `above:0:…` has those of the parent, `above:1:…` those of its parent."""
 START = "start"
 ORIGIN = "origin:"
 """Pins of an imported run on its original machine: an upper bound, like those of a parent."""
@@ -54,7 +54,7 @@ _KEPT = (POLICY, TRUST, TOOLS, OUTSIDE)
 # A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that no
 # change to files or to parent runs can widen its permissions.
 async def hand_down(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
-    """The pins that a child begins with: what its task is, and what binds it."""
+    """Return the first pins of a child: its task and its bounds."""
     pins = {f"{ABOVE}0:{START}": await store.put_blob(render_entry(started))}
     for name, digest in started.pins.items():
         if name.startswith(ABOVE):
@@ -70,7 +70,7 @@ async def hand_down(started: RunStarted, order: ChildRequest, store: Store) -> d
 
 
 async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
-    """The pins of a run that is adopted: what bound it before, as bounds and nothing else."""
+    """Return the pins of an adopted run: its earlier bounds and nothing else."""
     pins = {name: digest for name, digest in started.pins.items() if name.startswith((ABOVE, ORIGIN))}
     if f"{ORIGIN}{START}" in pins:
         return pins
@@ -80,12 +80,12 @@ async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
 
 
 def get_inherited(pins: Mapping[str, str]) -> dict[str, str]:
-    """The pins of a run that it did not choose itself."""
+    """Return the pins of a run that it did not choose itself."""
     return {name: digest for name, digest in pins.items() if name.startswith((ABOVE, ORIGIN, TASK))}
 
 
 async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbox) -> Policy:
-    """The policy of the run, and above it that of every run it works for."""
+    """Bind the policy of the run to those of all its ancestors."""
     pins = {**run.inherited, **run.pins}
     above: list[Above] = []
     order = run.order
@@ -116,16 +116,16 @@ class ToolBounds(NamedTuple):
     """The tools that the parent runs allow."""
 
     names: frozenset[str] | None = None
-    """Those of the run above; None where there is none."""
+    """Tool names of the parent; None if there is none."""
     lists: tuple[frozenset[str], ...] = ()
-    """The `tools` lists of all runs above that allow nothing else."""
+    """`tools` lists of all ancestors that allow nothing else."""
     called: str = ""
-    """The tool of the skill that a skill of the run above calls in this run."""
+    """Tool of the skill that the parent's skill calls in this run."""
     reads_only: bool = False
     has_worktree: bool = False
 
     def has(self, tool: Tool) -> bool:
-        """A child has no tool that its parent does not have.
+        """Return True if the child may have the tool: it has none that its parent lacks.
 
         The parent may lack a tool that comes with a skill only because it does not have the skill. So scripts, toolsets
         and `impl.py` are bound by the lists of the runs above instead.
@@ -142,7 +142,7 @@ class ToolBounds(NamedTuple):
 
 
 async def get_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
-    """A task has no tools of its own, its steps have."""
+    """Return the tool bounds; a task has no tools of its own, its steps have."""
     pins = {**run.inherited, **run.pins}
     order, number = run.order, 0
     call = order.call if order is not None else None
@@ -184,14 +184,14 @@ async def _read_start(pins: Mapping[str, str], store: Store) -> RunStarted:
 
 
 class _Definitions(NamedTuple):
-    """The definitions that a run above was started with."""
+    """The definitions that a parent was started with."""
 
     agent: AgentDefinition | None = None
     task: TaskDefinition | None = None
     step: TaskStep | None = None
 
     def find_allowed_tools(self) -> frozenset[str] | None:
-        """The only tools that the lists of the agent, `TASK.md` and the step allow; None if they allow all."""
+        """Return the only tools that the lists of agent, `TASK.md` and step allow; None if they allow all."""
         first = self.task.steps[0] if self.task is not None else None
         allowed: frozenset[str] | None = None
         for owner in (self.agent, first, self.step if self.step is not first else None):
@@ -244,7 +244,7 @@ def _describe(started: RunStarted) -> str:
 
 
 async def choose_partners(run: PreparedRun, store: Store) -> Partners:
-    """As pinned, or as the files stand now. None where a task decides, or where the depth of delegation is reached."""
+    """Choose the partners, as pinned or from the current files; None for a task and at the maximum depth."""
     if run.is_planned:
         return Partners()
     if run.pins:
@@ -270,7 +270,7 @@ def _list_reachable(run: PreparedRun) -> tuple[str, ...]:
 
 
 def _list_agents(run: PreparedRun, lineage: tuple[str, ...]) -> tuple[Partner, ...]:
-    """All that can be read, but those that wait for this run."""
+    """List the readable agents except those that wait for this run."""
     waiting = {fold_id(name) for name in (*lineage, f"agent:{run.agent.id}")}
     found: list[Partner] = []
     for each in _sorted(list_definitions(run.agent.host.workspace, "agents", FILE_NAME)):

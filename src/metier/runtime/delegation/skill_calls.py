@@ -1,4 +1,4 @@
-"""Skills of a run that can be called: as its tools, and as runs that another skill delegates to."""
+"""Callable skills of a run: as its tools, and as runs that another skill delegates to."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from metier.tools.process.sandbox.confinement import Confinement
 # The parent's driver, or the caller of the adapter, drives the child run. Its name follows from the parent's journal,
 # so there is one run for each delegation.
 class AwaitedRuns(Struct, frozen=True):
-    """The router of a skill that is called in a run: the run waits for the other one, then calls the skill again."""
+    """The router of a skill called in a run: the run waits for the other one, then calls the skill again."""
 
     store: Store
 
@@ -49,7 +49,7 @@ class AwaitedRuns(Struct, frozen=True):
 
 
 def name_work(request: DelegationRequest) -> CalledRun:
-    """The run that is to do it. No other conversation leads to the same one."""
+    """Name the run for the call. No other conversation leads to the same one."""
     digest = hashlib.sha256(request.context_id.encode()).hexdigest()[:24]
     return CalledRun(run_id=f"{CHILD}{digest}", call=request.as_call())
 
@@ -71,7 +71,7 @@ async def read_response(child: RunState, store: Store) -> AgentResponse:
 
 
 async def find_stored(run: RunState, store: Store) -> AgentResponse | None:
-    """The last answer of the skill, whole: the journal has it shortened, in the words for a model."""
+    """Return the skill's last answer in full; the journal has a shortened one for the model."""
     if not run.steps:
         return None
     step = run.steps[-1]
@@ -89,7 +89,7 @@ def list_callable(
     advisor: ProviderAdvisor | None,
     confinement: Confinement,
 ) -> tuple[Tool, ...]:
-    """One tool for each active skill with an `impl.py` whose contract can be used. Runs nothing."""
+    """List a tool for each active skill with an `impl.py` and a valid contract. Runs nothing."""
     call = run.order.call if run.order is not None else None
     executor = SkillExecutor(
         packages={canonical_name(package.definition.name): package for package in packages},
@@ -116,7 +116,7 @@ def list_callable(
 
 
 def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]:
-    """A skill whose contract has errors stays readable; what is wrong with it is told where skills are checked.
+    """List callable skills; one with contract errors stays readable, and the errors are reported by checks.
 
     The one that another skill has ordered may also have an `entrypoint` instead of an `impl.py`.
     """
@@ -127,7 +127,7 @@ def _list_callable(executor: SkillExecutor, *, ordered: str) -> list[Capability]
 
 
 def find_advisor(host: Host, provider: Provider, facts: FactBook) -> ProviderAdvisor | None:
-    """The model of the run; None where there is none."""
+    """Return the run's model as advisor, or None."""
     if provider.name == OFFLINE or isinstance(provider, UnavailableProvider):
         return None
     model = host.settings.model

@@ -20,7 +20,7 @@ from metier.tools.files.snapshots import Unavailable, Worktree
 
 FOLDER = ".agent/worktrees"
 _KEPT = "kept"
-"""Marks one whose changes could not be read: it stays until a user removes it."""
+"""Marker of a worktree whose changes could not be read: it stays until a user removes it."""
 
 
 def locate_worktree(host: Host, run_id: str) -> Worktree:
@@ -28,7 +28,7 @@ def locate_worktree(host: Host, run_id: str) -> Worktree:
 
 
 async def enter_worktree(host: Host, run_id: str, *, has_own: bool, above: RunWorktree | None) -> Host:
-    """The host of a run that begins: in a worktree of its own, made now, else where the run above it works.
+    """Return the host of a new run: in a new worktree of its own, or in its parent's folder.
 
     Raises `UsageError` where none can be made.
     """
@@ -49,7 +49,7 @@ async def enter_worktree(host: Host, run_id: str, *, has_own: bool, above: RunWo
 
 
 def check_worktree(host: Host) -> None:
-    """Raises `ConfigError` where the worktree of a run is gone."""
+    """Raise `ConfigError` if the worktree of a run is missing."""
     if host.worktree is not None and not host.root.is_dir():
         raise ConfigError(
             f"The worktree {host.worktree.path!r} of the run is gone",
@@ -58,12 +58,12 @@ def check_worktree(host: Host) -> None:
 
 
 class PlaceWorktrees(Struct, frozen=True):
-    """Reads what the runs of a host changed in their worktrees."""
+    """Reads the changes of a host's runs in their worktrees."""
 
     host: Host
 
     async def read(self, run_id: str, tree: RunWorktree) -> bytes:
-        """A patch. Raises `Unavailable`, and then the worktree is kept."""
+        """Return the changes as a patch. Raises `Unavailable`; then the worktree is kept."""
         worktree = locate_worktree(self.host, run_id)
         try:
             return await run_sync(worktree.diff, tree.base)
@@ -73,7 +73,7 @@ class PlaceWorktrees(Struct, frozen=True):
 
 
 async def remove_ended(host: Host, store: Store, state: RunState, *, folder: Path) -> None:
-    """Remove the worktrees of runs whose changes are on record in the run above; also what a kill left of them.
+    """Remove worktrees whose changes are recorded in the parent, and leftovers of killed ones.
 
     Once the run above has ended itself, also of runs that it did not hear of: their changes become artifacts.
     """
@@ -88,13 +88,13 @@ async def remove_ended(host: Host, store: Store, state: RunState, *, folder: Pat
 
 
 def remove_deleted(host: Host, run_id: str) -> None:
-    """Remove the worktree of a run that is deleted, also one that was kept. Blocks."""
+    """Remove the worktree of a deleted run, also a kept one. Blocks."""
     if is_folder_name(run_id):
         locate_worktree(host, run_id).remove(host.workspace)
 
 
 async def _keep_unheard(host: Host, store: Store, run_id: str, *, folder: Path) -> bool:
-    """May its worktree go? Not as long as the run continues, nor where its changes cannot be read."""
+    """Return True if the worktree may be removed: the run ended and its changes can be read."""
     row = await store.find_run(run_id)
     if row is None:
         return True  # it was killed before it began

@@ -1,4 +1,4 @@
-"""One file that holds a run: journal, blobs, record and event log. Read back and replayed anywhere, without a key.
+"""One file that holds a run: journal, blobs, record and event log. It can be replayed anywhere, without a key.
 
 The runs that it handed work to are in it too, each below `children/`; what they share is in it once.
 
@@ -37,7 +37,7 @@ FORMAT = "metier-run"
 VERSION = 1
 MANIFEST, JOURNAL, RECORD, EVENTS, BLOBS = "manifest.json", "journal.jsonl", "run.json", "events.jsonl", "blobs/"
 MAX_BYTES = 512 * 1024 * 1024
-"""An archive may unpack to no more than this."""
+"""Maximum unpacked size of an archive."""
 COMPRESSED = ".gz"
 CHILDREN = "children/"
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,120}")
@@ -52,7 +52,7 @@ class Manifest(Value):
     version: int = VERSION
     run_id: str
     redacted: bool
-    """Texts were cleaned of secrets before they were written."""
+    """Whether secrets were removed from its texts."""
     members: dict[str, str] = Field(default_factory=dict)
     """Name → SHA-256 of each other member."""
     checksum: str = ""
@@ -71,7 +71,7 @@ class Manifest(Value):
 
 
 class Archive(Struct, frozen=True, kw_only=True):
-    """A run in memory, as it goes into a file and comes out of one."""
+    """A run in memory, as written to and read from a file."""
 
     run_id: str
     redacted: bool
@@ -80,7 +80,7 @@ class Archive(Struct, frozen=True, kw_only=True):
     record: bytes = b""
     events: bytes = b""
     children: tuple["Archive", ...] = ()
-    """All runs below it, at any depth. Those read from a file share its blobs."""
+    """All descendants of the run. Those read from a file share its blobs."""
 
     @property
     def started(self) -> RunStarted:
@@ -93,7 +93,7 @@ class Archive(Struct, frozen=True, kw_only=True):
 
 
 def render_archive(archive: Archive) -> bytes:
-    """The bytes of the file; the same run always gives the same ones."""
+    """Render the bytes of the file; the same run always gives the same bytes."""
     members = _list_members(archive)
     blobs = dict(archive.blobs)
     for child in archive.children:
@@ -163,7 +163,7 @@ def _build(
 
 
 def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -> tuple[Archive, ...]:
-    """The runs below it; a run whose parent is not in the file is refused."""
+    """Read the descendants; a run whose parent is not in the file is rejected."""
     below: dict[str, dict[str, bytes]] = {}
     for name, data in members.items():
         if name.startswith(CHILDREN):
@@ -179,7 +179,7 @@ def _read_children(archive: Archive, members: Mapping[str, bytes], path: Path) -
 
 
 def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) -> None:
-    """From every run the way up leads to the one of the archive, and from there out of the file: never in a circle."""
+    """Check that every run's ancestors lead to the archive's run and out of the file, without a cycle."""
     below: dict[str, list[str]] = {}
     for child in children:
         below.setdefault(child.started.parent_run_id, []).append(child.run_id)
@@ -196,7 +196,7 @@ def _check_parents(archive: Archive, children: Sequence[Archive], path: Path) ->
 
 
 def list_digests(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Everything in a journal that may be the name of a blob."""
+    """List everything in a journal that may be the name of a blob."""
     found = (match for entry in entries for match in _DIGEST.findall(render_entry(entry).decode()))
     return tuple(dict.fromkeys(found))
 
@@ -209,7 +209,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _read_members(file: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
-    """Nothing is unpacked to a name that the file chooses."""
+    """Read the members. Nothing is unpacked to a path that the file chooses."""
     names = file.namelist()
     if len(set(names)) != len(names):
         raise _refuse(path, "a member is in it twice")
@@ -249,7 +249,7 @@ def _check_manifest(members: dict[str, bytes], path: Path) -> Manifest:
 
 
 def _is_known(name: str) -> bool:
-    """The files of a run, of one below it, and blobs under their digests."""
+    """Return True for files of the run or its descendants, and for blobs under their digests."""
     if name.startswith(BLOBS):
         return _DIGEST.fullmatch(name.removeprefix(BLOBS)) is not None
     run_id, _, own = name.removeprefix(CHILDREN).partition("/") if name.startswith(CHILDREN) else ("-", "", name)

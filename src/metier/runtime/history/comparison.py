@@ -1,4 +1,4 @@
-"""Comparisons of runs: the first difference between two of them, and past calls judged by other rules."""
+"""Comparisons of runs: the first difference between two of them, and past calls under other rules."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -35,25 +35,25 @@ _TOLD = {
     "run_finished": ("result",),
     "run_failed": ("reason", "message", "status"),
 }
-"""The entries that say what a run did, and their fields that do; the others follow from these or only note a time."""
+"""Entries that say what a run did, with the relevant fields; the others follow from these or only note a time."""
 _CALL_ID = "call_id"
 
 
 class Moment(Struct, frozen=True):
-    """One thing that a run did."""
+    """One action of a run."""
 
     number: int
     kind: str
     facts: JsonValue
     turn: int = 0
-    """0 before the first request to a model."""
+    """Turn of the action; 0 before the first model request."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
     same: int
-    """So many moments are the same in both."""
+    """Number of leading moments that are the same in both."""
     turn: int
-    """The turn in which the runs part; 0 before the first."""
+    """Turn of the first difference; 0 before the first turn."""
     left: Moment | None
     right: Moment | None
     differences: tuple[Difference, ...] = ()
@@ -99,7 +99,7 @@ def _facts(entry: Entry) -> JsonValue:
 
 
 def _without_ids(value: JsonValue) -> JsonValue:
-    """Vendors number calls as they like."""
+    """Remove call IDs, which vendors choose freely."""
     match value:
         case dict():
             return {key: _without_ids(item) for key, item in value.items() if key != _CALL_ID}
@@ -112,13 +112,13 @@ def _without_ids(value: JsonValue) -> JsonValue:
 class PastRuns(Struct, frozen=True, kw_only=True):
     runs: int
     calls: int
-    """Those that were judged."""
+    """Number of evaluated calls."""
     changes: tuple[Change, ...]
-    """Those of them that would be judged differently."""
+    """Calls with a different decision."""
 
 
 async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None = None) -> PastRuns:
-    """Newest first. `host` is a draft of the rules of the workspace. Raises `ConfigError` for rules with a problem."""
+    """Evaluate past runs, newest first. `host` has draft rules. Raises `ConfigError` for rules with a problem."""
     build = _open_by_agent(runtime.host, host)
     build("", "guarded")  # a draft that cannot be used is refused, also where no run was made yet
     rows = await runtime.store.list_runs(limit=runs)
@@ -131,7 +131,7 @@ async def backtest_past_runs(runtime: Runtime, *, runs: int, host: bytes | None 
 
 
 def _open_by_agent(host: Host, policy_file: bytes | None) -> Callable[[str, Profile], RulePolicy]:
-    """Policies are built once for each agent and profile that runs had; one that is gone counts as the built-in."""
+    """Build policies once for each agent and profile of past runs; a missing agent counts as the built-in one."""
     there = list_definitions(host.workspace, "agents", AGENT_FILE)
 
     @cache

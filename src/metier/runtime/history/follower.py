@@ -1,4 +1,4 @@
-"""Follow a run while another process, perhaps on another machine, drives it. Only reads.
+"""Following a run that another process drives, perhaps on another machine. Only reads.
 
 Its event log is on the machine that drives it, and says most. Where the journal gets ahead of the log that is here, or
 there is none, the journal is followed instead: it is in the store.
@@ -28,7 +28,7 @@ class News(NamedTuple):
 
     records: list[EventRecord]
     is_driven: bool
-    """A process drives the run, or one of its queue will: more may come."""
+    """Whether a process drives the run, or one of its queue will: more events may come."""
 
 
 class _Told:
@@ -45,7 +45,7 @@ class _Told:
 
 
 class Follower:
-    """Log and journal tell the same events of the journal in the same order, so their number says which was shown."""
+    """Follows a run. Log and journal have the same events in the same order, so their number says which were shown."""
 
     def __init__(self, runtime: Runtime, run_id: str) -> None:
         self._runtime, self._run_id = runtime, run_id
@@ -57,16 +57,16 @@ class Follower:
         self._told = _Told()
         self._teller = Teller(runtime.host, run_id, self._told)
         self._is_elsewhere = False
-        """The log of the driver is not here."""
+        """Whether the driver's log is on another machine."""
         self._next_look = 0.0
 
     @property
     def is_elsewhere(self) -> bool:
-        """The run is driven on another machine, as far as can be seen: `wait` returns as soon as the store has more."""
+        """Return True if the run seems to be driven on another machine: `wait` then returns when the store has more."""
         return self._is_elsewhere or not self._path.exists()
 
     async def look(self, *, is_only_look: bool = False) -> News:
-        """The events since the last look, each once and in order.
+        """Return the events since the last check, each once and in order.
 
         A journal that is ahead of the log is believed at the second look; with `is_only_look`, at once.
         """
@@ -79,7 +79,7 @@ class Follower:
         return News(await self._compare(has_time=is_driven and not is_elsewhere and not is_only_look), is_driven)
 
     async def wait(self) -> None:
-        """Until another look may bring something."""
+        """Wait until another check may find something."""
         if self.is_elsewhere:
             after = self._teller.state.seq
             await self._runtime.store.wait_for_entries(self._run_id, after=after, seconds=LOOK_SECONDS)
@@ -92,7 +92,7 @@ class Follower:
         return row is not None and bool(row.driver or (row.queue and row.status in RUNNABLE))
 
     async def _compare(self, *, has_time: bool) -> list[EventRecord]:
-        """The log has its time to tell what the journal already holds, unless it is known that it will not."""
+        """Compare the log with the journal, after giving the driver time to write the log."""
         overdue = len(self._told.records)
         self._teller.tell(await read_history(self._runtime, self._run_id, after=self._teller.state.seq))
         self._next_look = anyio.current_time() + LOOK_SECONDS
@@ -124,7 +124,7 @@ class Follower:
 
 
 def _read_on(path: Path, position: int) -> tuple[list[bytes], int]:
-    """The whole lines after a position, and where they end; a line that is being written waits for the next look."""
+    """Return the whole lines after a position, and their end; a line that is being written waits for the next check."""
     try:
         with path.open("rb") as file:
             file.seek(position)

@@ -1,4 +1,4 @@
-"""A fork: a new run that shares the first entries of another one and continues from there with the files of now."""
+"""Forks: a new run that shares the first entries of another one and continues with the current files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _UNSETTLED = frozenset({"running", "in_doubt", "asking"})
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """A place in a journal: `number` entries are taken over, `kind` is the last of them."""
+    """A point in a journal: `number` entries are shared, `kind` is the last of them."""
 
     number: int
     kind: str
@@ -118,7 +118,7 @@ def _check_point(number: int, points: Sequence[Point]) -> None:
 
 
 def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: bool) -> AgentInForce:
-    """The agent and the settings of now, with the model of the parent unless another one is asked for.
+    """Resolve the current agent and settings, with the parent's model unless another one is requested.
 
     A parent that was started elsewhere does not choose who is asked.
     """
@@ -138,7 +138,7 @@ def _resolve(host: Host, started: RunStarted, request: ForkRequest, *, is_own: b
 async def _build_start(
     runtime: Runtime, started: RunStarted, request: ForkRequest, *, parent: str, run: PreparedRun
 ) -> tuple[RunStarted, list[Entry]]:
-    """The first entry; and the last, where the parent was not started in this store."""
+    """Return the first entry, and an adoption entry if the parent was not started in this store."""
     host, new_id = runtime.host, run.folder.name
     async with build_services(host, runtime.store, run=run) as services:
         pins = await pin(services, run)
@@ -164,7 +164,7 @@ async def _build_start(
 
 
 def _adapt(entries: Sequence[Entry], new_id: str) -> list[Entry]:
-    """Approvals belong to one run: those that were decided keep their decision under an id of the new one."""
+    """Adapt approvals, which belong to one run: decided ones keep their decision under an ID of the new run."""
     adapted: list[Entry] = []
     times_asked: dict[str, int] = {}
     for entry in entries:

@@ -27,7 +27,7 @@ from metier.telemetry.jsonl import FILE_NAME, JsonlSink, read_events
 from metier.telemetry.sinks import Sink
 
 DELETION_BATCH = 500
-"""Runs that one transaction deletes: enough to share its cost, few enough that drivers wait for milliseconds."""
+"""Number of runs deleted per transaction: enough to share its cost, few enough that drivers wait for milliseconds."""
 _ALL_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +39,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 
 async def list_old_runs(runtime: Runtime, wanted: Retention) -> AsyncGenerator[list[RunRow]]:
-    """Ended runs that no process drives, whose parent has ended too; pages of those that ended first, first."""
+    """Yield pages of ended runs that no process drives and whose parent has ended too, oldest first."""
     before, below = _get_deadline(runtime, wanted), 0
     if wanted.keep:
         below = await _get_oldest_kept(runtime.store, wanted.keep)
@@ -76,7 +76,7 @@ def _get_deadline(runtime: Runtime, wanted: Retention) -> datetime:
 
 
 async def _get_oldest_kept(store: Store, keep: int) -> int:
-    """The number of the oldest of the newest ended runs; 0 when there are fewer."""
+    """Return the number of the oldest run to keep; 0 if there are fewer."""
     number = 0
     while page := await store.list_runs(before=number, limit=DELETION_BATCH):
         for row in page:
@@ -88,13 +88,13 @@ async def _get_oldest_kept(store: Store, keep: int) -> int:
 
 
 async def _is_needed(store: Store, row: RunRow) -> bool:
-    """An unfinished run may still ask how a run that it ordered ended."""
+    """Return True if the parent is unfinished and may still read the run's end."""
     parent = await store.find_run(row.parent_run_id) if row.parent_run_id else None
     return parent is not None and parent.status not in ENDED
 
 
 async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
-    """Those that were deleted: a run that a process began to drive meanwhile stays."""
+    """Delete the runs and return the deleted ones; a run that a process started to drive meanwhile is kept."""
     if not run_ids:
         return []
     note = runtime.host.runs / f"{DELETING}{os.getpid()}.json"
@@ -111,7 +111,7 @@ async def _delete(runtime: Runtime, run_ids: Sequence[str], before: datetime | N
 
 
 async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before: datetime | None) -> list[str]:
-    """Folders first, which need no room to go; then a few rows at a time: what they leave makes room for more."""
+    """Delete on a full disk: folders first, which need no space, then a few rows at a time with the freed space."""
     if await _remove_folders(runtime, run_ids):
         return await _delete(runtime, run_ids, before)
     if len(run_ids) == 1:
@@ -126,7 +126,7 @@ async def _delete_on_full_disk(runtime: Runtime, run_ids: Sequence[str], before:
 
 
 async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
-    """Of runs that no process drives; how many there were. A kill leaves ended runs without folders, which can go."""
+    """Remove folders of runs that no process drives and return their number."""
     runs = runtime.host.runs
     found = [run_id for run_id in run_ids if get_folder(runs, run_id, shard="off").exists()]
     for run_id in found:
@@ -136,7 +136,7 @@ async def _remove_folders(runtime: Runtime, run_ids: Sequence[str]) -> int:
 
 
 async def _get_noted(runtime: Runtime) -> dict[Path, list[str]]:
-    """Notes of deletions that were cut short, each with those of its runs that are gone."""
+    """Return the notes of interrupted deletions, each with those of its runs that are gone."""
     return {
         note: [run_id for run_id in noted if await runtime.store.find_run(run_id) is None]
         for note, noted in read_deletions(runtime.host.runs).items()
@@ -152,7 +152,7 @@ def _remove_noted(host: Host, noted: dict[Path, list[str]]) -> None:
 
 
 async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
-    """Folders on this machine of runs that another machine deleted from the store that they share."""
+    """Remove local folders of runs that another machine deleted from the shared store."""
     if runtime.host.settings.store.backend == "sqlite" or not await runtime.store.list_runs(limit=1):
         return  # an empty store is more likely a wrong address than an old one
     runs = runtime.host.runs
@@ -162,18 +162,18 @@ async def _remove_leftovers(runtime: Runtime, before: datetime) -> None:
 
 
 def _list_untouched(runs: Path, before: datetime) -> list[str]:
-    """Names of run folders that were last changed before that time."""
+    """List the run folders that were last changed before that time."""
     return [folder.name for folder in iterate_folders(runs) if folder.stat().st_mtime < before.timestamp()]
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
     events: int
     lost: int
-    """Events of the old log that only watched: a journal does not hold them."""
+    """Number of informational events of the old log, which a journal does not contain."""
 
 
 async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
-    """Write `events.jsonl` again. Events keep their times where the old log still has them.
+    """Write `events.jsonl` again. Events keep their times if the old log still has them.
 
     Raises `LeaseHeld` while a process drives the run.
     """
@@ -198,7 +198,7 @@ async def rebuild_events(runtime: Runtime, run_id: str) -> Rebuilt:
 
 
 class _Restamping:
-    """Gives events the time and the span that they had."""
+    """Restores the original times and spans of events."""
 
     def __init__(self, sink: Sink, old: Sequence[EventRecord]) -> None:
         self._sink = sink

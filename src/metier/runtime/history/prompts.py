@@ -1,4 +1,4 @@
-"""Prompts for people: what a run would be told first, and what a run was told in each of its turns."""
+"""Prompts for display: the first prompt of a future run, and those of a run's turns."""
 
 import hashlib
 from collections.abc import Sequence
@@ -56,9 +56,9 @@ class ShownLayer(Struct, frozen=True, kw_only=True):
     source: str
     """Origin of its text: a file, earlier turns, or the input."""
     source_sha256: str
-    """Of the whole file it was read from; empty where there is none."""
+    """Hash of the whole source file; empty if there is none."""
     sha256: str
-    """Of the text as it is sent."""
+    """Hash of the text as sent."""
     bytes: int
     tokens: int
     text: str
@@ -69,13 +69,13 @@ class ShownPrompt(Struct, frozen=True, kw_only=True):
     model: str
     turn: int
     layers: tuple[ShownLayer, ...]
-    """Those that say something, in the order in which they are sent; first the schemas of the tools."""
+    """Layers with content, in the order in which they are sent, starting with the tool schemas."""
     tokens: int
     limit: int
     prefix_hash: str
     request_hash: str
     prices: Prices | None = None
-    """Of the model that was asked, as far as they are known."""
+    """Prices of the requested model, if known."""
     recorded_hash: str = ""
     """The journal's hash of the request; empty for a prompt that was not sent."""
     trimmed: tuple[str, ...] = ()
@@ -84,12 +84,12 @@ class ShownPrompt(Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Made again from the journal, it is what was sent, byte for byte."""
+        """Return True if the rebuilt request has the recorded hash."""
         return self.request_hash == self.recorded_hash
 
 
 async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -> ShownPrompt:
-    """The prompt of a turn of a run, the last one where none is named. Raises `UsageError` for one it does not have."""
+    """Return the prompt of a turn, the last one by default. Raises `UsageError` for an unknown turn."""
     entries = await read_entries(runtime.store, run_id)
     turns = list_turns(entries)
     if not turns and (children := fold(run_id, entries).children):
@@ -105,7 +105,7 @@ async def show_turn(runtime: Runtime, run_id: str, *, turn: int | None = None) -
 
 
 async def preview(runtime: Runtime, request: RunRequest) -> ShownPrompt:
-    """The first prompt that a run of this request would have. Nothing is recorded or sent, no toolset is started."""
+    """Return the first prompt of a run of this request. Nothing is recorded or sent, no toolset is started."""
     host = runtime.host
     wanted = request.agent if request.order is not None else request.agent or host.settings.runtime.agent or ""
     agent = resolve_agent(host, wanted, model=request.model)
@@ -139,7 +139,7 @@ def compare(first: ShownPrompt, second: ShownPrompt) -> Difference | None:
 def _show(
     state: RunState, services: Services, fitted: FittedPrompt, *, request: ModelRequest, files: Sequence[str]
 ) -> ShownPrompt:
-    """`files` are those of the task: `TASK.md`, and that of the step where it is another one."""
+    """Build the shown prompt; `files` are those of the task: `TASK.md`, and the step's if it is another one."""
     segments = list_segments(fitted)
     sources = _describe_sources(state, services, files)
     costs = {"tools": fitted.tool_schema_tokens, **fitted.layers}

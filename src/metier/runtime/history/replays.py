@@ -1,4 +1,4 @@
-"""Replay of a run from what is kept with it: no key, no network, no process, and none of its files."""
+"""Replay of a run from its stored data: no key, no network, no process, and none of its files."""
 
 import dataclasses
 import hashlib
@@ -61,7 +61,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     run_id: str
     outcome: Replayed
     changed: tuple[str, ...] = ()
-    """Definitions of this workspace that are no longer what the run used."""
+    """Definitions of this workspace that differ from the run's."""
 
     @property
     def is_equal(self) -> bool:
@@ -88,13 +88,13 @@ async def replay_run(runtime: Runtime, run_id: str, *, with_current_files: bool 
 async def replay_entries(
     run_id: str, entries: Sequence[Entry], *, host: Host, store: Store, with_current_files: bool = False
 ) -> ReplayReport:
-    """The same for a journal from anywhere; its blobs are in `store`."""
+    """Replay a journal from any source; its blobs are in `store`."""
     services = await build_replay_services(host, store, entries, with_current_files=with_current_files)
     return ReplayReport(run_id=run_id, outcome=await replay(run_id, entries, services))
 
 
 async def replay_archive(archive: Archive, *, host: Host, store: Store) -> ReplayReport:
-    """The same for a run in a file and those below it: the report of the first one that differs, else its own."""
+    """Replay a run in a file and its descendants: the report of the first one that differs, otherwise its own."""
     with_blobs = open_archive_store(archive, store)
     for child in archive.children:
         report = await replay_entries(child.run_id, child.entries, host=host, store=with_blobs)
@@ -104,13 +104,13 @@ async def replay_archive(archive: Archive, *, host: Host, store: Store) -> Repla
 
 
 def open_archive_store(archive: Archive, store: Store) -> RecordedStore:
-    """A store that has the blobs of an archive beside its own, and changes nothing."""
+    """Open a store with the blobs of an archive in addition to its own, which changes nothing."""
     blobs = {digest: data for each in (archive, *archive.children) for digest, data in each.blobs.items()}
     return RecordedStore(store, Recording(()), blobs=blobs)
 
 
 def get_start(run_id: str, entries: Sequence[Entry]) -> RunStarted:
-    """Raises `StoreDamaged` for a journal without a beginning."""
+    """Return the first entry. Raises `StoreDamaged` for a journal without one."""
     started = find_authority(entries)
     if started is None:
         raise StoreDamaged(f"The journal of run {run_id!r} does not say how it began", hint="It cannot be used")
@@ -118,7 +118,7 @@ def get_start(run_id: str, entries: Sequence[Entry]) -> RunStarted:
 
 
 def list_changed(started: RunStarted, agent: AgentInForce) -> tuple[str, ...]:
-    """The agent and the skills whose files differ from the pinned bytes, that are new, or that are gone."""
+    """List the agent and skills whose files differ from the pinned bytes, are new, or are missing."""
     now = {
         f"{SKILL}{package.definition.name}": hashlib.sha256(package.definition.data).hexdigest()
         for package in agent.packages
@@ -134,11 +134,11 @@ class ReplayChanges(Struct, frozen=True, kw_only=True):
     """Changes to apply in a replay, to see their effect."""
 
     packages: tuple[SkillPackage, ...] = ()
-    """Skills that stand for those of their name."""
+    """Skills that replace those of the same name."""
     base: str | None = None
-    """The system prompt of the workspace."""
+    """System prompt of the workspace."""
     policy: bytes | None = None
-    """The rules of the workspace."""
+    """Rules of the workspace."""
     skills: Mapping[str, float] = field(default_factory=dict[str, float])
     """Settings of the section `skills`."""
 
@@ -225,16 +225,16 @@ def _speak(
 
 
 def _problems(entries: Sequence[Entry]) -> tuple[Problem, ...]:
-    """As many as there were then: files that could not be loaded are not kept."""
+    """Return as many problems as there were then: files that could not be loaded are not stored."""
     count = next((entry.problems for entry in entries if isinstance(entry, CatalogLoaded)), 0)
     return (Problem(severity="error", code="recorded", message="Recorded with the run"),) * count
 
 
 class _RecordedTool:
-    """A tool that is known and is not run: the results of steps come from the record."""
+    """A known tool that is not run: step results come from the record."""
 
     def __init__(self, info: ToolInfo, real: Tool | None) -> None:
-        """`real` is the tool of that name as it would be where the run took place: it is asked what it refuses."""
+        """`real` is the tool as on the run's machine; it decides which calls it rejects."""
         self.info = info
         self._refusing = real if isinstance(real, Refusing) else None
 

@@ -1,4 +1,4 @@
-"""Details of a run for a reader: the files it wrote, one exchange with the model, its state at one journal entry."""
+"""Details of a run: the files it wrote, one exchange with the model, its state at one journal entry."""
 
 import hashlib
 import json
@@ -31,15 +31,15 @@ MAX_ARTIFACT_BYTES = 100_000_000
 _MAX_ARTIFACTS = 500
 
 MAX_FACT_CHARACTERS = 4_000
-"""Of one text in an entry that is shown."""
+"""Limit for one text in a shown entry."""
 _MAX_FACTS = 200
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
     name: str
-    """Its path from the workspace, or its name where it is a file of the run."""
+    """Path relative to the workspace, or the name of a file of the run."""
     sha256: str
-    """Of the bytes that were written last."""
+    """Hash of the last written bytes."""
     bytes: int
     step_id: str
     file: Path
@@ -48,7 +48,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 async def list_artifacts(
     runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None
 ) -> tuple[Artifact, ...]:
-    """The last state of each file, in the order in which they were first written."""
+    """List the last state of each file, in the order in which they were first written."""
     entries = await read_entries_of(runtime.store, run_id, StepFinished) if entries is None else entries
     roots = (runtime.folder(run_id), runtime.host.workspace)
     found = {artifact.file: artifact for artifact in _find(entries, roots)}
@@ -56,7 +56,7 @@ async def list_artifacts(
 
 
 async def read_artifact(runtime: Runtime, run_id: str, sha256: str) -> tuple[Artifact, bytes]:
-    """The bytes that the run wrote. Raises `UsageError` for a hash of none, `FilesChanged` where they are gone."""
+    """Return the bytes that the run wrote. Raises `UsageError` for an unknown hash, `FilesChanged` if they are gone."""
     found = next((each for each in await list_artifacts(runtime, run_id) if each.sha256 == sha256), None)
     if found is None:
         raise UsageError(f"Run {run_id!r} wrote no file of this hash", hint="Its page lists those that it wrote")
@@ -75,7 +75,7 @@ async def read_artifact(runtime: Runtime, run_id: str, sha256: str) -> tuple[Art
 
 
 def _find(entries: Sequence[Entry], roots: Sequence[Path]) -> Iterator[Artifact]:
-    """Only what lies in the run's folder or in the workspace: a journal from elsewhere may name any path."""
+    """Yield artifacts in the run's folder or workspace only: an imported journal may name any path."""
     finished = [entry for entry in entries if isinstance(entry, StepFinished)]
     for step_id, noted in ((step.step_id, noted) for step in finished for noted in step.artifacts):
         given, size = Path(str(noted.get("path", ""))), noted.get("bytes")
@@ -94,18 +94,18 @@ def _find(entries: Sequence[Entry], roots: Sequence[Path]) -> Iterator[Artifact]
 class Exchange(Struct, frozen=True, kw_only=True):
     turn: int
     turns: tuple[int, ...]
-    """Those in which a model was asked."""
+    """Turns with a model request."""
     request: str
-    """As JSON, made again from the journal; without the secrets of the host."""
+    """Request as JSON, rebuilt from the journal, without the host's secrets."""
     request_hash: str
     is_exact: bool
-    """The request is what was sent, byte for byte, by the hash that was recorded then."""
+    """Whether the rebuilt request has the recorded hash."""
     replies: tuple[str, ...]
-    """As JSON; a second one where the first could not be used. None where no reply came."""
+    """Replies as JSON; two if the first one was unusable, none if no reply came."""
 
 
 async def read_exchange(runtime: Runtime, run_id: str, turn: int) -> Exchange:
-    """Raises `UsageError` for a turn in which no model was asked."""
+    """Read the exchange of a turn. Raises `UsageError` for a turn without a model request."""
     entries = await read_entries(runtime.store, run_id)
     turns = list_turns(entries)
     if turn not in turns:
@@ -137,7 +137,7 @@ type Clean = Callable[[JsonValue], JsonValue]
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """One thing that the run knows, in words."""
+    """One fact of the run's state, in words."""
 
     name: str
     value: str
@@ -151,17 +151,19 @@ class Moment(Struct, frozen=True, kw_only=True):
     """Number of folded entries."""
     total: int
     kind: str
-    """Of the last of them."""
+    """Kind of the last entry."""
     turn: int
     entry: str
-    """The last of them as JSON, without secrets, long texts cut in the middle."""
+    """The last entry as JSON, without secrets, long texts truncated in the middle."""
     facts: tuple[Fact, ...]
     can_fork: bool
-    """A new run can share these entries and continue from here."""
+    """Whether a new run can share these entries and continue from here."""
 
 
 async def read_moment(runtime: Runtime, run_id: str, number: int, *, entries: Sequence[Entry] | None = None) -> Moment:
-    """`entries` are all of the journal, where it was read. Raises `UsageError` for a number that it does not have."""
+    """Return the state at an entry; `entries` is the whole journal, if read. Raises `UsageError` for an unknown
+    number.
+    """
     entries = await read_history(runtime, run_id) if entries is None else entries
     clean = build_host_cleaner(runtime.host).value
     return build_moment(run_id, entries, number, clean=clean)

@@ -1,4 +1,4 @@
-"""A run as people see it: the fold of its event log, or of its journal where that log is on another machine."""
+"""Views of runs: folded from the event log, or from the journal if that log is on another machine."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,17 +28,17 @@ from metier.views.fold import fold_all, with_answer
 from metier.views.run_view import RunLimits, RunView, StepView
 
 MAX_CHILDREN = 50
-"""Of one run; a page that showed thousands would help no reader."""
+"""Maximum number of shown child runs; a page with thousands would help no reader."""
 _MAX_LEVELS = 4
 
 
 async def read_history(runtime: Runtime, run_id: str, *, after: int = 0) -> list[Entry]:
-    """The entries of a run in order, those behind `after`. An unknown run has none."""
+    """Return the entries of a run after `after`, in order. An unknown run has none."""
     return await read_entries(runtime.store, run_id, after=after)
 
 
 class _Kept:
-    """A sink that keeps what it is told."""
+    """A sink that stores its events."""
 
     def __init__(self) -> None:
         self.records: list[EventRecord] = []
@@ -97,7 +97,7 @@ def _read_log(runtime: Runtime, run_id: str) -> list[EventRecord]:
 def _complete(
     host: Host, row: RunRow | None, *, logged: Sequence[EventRecord], entries: Sequence[Entry]
 ) -> Sequence[EventRecord]:
-    """The log says more and has the times; what the journal has beyond it follows."""
+    """Complete the log, which has more details and times, with the journal's later events."""
     last = max((record.entry for record in logged), default=0)
     if row is None or last >= len(entries):
         return logged
@@ -122,7 +122,7 @@ def _get_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:
 
 
 async def render_shared_run(runtime: Runtime, run_id: str) -> str:
-    """Raises `ConfigError` where the package that lays out pages is not installed."""
+    """Render a run as a page to share. Raises `ConfigError` if the template package is not installed."""
     if find_spec("jinja2") is None:
         raise ConfigError("A page needs the package 'jinja2', which is not installed", hint=hint_extra("server"))
     # Of the extra: loaded when a page is wanted, so that no other command needs it.
@@ -133,7 +133,7 @@ async def render_shared_run(runtime: Runtime, run_id: str) -> str:
 
 
 async def read_whole_step(runtime: Runtime, run_id: str, step: StepView) -> StepView:
-    """A step with all of its output and its change: the journal has them, events only their first lines."""
+    """Read a step with its whole output and change from the journal; events have only the first lines."""
     entries = await read_entries_of(runtime.store, run_id, StepFinished)
     end = next((entry for entry in reversed(entries) if entry.step_id == step.step_id), None)
     if end is None:

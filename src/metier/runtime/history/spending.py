@@ -23,13 +23,13 @@ class Spending(Struct, frozen=True, kw_only=True):
     """The usage of a workspace since a time."""
 
     totals: tuple[Total, ...]
-    """By the wanted group, the highest cost first; at most `MAX_GROUPS` unless more are wanted."""
+    """Totals by group, highest cost first; at most `MAX_GROUPS` unless more are requested."""
     days: tuple[Total, ...]
     runs: int
-    """The number of runs created in that time."""
+    """Number of runs created in that time."""
     completed: int
     unrecorded: int
-    """Ended runs that are not counted yet: of an earlier version, or imported."""
+    """Number of ended runs that are not counted yet: of an earlier version, or imported."""
 
     @property
     def whole(self) -> Usage:
@@ -69,7 +69,7 @@ async def record_old_runs(runtime: Runtime) -> int:
 
 
 async def read_conversation_spending(runtime: Runtime, context_id: str) -> list[Spent]:
-    """The model calls of one conversation."""
+    """Return the model calls of one conversation."""
     spent: list[Spent] = []
     last = 0
     while page := await runtime.store.list_runs(context_id=context_id, before=last, limit=_PAGE):
@@ -91,7 +91,7 @@ async def read_conversation_spending(runtime: Runtime, context_id: str) -> list[
 
 
 def parse_since(text: str, *, now: datetime) -> datetime:
-    """Raises `UsageError`."""
+    """Parse a time or duration. Raises `UsageError`."""
     if age := _AGE.fullmatch(text.strip().lower()):
         return now - timedelta(hours=int(age[1]) * _HOURS[age[2]])
     try:
@@ -122,5 +122,5 @@ def _build_totals(found: list[UsageTotal]) -> tuple[Total, ...]:
 async def read_days(
     runtime: Runtime, by: Grouping, *, names: tuple[str, ...], since: datetime | None
 ) -> list[DayTotal]:
-    """The named groups day by day; nothing for the grouping by day itself."""
+    """Return the named groups by day; empty if the grouping is by day already."""
     return [] if by == "day" else await runtime.store.usage.sum_by_day(by, get_span(runtime, since), names=names)

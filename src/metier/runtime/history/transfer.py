@@ -1,4 +1,4 @@
-"""Runs out of a workspace and into another one: export with or without secrets, and import."""
+"""Export of runs with or without secrets, and import into another workspace."""
 
 import hashlib
 import json
@@ -44,8 +44,8 @@ type BlobKind = Literal["entry", "json", "text"]
 
 
 async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> Archive:
-    """Everything that is kept of a run and of those that it handed work to. Unless `exact`, texts are cleaned of
-    secrets, and the journals still fold and replay: what follows from a cleaned text is derived again.
+    """Export everything stored about a run and its child runs. Unless `exact`, secrets are removed from texts, and
+    the journals still fold and replay: dependent hashes are computed again.
 
     Raises `UsageError` where a secret decides what a run does, so that it cannot be taken out.
     """
@@ -62,7 +62,7 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
 
 
 async def relocate_run(archive: Archive, runtime: Runtime, *, moved: Mapping[str, str], base: str) -> Archive:
-    """The same run with other names for folders, so that it says nothing of the machine it was made on.
+    """Rename folders in a run, so that it reveals nothing about its machine.
 
     A name that was cut short in a text is found too, as far as it goes beyond the folder `base`. Neither the event log
     nor the record is in the result: both can be made from the journal. Raises `UsageError` where the run would do
@@ -113,7 +113,7 @@ async def _export_one(runtime: Runtime, run_id: str, *, exact: bool) -> Archive:
 
 
 async def import_run(runtime: Runtime, archive: Archive) -> RunState:
-    """Put a run into this workspace under its own id, with those below it. Raises `RunExists`.
+    """Import a run with its descendants under their IDs. Raises `RunExists`.
 
     Those come first, so that an import which was cut short can be done again; one that is here already stays as it is.
     """
@@ -182,7 +182,7 @@ async def _read_blobs(entries: tuple[Entry, ...], runtime: Runtime) -> dict[str,
 
 
 def _read_definitions(missing: Collection[str], host: Host) -> dict[str, bytes]:
-    """Of large catalogs only hashes are pinned; files that are still the same can go along."""
+    """Read definitions of large catalogs, of which only hashes are pinned, if their files are unchanged."""
     if not missing:
         return {}
     files = [package.definition.data for package in get_skills(host)[0]]
@@ -207,7 +207,7 @@ async def _redact(archive: Archive, runtime: Runtime) -> Archive:
 
 
 def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
-    """Texts and arguments; digests, ids and hashes are no text."""
+    """Clean texts and arguments; digests, IDs and hashes are no text."""
     cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
     if isinstance(entry, RunStarted):
         return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
@@ -223,7 +223,7 @@ def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
 def _clean_blobs(
     blobs: Mapping[str, bytes], entries: Sequence[Entry], cleaner: Cleaner
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Cleaned bytes have another name; the second value says which."""
+    """Clean blobs, which get new digests; the second value maps the old ones to them."""
     pinned = [entry.pins for entry in entries if isinstance(entry, RunStarted | RunAdopted | ModelChanged)]
     kinds: dict[str, BlobKind] = {digest: _get_kind(name) for pins in pinned for name, digest in pins.items()}
     cleaned: dict[str, bytes] = {}
@@ -263,7 +263,7 @@ def _clean_text(data: bytes, cleaner: Cleaner) -> bytes:
 
 
 def _clean_json(data: bytes, cleaner: Cleaner) -> bytes:
-    """Strings one by one, so that it stays JSON."""
+    """Clean the strings one by one, so that it stays JSON."""
     before = cast("JsonValue", json.loads(data))  # what a parser of JSON gives
     after = _clean_strings(before, cleaner)
     return data if after == before else json.dumps(after, ensure_ascii=False).encode()
@@ -291,7 +291,7 @@ def _rename(entry: Entry, renamed: Mapping[str, str]) -> Entry:
 async def _derive(
     run_id: str, entries: tuple[Entry, ...], blobs: Mapping[str, bytes], *, runtime: Runtime
 ) -> tuple[Entry, ...]:
-    """Hashes of requests and whatever else follows from texts that are no longer the same."""
+    """Compute request hashes and other values that depend on changed texts."""
     store = RecordedStore(runtime.store, Recording(()), blobs=blobs)
     services = await build_replay_services(runtime.host, store, entries)
     outcome = await replay(run_id, entries, services, rederive=True)

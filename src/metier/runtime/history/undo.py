@@ -1,4 +1,4 @@
-"""Take back what a run did to files: plan it, show it, do it. The plan is made from the journal and the files now."""
+"""Undo of a run's file changes: plan it, show it, do it. The plan is made from the journal and the current files."""
 
 import difflib
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     now: FileState | None
     target: FileState | None
     is_conflict: bool = False
-    """It is neither what the run left nor what it was before."""
+    """Whether the file is in neither the state before the run nor the one after it."""
     cannot: str = ""
-    """Why it cannot be restored."""
+    """Reason why it can't be restored."""
     diff: str = ""
-    """From what is there now to what would be."""
+    """Diff from the current to the restored content."""
 
     @property
     def is_done(self) -> bool:
@@ -60,12 +60,12 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 class UndoPlan(Struct, frozen=True, kw_only=True):
     run_id: str
     to: str
-    """The first effect that is taken back."""
+    """The first effect to undo."""
     files: tuple[PlannedFile, ...]
     unknown: tuple[str, ...] = ()
-    """Steps of whose changes nothing is known."""
+    """Steps with unknown changes."""
     open_undo: UndoStarted | None = None
-    """An undo that was cut short and is completed."""
+    """An interrupted undo that will be completed."""
 
     @property
     def waiting(self) -> tuple[PlannedFile, ...]:
@@ -130,7 +130,7 @@ async def plan_undo(runtime: Runtime, run_id: str, *, to: str = "") -> UndoPlan:
 
 
 async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = False) -> Undone:
-    """Put the files back, conflicts only with `overwrite`. Raises `LeaseHeld` while the run is driven."""
+    """Restore the files, conflicts only with `overwrite`. Raises `LeaseHeld` while the run is driven."""
     chosen = [file for file in plan.waiting if overwrite or not file.is_conflict]
     async with runtime.writing(plan.run_id) as log:
         begun = plan.open_undo
@@ -151,7 +151,7 @@ async def undo(runtime: Runtime, plan: UndoPlan, *, by: str, overwrite: bool = F
 
 
 async def render_change(runtime: Runtime, change: FileChange) -> str:
-    """The change as a unified diff; a sentence for what is no text or is not kept."""
+    """Render the change as a unified diff, or a sentence for binary or missing content."""
     before, after = [await _read(runtime, state) for state in (change.before, change.after)]
     return _render_diff(change.path, (change.before, before), (change.after, after))
 
@@ -160,16 +160,16 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     """File changes of one step or one undo."""
 
     step: str
-    """Its id, with its run's before it where that is a child run."""
+    """Step ID, with the run's ID before it for a child run."""
     tool: str
     unknown: str
-    """Why nothing is known of its changes."""
+    """Reason why its changes are unknown."""
     changes: dict[str, str]
-    """Path → unified diff; texts are as they are, secrets included."""
+    """Path → unified diff; texts are unredacted."""
 
 
 async def read_changes(runtime: Runtime, run_id: str, *, entries: Sequence[Entry] | None = None) -> list[StepChanges]:
-    """Of a run and the runs it started, in order; steps without a change are left out."""
+    """List the changes of a run and its child runs in order, without steps that changed nothing."""
     return [
         StepChanges(
             step=effect.name,
@@ -236,7 +236,7 @@ def _keep_here(runtime: Runtime, run_id: str, entries: Sequence[Entry]) -> Seque
 
 
 async def _look_again(runtime: Runtime, effect: FileEffect) -> FileEffect:
-    """A step without a result: what differs from its intent now may be its doing, or that of another program."""
+    """Examine a step without a result: differences from its intent may be its doing, or another program's."""
     assert isinstance(effect.before, dict)
     if unknown := effect.before.get("unknown"):
         return replace(effect, unknown=str(unknown), before=None)

@@ -30,7 +30,7 @@ RESULT = "result"
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELED", "REJECTED"})
 INTERRUPTED = frozenset({"INPUT_REQUIRED", "AUTH_REQUIRED"})
 RESTING = TERMINAL | INTERRUPTED
-"""States in which nothing happens until the caller or a user does something."""
+"""States in which nothing happens until the caller or a user acts."""
 PREFIX = "TASK_STATE_"
 _STATES = {
     "pending": "SUBMITTED",
@@ -43,14 +43,14 @@ _STATES = {
 }
 
 PUSH = "a2a"
-"""The channel of these messages."""
+"""Channel of push notifications."""
 MEDIA_TYPE = "application/a2a+json"
 _MAX_RESULT_CHARACTERS = 100_000
-"""A longer result is left out: the caller gets the task."""
+"""Limit of a result in a message; longer ones are left out, and the caller gets the task."""
 _RESTS = (RunPaused, RunFinished, RunFailed)
 _HEADER_VALUE = r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 CANCEL = "a2a-cancel"
-"""The channel of these messages."""
+"""Channel of cancellations."""
 
 
 def get_task_state(status: RunStatus) -> str:
@@ -63,7 +63,7 @@ def get_task_state(status: RunStatus) -> str:
 
 
 def build_task(status: RunStatus, *, at: datetime, base_url: str, clean: Callable[[str], str]) -> dict[str, JsonValue]:
-    """`base_url` is where the caller reaches the server; a user who must decide goes there too."""
+    """Build the task; `base_url` is the server's address for the caller and for a deciding user."""
     row, state = status.row, get_task_state(status)
     context = read_context(row.context_id)
     owner: dict[str, JsonValue] = {"taskId": row.run_id, "contextId": context}
@@ -88,7 +88,7 @@ def build_task(status: RunStatus, *, at: datetime, base_url: str, clean: Callabl
 
 
 def read_context(name: str) -> str:
-    """The name that a caller knows its conversation by: what stands behind the name of the caller."""
+    """Return the caller's name of its conversation, without the prefix for the caller."""
     return name.partition("/")[2]
 
 
@@ -110,7 +110,7 @@ def _describe(status: RunStatus, base_url: str, *, clean: Callable[[str], str]) 
 
 
 def _name_decider(status: RunStatus, base_url: str) -> str:
-    """The exact call stays at the workspace: the approver sees it there."""
+    """Name the place of the decision; the exact call stays there, where the approver sees it."""
     where = f"{base_url}/" if base_url else "the inbox of the server"
     asking = next(iter(status.approval_ids), "")
     command = f"agent approvals approve {asking}" if asking else f"agent resume {status.waiting.run_id}"
@@ -130,12 +130,12 @@ class Target(Value):
 
 
 async def check_target(target: Target, host: Host) -> None:
-    """Raises `ToolFailed` for an address that messages may not go to."""
+    """Raise `ToolFailed` for an address that messages may not go to."""
     await _list_addresses(parse_url(target.url), host)
 
 
 async def build_pushes(log: RunLog, entries: Sequence[Entry], *, host: Host, store: Store) -> list[OutboxRow]:
-    """Messages about an entry with which a task pauses or ends; none for most entries and most runs."""
+    """Build messages about an entry that pauses or ends a task; none for most entries."""
     found = next((pair for pair in enumerate(entries, start=1) if isinstance(pair[1], _RESTS)), None)
     if found is None or log.state.started is None:
         return []
@@ -160,7 +160,7 @@ async def build_pushes(log: RunLog, entries: Sequence[Entry], *, host: Host, sto
 
 
 async def find_target(row: OutboxRow, store: Store) -> Target | None:
-    """None where the receiver, or its task, was removed since."""
+    """Return the receiver; None if it or its task was removed since."""
     message = json.loads(row.payload)
     for receiver in await store.outbox.list_receivers(str(message["task_id"])):
         if receiver.name == message["receiver"]:
@@ -169,7 +169,7 @@ async def find_target(row: OutboxRow, store: Store) -> Target | None:
 
 
 async def post_push(row: OutboxRow, host: Host, store: Store, *, seconds: float) -> str:
-    """Why it was not taken; nothing where it was."""
+    """Post the notification and return the failure, or an empty string."""
     target = await find_target(row, store)
     if target is None:
         return "its receiver was removed"
@@ -203,7 +203,7 @@ async def _post(pinned: Pinned, target: Target, body: bytes, *, key: str, host: 
 
 
 async def _list_addresses(url: WebUrl, host: Host) -> list[str]:
-    """Public addresses over TLS, and those that the settings of this machine name."""
+    """List public addresses over TLS, and those that this machine's settings name."""
     named = [text.rpartition(":") for text in host.settings.server.push_hosts]
     open_hosts = {(name.strip("[]").lower(), int(port)) for name, _, port in named}
     if url.scheme != "https" and (url.host, url.port) not in open_hosts:
@@ -216,7 +216,7 @@ async def _list_addresses(url: WebUrl, host: Host) -> list[str]:
 
 
 async def _get_top(store: Store, run_id: str, parent_id: str) -> str:
-    """The run that was asked for; a run below it waits on its behalf."""
+    """Return the requested run; its descendants wait on its behalf."""
     while parent_id:
         row = await store.find_run(parent_id)
         run_id, parent_id = parent_id, row.parent_run_id if row is not None else ""
@@ -241,7 +241,7 @@ def _build(receiver: Receiver, status: RunStatus, *, host: Host, subject: Subjec
 
 
 def build_cancel(log: RunLog, entries: Sequence[Entry], *, host: Host) -> list[OutboxRow]:
-    """One message where the entries cancel a run that a remote agent answers."""
+    """Build one message if the entries cancel a run of a remote agent."""
     started = log.state.started
     number = next((n for n, entry in enumerate(entries, start=1) if _is_cancellation(entry)), 0)
     if not number or started is None or started.provider != REMOTE:
@@ -251,7 +251,7 @@ def build_cancel(log: RunLog, entries: Sequence[Entry], *, host: Host) -> list[O
 
 
 async def cancel_remote(row: OutboxRow, host: Host, *, seconds: float) -> str:
-    """Why it was not told; nothing where it was."""
+    """Cancel the remote run and return the failure, or an empty string."""
     name = str(json.loads(row.payload)["agent"])
     options = read_agents(host.settings.model.providers.a2a.agents).get(name)
     if options is None:

@@ -1,4 +1,4 @@
-"""Put a message into the outbox for what a user should hear of, before the entry that it is about is written."""
+"""Notifications in the outbox, written before the entry that they are about."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ from metier.store.base import Store
 from metier.store.outbox import OutboxRow
 
 SHARE = 0.8
-"""The part of the budget from which on its end is near."""
+"""Fraction of the budget from which its end is announced."""
 _TEXT_CHARACTERS = 500
 
 
@@ -41,7 +41,7 @@ _TOLD = (RunPaused, RunFinished, RunFailed, ModelReplied)
 
 
 class Announcer:
-    """Looks at entries that are about to be written."""
+    """Checks entries that are about to be written."""
 
     def __init__(self, host: Host, store: Store) -> None:
         self._host = host

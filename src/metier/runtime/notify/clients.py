@@ -1,4 +1,4 @@
-"""The HTTP clients that messages leave by: those of the host, so that a message costs no TLS context of its own."""
+"""HTTP clients for notifications: those of the host, so that a message needs no TLS context of its own."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class NoticeClients:
-    """Made at first use. Belongs to the event loop that first used it."""
+    """Clients, created at first use. They belong to the event loop that first used them."""
 
     def __init__(self) -> None:
         self._plain: httpx2.AsyncClient | None = None
         self._pinned: httpx2.AsyncClient | None = None
 
     def open_plain(self) -> "httpx2.AsyncClient":
-        """For the address that the user's settings name, by the proxies of the environment."""
+        """Open a client for the address of the user's settings, with the environment's proxies."""
         import httpx2
 
         from metier.tls import load_context
@@ -28,7 +28,7 @@ class NoticeClients:
         return self._plain
 
     def open_pinned(self) -> "httpx2.AsyncClient":
-        """For addresses that callers named and that were checked.
+        """Open a client for checked addresses of callers.
 
         Proxies of the environment would resolve the name again, and elsewhere. No connection is kept: the pool knows
         one by its address alone, and the certificate of one host would answer for another at the same address.
@@ -57,7 +57,7 @@ class NoticeClients:
 
 @asynccontextmanager
 async def using_clients(host: Host) -> AsyncGenerator[NoticeClients]:
-    """Those of the host where it has some, else clients for this block."""
+    """Yield the host's clients, or new ones for this block."""
     if host.clients is not None:
         yield host.clients.get(NoticeClients, NoticeClients)
         return

@@ -1,4 +1,4 @@
-"""`notify.command`: a program of the user that runs outside of the sandbox, and the files of the workspace it may use.
+"""`notify.command`: a program of the user outside of the sandbox, and the workspace files it may use.
 
 It starts in the home folder with a clean environment, and is found where confined programs cannot write. A file of the
 workspace among its words runs only while it has the hash that the user accepted with `agent notify accept`; the
@@ -28,7 +28,7 @@ _FOLDER = ".agent/notify"
 
 
 class NotifyAcceptance(Value):
-    """The command of one workspace, as it was accepted."""
+    """The accepted command of one workspace."""
 
     workspace: str
     command: tuple[str, ...]
@@ -80,7 +80,7 @@ def check_notify_command(host: Host) -> None:
 
 
 def accept_notify_command(host: Host, *, code: str, now: datetime) -> None:
-    """Accept the command with the files of the workspace that it runs.
+    """Accept the command with the workspace files that it runs.
 
     `code` is their digest from before the user was asked: a program that runs meanwhile could change them until the
     answer. Raises `UsageError` if they differ now, and `OSError`.

@@ -1,4 +1,4 @@
-"""Take messages out of the outbox and give them to their receivers: signed, within a time limit, again after a failure.
+"""Delivery of outbox messages: signed, with a timeout, retried after a failure.
 
 At least once: a kill between the answer of a receiver and the note of it sends the same message again, under the same
 `webhook-id`.
@@ -32,21 +32,21 @@ CLAIM_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 2.0
 MAX_DELAY_SECONDS = 3600.0
 MAX_ATTEMPTS = 30
-"""Then it is given up: more than a day after the first."""
+"""Number of attempts, the last one more than a day after the first."""
 POLL_SECONDS = 2.0
 LAST_SECONDS = 5.0
 """Time for which an exiting command continues to try."""
 AT_ONCE, MAX_ROUNDS = 16, 8
 """Number of concurrent messages, and number of such batches before other senders get their turn."""
 UNWRITTEN_SECONDS = 3600.0
-"""A message whose entry is not in the journal after this time tells of what never happened."""
+"""Age after which a message without its entry in the journal is dropped: the entry was never written."""
 _GONE = 410
 _OWN = frozenset({"webhook", "command"})
 """Channels of the user, who may decide."""
 
 
 async def deliver_due(host: Host, store: Store) -> int:
-    """Try messages that are due, each once; how many were taken. A receiver that is slow delays no other one."""
+    """Try due messages once each and return their number. A slow receiver delays no other."""
     queue, sent = host.settings.worker.queue, 0
     # Looking takes no lock, claiming does.
     if not await store.outbox.list(queue, only_open=True, limit=1):
@@ -82,7 +82,7 @@ async def _claim(host: Host, store: Store) -> list[OutboxRow]:
 
 @asynccontextmanager
 async def delivering(host: Host, store: Store, *, is_pooled: bool = False) -> AsyncGenerator[None]:
-    """Messages leave while this block lasts, and for a moment after it. What does not stays for the next process.
+    """Deliver messages during this block and for a moment after it. The rest stays for the next process.
 
     Where a pool delivers beside its runs, those of other programs are left to it.
     """
@@ -139,7 +139,7 @@ async def _try(row: OutboxRow, host: Host, store: Store) -> OutboxRow:
 
 
 async def _send(row: OutboxRow, host: Host, store: Store) -> str:
-    """Why it was not taken; nothing where it was."""
+    """Send the message and return the failure, or an empty string."""
     match row.channel:
         case "webhook":
             return await _post(row, host)
@@ -175,7 +175,7 @@ async def _post(row: OutboxRow, host: Host) -> str:
 
 
 def sign(secret: str, key: str, stamp: str, *, body: bytes) -> str:
-    """As the specification of Standard Webhooks has it: a secret that begins with `whsec_` is base64."""
+    """Sign by the Standard Webhooks specification: a secret that starts with `whsec_` is base64."""
     own = base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()
     digest = hmac.digest(own, f"{key}.{stamp}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
@@ -196,7 +196,7 @@ async def _call(row: OutboxRow, host: Host) -> str:
 
 
 def describe(row: OutboxRow) -> str:
-    """One message in one line."""
+    """Describe a message in one line."""
     kind = json.loads(row.payload).get("type", "")
     reason = f"  {row.reason}" if row.reason else ""
     return f"{row.key[:12]}  {row.state}  {row.channel}  {kind}  {row.run_id}  attempts {row.attempts}{reason}"

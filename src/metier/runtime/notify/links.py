@@ -1,4 +1,4 @@
-"""Links by which the receiver of a message decides about one approval, without an account on the server.
+"""Links with which the receiver of a message decides about one approval, without an account on the server.
 
 A link holds a random word. Only its digest is kept, in a file of the server's private folder: a reader of that folder
 has no link, and of two requests that use one the second finds no file.
@@ -30,10 +30,10 @@ class DecisionRight(Struct, frozen=True, kw_only=True):
 
 class DecisionLinks(Struct, frozen=True):
     folder: Path
-    """Belongs to the user that runs the server alone."""
+    """Private folder of the user that runs the server."""
 
     def issue(self, right: DecisionRight) -> str:
-        """The word of a new link."""
+        """Issue a link and return its random word."""
         self._clear_old()
         word = secrets.token_urlsafe(32)
         file = self._find(word)
@@ -52,7 +52,7 @@ class DecisionLinks(Struct, frozen=True):
         return None if is_old else DecisionRight(approval_id=approval_id, decider=decider)
 
     def redeem(self, word: str) -> DecisionRight | None:
-        """The same, once."""
+        """Return the right of the link and use it up."""
         right = self.find(word)
         try:
             self._find(word).unlink()  # fails for all but one of those that redeem it at the same time
@@ -73,7 +73,7 @@ class DecisionLinks(Struct, frozen=True):
 
 
 def add_links(payload: str, host: Host) -> str:
-    """A message with a link for each approval that it names, where a server serves the workspace now.
+    """Add a link for each approval in the message, if a server serves the workspace now.
 
     Links are made when a message is sent, because the outbox must not hold one. A message that is sent again has new
     ones; of all links of an approval one decision counts.

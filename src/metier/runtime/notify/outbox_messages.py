@@ -1,4 +1,4 @@
-"""Messages for the outbox: one place that gives them their key."""
+"""Messages for the outbox: one place that builds their keys."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from metier.store.outbox import OutboxRow
 
 
 class Subject(NamedTuple):
-    """The entry that a message is about. The message leaves when the entry is in the journal."""
+    """The entry that a message is about. The message is sent after the entry is in the journal."""
 
     run_id: str
     seq: int
@@ -21,7 +21,7 @@ class Subject(NamedTuple):
 def build_row(
     host: Host, subject: Subject, message: Mapping[str, JsonValue], *, channel: str, name: str = ""
 ) -> OutboxRow:
-    """A message that is due now. Its key follows from `name`, else from the entry and the channel.
+    """Build a message that is due now. Its key derives from `name`, or from the entry and the channel.
 
     An entry that is written again after a kill gives the same key, so its message is there once.
     """

@@ -1,4 +1,4 @@
-"""Answers to a run that waits, and their way into the journal.
+"""Answers to a waiting run, and their way into the journal.
 
 A run may wait for its children's questions, or because files of a skill changed while it waited.
 """
@@ -39,13 +39,13 @@ class Answer(Struct, frozen=True, kw_only=True):
     doubt: Literal["done", "retry", "skip", "abort"] | None = None
     by: str = ""
     raised: RaisedLimits = field(default_factory=RaisedLimits)
-    """Limits that are raised."""
+    """Limits to raise."""
     model: str = ""
-    """The model that a run is continued with whose provider ended it; empty for that of the settings."""
+    """Model for continuing a run that its provider ended; empty for that of the settings."""
     reopens: bool = False
-    """A user wants a run that a limit or its provider ended to continue."""
+    """Whether the user wants to continue a run that a limit or its provider ended."""
     accepts_changed_skills: bool = False
-    """Continue with the files of skills as they are now, though they are not those that the run began with."""
+    """Continue with the current files of skills, although they changed since the run started."""
 
     @property
     def is_any(self) -> bool:
@@ -62,7 +62,7 @@ async def take_answer(
     remembered: frozenset[str] = frozenset(),
     is_told: bool = False,
 ) -> bool:
-    """Record what was answered meanwhile; False when the run still waits, or has ended.
+    """Record new answers; False if the run still waits, or has ended.
 
     `is_told` where the journal says already that this driver continues with the run.
     """
@@ -86,7 +86,7 @@ async def take_answer(
 async def list_answers(
     state: RunState, answer: Answer, approvals: Approvals, *, remembered: frozenset[str] = frozenset()
 ) -> list[Entry]:
-    """The answers that the journal does not have yet, as entries."""
+    """Return the answers that the journal does not have yet, as entries."""
     return [*await _list_decided(state, approvals, remembered), *_given(state, answer)]
 
 
@@ -102,7 +102,7 @@ async def _list_decided(state: RunState, approvals: Approvals, remembered: froze
 
 
 def _reason_to_go_on(log: RunLog) -> str:
-    """The lease shows an interruption: the last driver never released it."""
+    """Return the reason for resuming; an unreleased lease means that the last driver was interrupted."""
     state, started = log.state, log.state.started
     if started is not None and started.forked_at == state.seq:
         return f"forked from run {started.parent_run_id} at entry {started.forked_at}"
@@ -155,20 +155,20 @@ def _hint(state: RunState) -> str:
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """An answer, and the runs between the one that it was given to and the one that asked."""
+    """An answer, and the runs between the one it was given to and the one that asked."""
 
     answer: Answer | None
     run_ids: frozenset[str] = frozenset()
 
     def find_for(self, run_id: str) -> Answer | None:
-        """The answer for a run on the way; the others only learn whose it was and what code they may continue with."""
+        """Return the answer for a run on the way; the others only learn its addressee and the accepted code."""
         if self.answer is None or run_id in self.run_ids:
             return self.answer
         return Answer(by=self.answer.by, accepts_changed_skills=self.answer.accepts_changed_skills)
 
 
 async def address(answer: Answer | None, state: RunState, store: Store) -> Addressed:
-    """An answer is for the run that `get_waiting` names to the person who gives it.
+    """Address an answer to the run that `get_waiting` names.
 
     A run that is parked because files of its skills changed still has runs below it that wait.
     """
@@ -183,7 +183,7 @@ async def address(answer: Answer | None, state: RunState, store: Store) -> Addre
 
 
 type QuestionAsker = Callable[[RunStatus], Awaitable[Answer | None]]
-"""Puts a question, or a step in doubt, to the user; None leaves the run waiting."""
+"""Puts a question, or an interrupted step, to the user; None leaves the run waiting."""
 
 
 def one_at_a_time(ask: Asker | None, ask_question: QuestionAsker | None) -> tuple[Asker | None, QuestionAsker | None]:
@@ -204,11 +204,11 @@ def one_at_a_time(ask: Asker | None, ask_question: QuestionAsker | None) -> tupl
 
 
 class ChangedCode(Struct, frozen=True, kw_only=True):
-    """Skills whose files are not those that a run began with."""
+    """Skills whose files changed since a run started."""
 
     run_id: str
     code: Mapping[str, str]
-    """Pin → hash of the tree that is there now."""
+    """Pin → hash of the current tree."""
 
     @property
     def sentence(self) -> str:
@@ -231,7 +231,7 @@ async def settle_code(
     above: Mapping[str, str],
     park: Callable[[ChangedCode], Awaitable[None]],
 ) -> dict[str, str] | None:
-    """The code that the run continues with; nothing where it is parked, because the change was not accepted.
+    """Return the code that the run continues with; None if it is paused because the change was not accepted.
 
     `above` is the code that the run above continues with: what was accepted there is not asked about again. `park` puts
     the answers on record and pauses the run before a user is asked, who may never reply.

@@ -23,14 +23,14 @@ from metier.tools.protected import runs_by_itself
 from metier.tools.schemas import SchemaCheck
 
 EXPIRY = "expiry"
-"""The decider of an approval that no person decided in time."""
+"""The decider of an expired approval."""
 RUN_ENDED = "The run has ended"
 RUN_CANCELED = "The run was canceled"
 _PAGE = 200
 
 
 type Refuse = Callable[[str, tuple[str, dict[str, JsonValue]]], Awaitable[str]]
-"""Why a call, by its tool and arguments, would be denied in a run; empty where it would not."""
+"""Returns why a call would be denied in a run; empty if it would not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class ApprovalQuestion:
     refuse: Refuse = field(repr=False, compare=False)
     look: "Look" = field(repr=False, compare=False)
     others: "tuple[ApprovalQuestion, ...]" = ()
-    """Other calls of the same reply that wait as well."""
+    """Other pending calls of the same reply."""
     number: int = 1
     total: int = 1
-    """Of the calls of one reply that a user is asked about."""
+    """Number of calls of one reply that a user is asked about."""
 
     async def preview(self, arguments: dict[str, JsonValue]) -> str:
         """Return the change that the call would make with other arguments, if its tool can show it."""
@@ -56,12 +56,12 @@ class ApprovalQuestion:
 
     @property
     def leads_to_running_file(self) -> bool:
-        """A link in its arguments leads to a file that programs run or obey by themselves."""
+        """Return True if a link in its arguments leads to a file that programs run or obey automatically."""
         return self.asked is not None and any(runs_by_itself(path) for path in self.asked.leads_to)
 
     @property
     def writes_running_file(self) -> bool:
-        """It is about a file that programs run or obey by themselves, by its name or through a link."""
+        """Return True if it writes a file that programs run or obey automatically, by name or through a link."""
         return find_running_file(self.arguments) is not None or self.leads_to_running_file
 
     @property
@@ -94,11 +94,11 @@ class Reply(Struct, frozen=True, kw_only=True):
     by: str
     reason: str = ""
     arguments: dict[str, JsonValue] | None = None
-    """Approved with these instead."""
+    """Edited arguments to approve instead."""
     remember: bool = False
-    """The same tool is not asked about again in this run."""
+    """Don't ask about the same tool again in this run."""
     is_for_all: bool = False
-    """The same is said to the other calls of the reply that wait."""
+    """Apply the answer to the other pending calls of the reply."""
 
 
 type Look = Callable[[str, dict[str, JsonValue]], Awaitable[Found]]
@@ -224,7 +224,7 @@ class Approvals:
 
 
 def parse_call(payload: bytes) -> tuple[str, dict[str, JsonValue]]:
-    """The other way round from `render_call`."""
+    """Parse a call that `render_call` wrote."""
     call = cast("dict[str, JsonValue]", json.loads(payload))  # written by `render_call` only
     return str(call["tool"]), cast("dict[str, JsonValue]", call["arguments"])
 
@@ -267,13 +267,13 @@ def _describe_closed(row: ApprovalRow) -> str:
 
 
 type Asker = Callable[[ApprovalQuestion], Awaitable[Reply | None]]
-"""Asks about a call, and shows the others of its reply that wait; nothing leaves them open."""
+"""Asks about a call, and shows the reply's other pending calls; None leaves them open."""
 
 
 async def ask_person(
     state: RunState, ask: Asker | None, approvals: Approvals, *, stopper: Stopper
 ) -> frozenset[str] | None:
-    """The approvals that the answer is to be remembered for; None when the run stays parked."""
+    """Ask the user and return the approvals to remember the answer for; None if the run stays paused."""
     if ask is None or stopper.is_set or state.pause is None or state.pause.pause != "approval":
         return None
     asked = [step for step in state.steps if step.approval_id]
@@ -298,5 +298,5 @@ async def ask_person(
 
 
 def can_ask(state: RunState, ask: Asker | None) -> bool:
-    """The run waits for an approval, and a user is there to give it."""
+    """Return True if the run waits for an approval and a user is there to give it."""
     return ask is not None and state.pause is not None and state.pause.pause == "approval"
