@@ -1,4 +1,4 @@
-"""Queries about the runs of a workspace: find one by name, read its state, its status and its approvals."""
+"""Queries about the runs of a workspace: find one by name, read its state, status and approvals."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ from metier.store.failures import RunUnknown
 
 
 class RunReader:
-    """Reads the runs of one workspace. Nothing here writes, except that approvals past their time are closed."""
+    """Reads the runs of one workspace. Nothing here writes, except that expired approvals are closed."""
 
     def __init__(self, host: Host, store: Store) -> None:
         self.host = host
@@ -32,11 +32,11 @@ class RunReader:
         return get_run_folder(self.host, run_id)
 
     async def read(self, run_id: str) -> RunState:
-        """The state of a run, without driving it."""
+        """Read the state of a run without driving it."""
         return fold(run_id, await read_entries(self.store, run_id))
 
     async def find(self, name: str) -> RunRow:
-        """A run by its id, the beginning of its id, or `latest`. Raises `RunUnknown`, or `UsageError` if not clear."""
+        """Return a run by ID, unique prefix, or `latest`. Raises `RunUnknown`, `UsageError` if ambiguous."""
         prefix = "" if name == "latest" else name
         # No name is the beginning of all: an unset shell variable must not cancel or delete a run.
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
@@ -50,7 +50,7 @@ class RunReader:
         return rows[0]
 
     async def _check_folders(self, name: str, rows: Sequence[RunRow]) -> None:
-        """Raises `StoreDamaged` for a run that has a folder and is not in the store, where its name asks for it."""
+        """Raise `StoreDamaged` for a run that has a folder but is not in the store."""
         # Of a database server other machines may delete runs; a file of this machine loses them only with its end.
         may_lack = not rows or (name == "latest" and self.host.settings.store.backend == "sqlite")
         if not name or not name.isascii() or not may_lack:
@@ -63,7 +63,7 @@ class RunReader:
             raise describe_lost_run(lost)
 
     async def get_started(self, run_id: str) -> RunRow:
-        """The run that a user started: this one, or the one that ordered it. Raises `RunUnknown`."""
+        """Return the run that a user started: this one or its ancestor. Raises `RunUnknown`."""
         return await self._climb(await self.find(run_id))
 
     async def _climb(self, row: RunRow) -> RunRow:
@@ -80,5 +80,5 @@ class RunReader:
         return await get_waiting(self.store, state)
 
     async def list_all_waiting(self, state: RunState) -> list[RunState]:
-        """All of them, where several runs that work for it wait at the same time."""
+        """List all waiting descendants if several wait at the same time."""
         return await list_all_waiting(self.store, state)

@@ -22,36 +22,36 @@ MAX_SCHEMA_BYTES = 256_000
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """A request for a new run, from a user or from another run. Its first entry records what came of it."""
+    """A request for a new run, from a user or from another run. Its first entry records the result."""
 
     task: str
     mode: Literal["live", "dry_run"] = "live"
     extra_context: str = ""
     agent: str = ""
-    """The ID of the agent; empty takes the one of the settings, else the built-in one."""
+    """ID of the agent; empty for the one of the settings, or the built-in one."""
     model: str = ""
-    """Asked for instead of the agent's; it must be one that the agent may use."""
+    """Model to use instead of the agent's; the agent must allow it."""
     order: ChildRequest | None = None
-    """The work that a parent run or a task definition requests; its agent counts, not the one of the settings."""
+    """Work that a parent run or a task definition requests; its agent applies, not the one of the settings."""
     parent_run_id: str = ""
     inherited_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     """Pins of the parent run that bind this one too."""
     parent_worktree: RunWorktree | None = None
     """The parent's worktree, which this run works in too unless it gets its own."""
     settings_digest: str = ""
-    """The digest of the parent's settings; empty for those of the process that starts the run."""
+    """Digest of the parent's settings; empty for those of the process that starts the run."""
     said: Said | None = None
-    """The conversation before it, and the step of a task that it carries out."""
+    """The conversation before it, and the task step that it carries out."""
     context_id: str = ""
-    """The conversation it belongs to; empty for a run that is its own."""
+    """Its conversation; empty for a run on its own."""
     run_id: str = ""
-    """The id of the run where it follows from what asks for it; starting it twice raises `RunExists`."""
+    """ID derived from the requester, if any; starting it twice raises `RunExists`."""
     trace_parent: str = ""
-    """The W3C `traceparent` of the request that asks for the run; anything else is ignored."""
+    """The W3C `traceparent` of the request; invalid values are ignored."""
     attachments: tuple[Media, ...] = ()
-    """Pictures and documents that the model sees with the task; see `runtime.attachments`."""
+    """Pictures and documents for the model; see `runtime.attachments`."""
     output_schema: dict[str, JsonValue] | None = None
-    """The JSON schema that its result must have; an order has its own."""
+    """JSON Schema of its result; an order has its own."""
 
 
 def build_ordered(order: ChildRequest) -> RunRequest:
@@ -60,7 +60,7 @@ def build_ordered(order: ChildRequest) -> RunRequest:
 
 
 def take_trace(request: RunRequest, host: Host) -> RunRequest:
-    """The same as part of the trace that a command was started in, where its environment names one."""
+    """Return the request as part of the environment's trace, if there is one."""
     return replace(request, trace_parent=host.environ.get(VARIABLE, ""))
 
 
@@ -68,7 +68,7 @@ type Schema = dict[str, JsonValue]
 
 
 def read_output_schema(given: str) -> Schema:
-    """A JSON schema written out, or the file that holds one. Raises `UsageError`."""
+    """Read a JSON Schema from text or a file. Raises `UsageError`."""
     text = given if given.lstrip().startswith("{") else _read_file(Path(given))
     try:
         found = cast("object", json.loads(text))
@@ -78,7 +78,7 @@ def read_output_schema(given: str) -> Schema:
 
 
 def check_output_schema(schema: object) -> Schema:
-    """The same, where it is a JSON schema that a value can be held against. Raises `UsageError`."""
+    """Check that it is a usable JSON Schema. Raises `UsageError`."""
     if not isinstance(schema, dict):
         raise UsageError("The output schema is not a JSON object", hint='Such as {"type": "object", "properties": …}')
     found = cast("Schema", schema)  # the caller parsed it from JSON

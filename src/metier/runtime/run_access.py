@@ -1,4 +1,4 @@
-"""Access to runs for commands: the protocol, and its implementation by a workspace on this machine.
+"""Access to runs for commands: the protocol, and its implementation for a workspace on this machine.
 
 `cli.remote.client` implements the same protocol with the HTTP API of a server.
 """
@@ -43,7 +43,7 @@ from metier.views.run_view import RunView
 from metier.views.user_question import QuestionField
 
 CANCEL_SECONDS = 20.0
-"""How long `cancel` waits for the driver to obey: its grace period, and time to write down the end."""
+"""Time that `cancel` waits for the driver: its grace period, and time to record the end."""
 
 
 class ApprovalInbox(Protocol):

@@ -73,7 +73,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of the run, on the machine that it was driven on."""
+        """Return the folder of the run, on the machine that it was driven on."""
         return Path(self.paths["folder"])
 
     @property

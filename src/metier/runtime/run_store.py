@@ -24,7 +24,7 @@ from metier.store.failures import StoreUnavailable
 
 
 async def open_host_store(host: Host) -> Store:
-    """The store of the settings, which may be one of a plugin. Raises `StoreUnavailable` when it cannot serve."""
+    """Open the store of the settings, which may be a plugin's. Raises `StoreUnavailable` if it can't serve."""
     options = host.settings.store
     if not options.backend.startswith(PLUGIN):
         return await open_store(options, runs=host.runs, environ=host.environ, clock=host.clock)
@@ -37,7 +37,7 @@ async def open_host_store(host: Host) -> Store:
 
 
 def check_runs(host: Host) -> bool:
-    """True where the database of runs is still to be made, and `note_runs` to be called then.
+    """Return True if the database of runs doesn't exist yet, so that `note_runs` must be called later.
 
     What a run is pinned to is not judged again when it is resumed: settings, policy, approvals. Raises
     `UsageError` for runs that came with a clone.
@@ -63,7 +63,7 @@ def note_runs(host: Host) -> None:
 
 @asynccontextmanager
 async def open_runs(host: Host) -> AsyncGenerator[Store]:
-    """The store with the runs of a workspace, for as long as the block lasts. Raises `StoreUnavailable`."""
+    """Yield the store with the runs of a workspace. Raises `StoreUnavailable`."""
     try:
         prepare_runs_folder(host.runs)
     except OSError as error:
@@ -122,7 +122,7 @@ async def count_progress(row: RunRow, store: Store) -> RunRow:
 
 
 _PAGE = 500
-"""Rows read at a time."""
+"""Number of rows read at a time."""
 _OPEN: tuple[TaskState, ...] = (*RUNNABLE, "input_required", "delegating", "paused")
 
 

@@ -1,4 +1,4 @@
-"""The runs of a workspace: queries, and the commands start, resume, cancel. Every interface comes through here."""
+"""The runs of a workspace: queries, and the commands start, resume, cancel. Every interface uses it."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -78,7 +78,7 @@ class Runtime(RunReader):
 
 @asynccontextmanager
 async def open_runtime(host: Host) -> AsyncGenerator[Runtime]:
-    """The runs of a workspace, for as long as the block lasts."""
+    """Yield the runs of a workspace."""
     async with open_runs(host) as store:
         clients, traces = SharedClients(), open_live_exporter(host)
         try:

@@ -36,7 +36,7 @@ class SkillEntry(BaseModel):
     uri: str = Field(max_length=2_000)
     frontmatter: dict[str, JsonValue]
     resources: list[ServedFile] = Field(min_length=1, max_length=MAX_FILES)
-    """A skill that is generated again for each reader has no list, and cannot be pinned."""
+    """Files of the skill; one that is generated for each reader has no list and can't be pinned."""
 
     @property
     def root(self) -> str:
@@ -44,7 +44,9 @@ class SkillEntry(BaseModel):
 
 
 async def fetch_served(host: Host, source: McpSource) -> ServedSkill:
-    """Raises `SkillRejected` for what is not what its manifest says, `SkillNotFound`, `SkillError`, `UsageError`."""
+    """Fetch a skill. Raises `SkillRejected` if it doesn't match its manifest, `SkillNotFound`, `SkillError`,
+    `UsageError`.
+    """
     try:
         async with open_server(host, source.server) as server:
             entry = await _find_entry(server, source)
@@ -59,7 +61,7 @@ async def fetch_served(host: Host, source: McpSource) -> ServedSkill:
 
 
 async def _find_entry(server: ServerConnection, source: McpSource) -> SkillEntry:
-    """By its address, or the one of its name; two of one name must be told apart by their addresses."""
+    """Return the entry by address or name; several of one name must be chosen by address."""
     if source.skill.endswith(f"/{FILE_NAME}"):
         return _read_entry((await server.ask("skills/get", {"uri": source.skill})).get("skill"))
     found: list[JsonValue] = []
@@ -98,7 +100,7 @@ def _read_entry(entry: JsonValue) -> SkillEntry:
 
 
 def _check_manifest(entry: SkillEntry) -> dict[str, ServedFile]:
-    """The files by their paths. Raises `SkillRejected` for a manifest that no host may follow."""
+    """Return the files by path. Raises `SkillRejected` for an unusable manifest."""
     if not entry.uri.endswith(f"/{FILE_NAME}") or entry.root.rpartition("/")[2] != entry.frontmatter.get("name"):
         raise SkillRejected(f"The address {entry.uri!r} does not end with the name of the skill")
     paths: dict[str, ServedFile] = {}

@@ -1,4 +1,4 @@
-"""External servers that outlive a run: a sitting keeps what its turns started, and ends it when it ends itself."""
+"""External servers that outlive a run: a session keeps those that its turns started until it ends."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -19,15 +19,15 @@ class _Kept(NamedTuple):
 
 
 class ServerPool:
-    """Connections by their server and what encloses it. None of them is started before the first call."""
+    """Connections by server and sandbox. None of them is started before the first call."""
 
     def __init__(self, group: TaskGroup) -> None:
-        """The task group keeps what is started; its creator ends it."""
+        """Take the task group that keeps started servers; its creator ends it."""
         self._group = group
         self._kept: list[_Kept] = []
 
     async def keep_only(self, servers: Iterable[ServerDefinition]) -> None:
-        """End every other one: its definition was changed, or is no longer accepted."""
+        """End all others: their definition changed, or is no longer accepted."""
         wanted = {server.name: server for server in servers}
         for kept in list(self._kept):
             if wanted.get(kept.definition.name) != kept.definition:
@@ -35,7 +35,7 @@ class ServerPool:
                 await kept.connection.aclose()
 
     async def get(self, server: ServerDefinition, connect: Connect, *, frame: Confinement | None) -> ServerConnection:
-        """The connection that is there, or a new one: there is none in this frame, or it was given up.
+        """Return the open connection or a new one, if there is none in this sandbox or it was given up.
 
         One in another frame stays: the run that began it may be waiting for the one that asks now. No frame: outside.
         """

@@ -1,4 +1,4 @@
-"""Delegation for skills that are called from Python: each piece of work that is handed on is a run of the workspace.
+"""Delegation for skills that are called from Python: each delegated request is a run of the workspace.
 
 adapter = create_agent_adapter(create_executor("."), router=create_run_router("."))
 
@@ -32,7 +32,7 @@ from metier.store.failures import RunExists
 
 
 class RunRouter(Struct, frozen=True):
-    """Begins the run or continues with it, and drives it until it ends or waits."""
+    """Starts or continues the run, and drives it until it ends or waits."""
 
     host: Host
 
@@ -49,13 +49,13 @@ class RunRouter(Struct, frozen=True):
 def create_run_router(
     repo_root: Path | str, *, environ: Mapping[str, str] | None = None, home: Path | None = None
 ) -> RunRouter:
-    """For `create_agent_adapter(…, router=…)`. Raises `ConfigError` with every problem of the settings."""
+    """Create the router for `create_agent_adapter(…, router=…)`. Raises `ConfigError` with every problem."""
     workspace, variables = Path(repo_root).resolve(), os.environ if environ is None else environ
     return RunRouter(open_host(workspace, environ=variables, home=home or Path.home(), config=None).host)
 
 
 async def _go_on(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
-    """Its id follows from what the conversation has on record: a second caller finds the run there."""
+    """Continue the run, whose ID derives from the conversation's records: a second caller finds it there."""
     if not (await runtime.read(work.run_id)).started:
         with suppress(RunExists):
             return await runtime.start_child(work.run_id, _build_request(work, request, runtime))

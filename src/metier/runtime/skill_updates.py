@@ -1,4 +1,4 @@
-"""Updates of installed skills in two steps: look at what would change, then take exactly what was looked at."""
+"""Updates of installed skills in two steps: show the changes, then install exactly those."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -27,7 +27,7 @@ class SkillUpdate(Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     diffs: Mapping[str, str]
-    """Unified diffs by file, of those that are text; of a binary file, a sentence."""
+    """Unified diffs of text files; for a binary file, a sentence."""
 
     @property
     def is_new(self) -> bool:
@@ -45,7 +45,7 @@ def find_installed(host: Host, name: str) -> RegistryEntry | None:
 
 
 async def look_for_update(host: Host, name: str) -> SkillUpdate:
-    """Fetch the skill from where it came and compare. Raises `SkillNotFound`, `SkillError`."""
+    """Fetch the skill from its source and compare. Raises `SkillNotFound`, `SkillError`."""
     diffs: dict[str, str] = {}
 
     def look(proposal: Proposal) -> Answer:
@@ -58,7 +58,7 @@ async def look_for_update(host: Host, name: str) -> SkillUpdate:
 
 
 async def take_update(host: Host, name: str, *, tree: str, is_trusted: bool) -> Outcome:
-    """Install the update whose hash is `tree`, and trust it or not. Raises `SkillRejected` where it is another one."""
+    """Install the update whose hash is `tree`, trusted or not. Raises `SkillRejected` if it is another one."""
 
     def answer(proposal: Proposal) -> Answer:
         if proposal.digest.tree != tree:
@@ -88,7 +88,7 @@ def _get_home(host: Host) -> SkillHome:
 
 
 def _compare_files(proposal: Proposal) -> dict[str, str]:
-    """The files that differ, in their order; the first of them where there are many."""
+    """Return the differing files in order, limited to the first ones."""
     diff, previous = proposal.diff, proposal.previous
     if diff is None or previous is None:
         return {}
@@ -105,7 +105,7 @@ def _compare_file(name: str, old: Path, new: Path) -> str:
 
 
 def _read(file: Path, *, within: Path) -> str | None:
-    """Empty where there is no such file, None where it is not text that can be shown."""
+    """Read a file: empty if missing, None if it is not text."""
     try:
         data = read_contained(file, within=within, limit=_MAX_BYTES)
         return None if len(data) > _MAX_BYTES else data.decode()

@@ -46,20 +46,20 @@ type WaitKind = Literal[
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
-    """A run, the descendant that it waits for, and the one that it failed by. Built by `compute_status`."""
+    """The status of a run, with the descendant that it waits for or failed by. Built by `compute_status`."""
 
     row: RunRow
     state: RunState
     waiting: RunState
-    """The run that is waited for: this one, or a descendant that it delegated to."""
+    """The run that is waited for: this one, or a descendant."""
     failed: RunState | None = None
     """The run whose failure stopped this one: itself or a descendant."""
     others: tuple[RunState, ...] = ()
-    """Further descendants that wait at the same time."""
+    """Other descendants that wait at the same time."""
     question: UserQuestion | None = None
-    """The question of the run that is waited for."""
+    """Question of the waiting run."""
     child_statuses: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Statuses in the index of the children that have no end in this run's journal, by run ID."""
+    """Index statuses of children without an end in this run's journal, by run ID."""
 
     @property
     def run_id(self) -> str:
@@ -85,7 +85,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def pause(self) -> str:
-        """The kind of the pause; empty if the run isn't paused."""
+        """Return the kind of the pause; empty if the run isn't paused."""
         return self.waiting.pause.pause if self.waiting.pause is not None else ""
 
     @property
@@ -94,7 +94,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for(self) -> str:
-        """The ID of the run that is waited for; empty if the run isn't paused."""
+        """Return the ID of the waiting run; empty if the run isn't paused."""
         return self.waiting.run_id if self.waiting.pause is not None else ""
 
     @property
@@ -118,7 +118,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def open_steps(self) -> tuple[Step, ...]:
-        """The steps that wait for an approval, also those of other descendants."""
+        """List the steps that wait for an approval, including those of other descendants."""
         if self.is_final:
             return ()
         return tuple(step for run in (self.waiting, *self.others) for step in run.steps if step.phase == "asking")
@@ -133,32 +133,32 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def failure_text(self) -> str:
-        """The failure in one sentence; the status if the run didn't fail."""
+        """Describe the failure in one sentence; the status if the run didn't fail."""
         return f"{self.failure.message} ({self.failure.reason})" if self.failure is not None else self.status
 
     @property
     def cause(self) -> str:
-        """The output of the step that failed."""
+        """Return the output of the failed step."""
         return get_cause(self.failed)
 
     @property
     def reason(self) -> str:
-        """Why it failed, or the kind of its pause, in one word."""
+        """Return in one word why it failed, or the kind of its pause."""
         return self.failure.reason if self.failure is not None else self.pause
 
     @property
     def message(self) -> str:
-        """Why it failed or waits, in one sentence."""
+        """Describe in one sentence why it failed or waits."""
         return self.failure.message if self.failure is not None else self.pause_reason
 
     @property
     def limit(self) -> Limit | None:
-        """The limit that ended the run, a descendant that it failed by, or that it waits at."""
+        """Return the limit that ended the run or a descendant, or that it waits at."""
         return find_limit(self.failed or self.waiting)
 
     @property
     def suggested_limit(self) -> float:
-        """The value to raise the limit to; zero without a limit."""
+        """Return the value to raise the limit to; zero without a limit."""
         return suggest_limit(self.failed or self.waiting, self.limit) if self.limit is not None else 0.0
 
     @property

@@ -25,7 +25,7 @@ from metier.telemetry.sinks import Cleaner
 
 
 class RunTracer:
-    """One run of this process. `entries` are those that are on record already."""
+    """Traces one run of this process. `entries` are those already recorded."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RunTracer:
         entries: Sequence[Entry] = (),
         again: bool = False,
     ) -> None:
-        """`again` sends what the entries closed before: a driver that was killed may not have sent it.
+        """`again` sends spans of earlier entries: a killed driver may not have sent them.
 
         Receivers know the spans by their ids.
         """
@@ -60,7 +60,9 @@ class RunTracer:
 
 
 def clean_span(span: Span, cleaner: Cleaner) -> Span:
-    """Names of tools and models come from outside too; content is cleaned value by value, so that it stays JSON."""
+    """Clean a span: names of tools and models are outside text; content is cleaned value by value, so that it stays
+    JSON.
+    """
     text = cleaner.text
     known: dict[str, AttributeValue] = {}
     for name, value in span.attributes.items():
@@ -89,7 +91,7 @@ def _clean_json(value: str, cleaner: Cleaner) -> str:
 
 
 def open_live_exporter(host: Host) -> SpanExporter | None:
-    """None where traces are off, or where the extra is not installed, which is reported."""
+    """Open the exporter; None if traces are off, or if the extra is missing, which is reported."""
     if not is_on(host.environ):
         return None
     try:
@@ -100,7 +102,7 @@ def open_live_exporter(host: Host) -> SpanExporter | None:
 
 
 def open_exporter(host: Host, *, with_metrics: bool = False) -> SpanExporter:
-    """Raises `UsageError` where the extra is not installed."""
+    """Open the exporter. Raises `UsageError` if the extra is not installed."""
     try:
         from metier.telemetry.otel.exporter import OtlpExporter
     except ModuleNotFoundError as error:
@@ -120,7 +122,7 @@ class RunSpans(Struct, frozen=True, kw_only=True):
 
 
 async def build_run_spans(host: Host, store: Store, run_id: str) -> RunSpans:
-    """The same spans with the same ids, whenever and wherever it is called. Raises `RunUnknown`."""
+    """Build the spans of a run, always with the same IDs. Raises `RunUnknown`."""
     cleaner = build_host_cleaner(host)
     with_content = wants_content(host.environ)
     spans: list[Span] = []

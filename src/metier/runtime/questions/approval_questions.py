@@ -113,11 +113,11 @@ class Approvals:
         self._refuse = refuse
 
     async def list_all(self, *, run_id: str = "", status: str = "") -> list[ApprovalQuestion]:
-        """Oldest first. What ran out of time is closed on the way."""
+        """List open approvals, oldest first. Expired ones are closed on the way."""
         return [question async for page in self.pages(run_id=run_id, status=status) for question in page]
 
     async def pages(self, *, run_id: str = "", status: str = "") -> AsyncGenerator[list[ApprovalQuestion]]:
-        """The same, a page at a time, so that a long list takes no more memory than a short one."""
+        """Yield the open approvals in pages, so that a long list takes no more memory than a short one."""
         await self._expire_open(run_id)
         after = 0
         while rows := await self._store.list_approvals(run_id=run_id, status=status, after=after, limit=_PAGE):
@@ -128,7 +128,7 @@ class Approvals:
             after = rows[-1].number
 
     async def get(self, name: str) -> ApprovalQuestion:
-        """By id, or the beginning of one: one indexed read. Raises `ApprovalUnknown`, `UsageError` if not clear."""
+        """Return an approval by ID or unique prefix, with one indexed read. Raises `ApprovalUnknown`, `UsageError`."""
         # The id itself sorts before every longer one that begins with it.
         found = await self._store.find_approvals(name, limit=2) if name else []
         if await self._expire(found):
@@ -213,7 +213,7 @@ class Approvals:
             after = rows[-1].number
 
     async def _expire(self, rows: list[ApprovalRow]) -> bool:
-        """Close what is past its time; True when something was."""
+        """Close an expired approval; True if it was one."""
         now = self._clock.now()
         late = [row for row in rows if row.status == "open" and row.expires_at is not None and row.expires_at <= now]
         for row in late:

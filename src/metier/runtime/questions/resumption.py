@@ -1,4 +1,4 @@
-"""Resumption of a run that a limit or its provider ended: conditions, raised limits, another model."""
+"""Resuming a run that a limit or its provider ended: conditions, raised limits, another model."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ class LimitRaise(Struct, frozen=True, kw_only=True):
     limits: RaisedLimits
     by: str
     stopper: Stopper
-    """Stops the run from now on: a timeout has set the one before."""
+    """Stops the run from now on: a timeout used up the previous one."""
 
 
 type LimitAsker = Callable[[RunState], Awaitable[LimitRaise | None]]
@@ -67,7 +67,7 @@ type LimitAsker = Callable[[RunState], Awaitable[LimitRaise | None]]
 
 
 def build_raise(state: RunState) -> RaisedLimits:
-    """As much again of what ended the run; nothing where its provider did."""
+    """Raise the exceeded limit by its value; None if the provider ended the run."""
     limit = find_limit(state)
     if limit is None:
         return RaisedLimits()
@@ -76,7 +76,7 @@ def build_raise(state: RunState) -> RaisedLimits:
 
 
 def render_command(state: RunState, run_id: str) -> str:
-    """The command that continues; empty where none does."""
+    """Render the command that continues the run; empty if there is none."""
     limit = find_limit(state)
     if limit is not None:
         return f"agent resume {run_id} {FLAGS[limit]} {suggest_limit(state, limit):g}"
@@ -84,7 +84,7 @@ def render_command(state: RunState, run_id: str) -> str:
 
 
 async def list_retried(store: Store, state: RunState) -> list[RunState]:
-    """The run and those below it down to the one that its provider ended and that was reopened; empty without one."""
+    """List the run and its descendants down to the reopened one that its provider ended; empty without one."""
     lowest = await get_waiting(store, state)
     if lowest.phase in FINAL or not can_change_model(lowest):
         return []
@@ -95,7 +95,7 @@ async def list_retried(store: Store, state: RunState) -> list[RunState]:
 
 
 def check_model_change(state: RunState, model: str) -> None:
-    """Raises `UsageError` for a model named for a run that its provider did not end."""
+    """Raise `UsageError` for a model given for a run that its provider did not end."""
     if model and not can_change_model(state):
         kept = state.started.model if state.started is not None else ""
         raise UsageError(
@@ -107,7 +107,7 @@ def check_model_change(state: RunState, model: str) -> None:
 async def build_model_change(
     host: Host, store: Store, state: RunState, *, folder: Path, model: str, by: str
 ) -> ModelChanged | None:
-    """The change to the model settings that hold now, or to `model`; nothing where the run has them already.
+    """Build the change to the current model settings, or to `model`; None if the run already has them.
 
     What the command line or the caller chose for this run alone stays. Raises `UsageError` for a model that may not be
     used.
@@ -140,7 +140,7 @@ async def build_model_change(
 
 
 def _take_settings(host: Host, before: Settings, *, flags: tuple[str, ...] | None) -> Settings:
-    """The settings that the run was started from, with the provider settings that hold now."""
+    """Return the run's settings with the current provider settings."""
     model, runtime = host.settings.model, host.settings.runtime
     # Older versions did not record the flags. A model belongs to the provider that it is named with.
     if flags is None or ("model.provider" in flags and model.provider != before.model.provider):
@@ -155,7 +155,7 @@ def _take_retries(host: Host, run: PreparedRun) -> RuntimeOptions:
 
 
 def _list_changes(before: Value, after: Value, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the settings whose values differ."""
+    """Yield the dotted names of settings with different values."""
     for name in type(before).model_fields:
         old, new = getattr(before, name), getattr(after, name)
         if isinstance(old, Value) and isinstance(new, Value):

@@ -1,4 +1,4 @@
-"""A worker that starts itself: for runs that were left to workers on a machine where none was started by hand.
+"""Workers that start themselves, for runs left to workers on a machine where none was started by hand.
 
 One at a time per queue and runs folder, known by a lock file; of several that start at once, one stays. The worker
 releases the lock before it looks into the queue a last time, and a command looks at the lock after its run is in the
@@ -24,12 +24,12 @@ _PROGRAM = "from metier.cli.main import main; main()"
 
 
 def can_start_worker(host: Host) -> bool:
-    """The runs are in a file of this machine, and the settings allow it."""
+    """Return True if the runs are in a file of this machine and the settings allow it."""
     return host.settings.worker.autostart and host.settings.store.backend == "sqlite" and os.name == "posix"
 
 
 def start_worker(host: Host, *, config: Path | None = None) -> bool:
-    """Start one in the background unless one that started itself is there. False where nothing was started."""
+    """Start a worker in the background unless a self-started one exists. False if nothing was started."""
     if not can_start_worker(host):
         return False
     with _try_lock(host) as is_free:
@@ -50,7 +50,7 @@ def start_worker(host: Host, *, config: Path | None = None) -> bool:
 
 
 def open_log(log: Path) -> BinaryIO:
-    """Not through a link: the folder may have come with a clone."""
+    """Open the log, not through a link: the folder may have come with a clone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     stream = os.fdopen(os.open(log, flags, 0o600), "ab")
     if os.fstat(stream.fileno()).st_size >= _MAX_LOG_BYTES:
@@ -60,7 +60,7 @@ def open_log(log: Path) -> BinaryIO:
 
 @contextmanager
 def alone(host: Host) -> Generator[bool]:
-    """Hold the lock of self-started workers for a while; False where another one has it."""
+    """Hold the lock of self-started workers for a while; False if another one has it."""
     with _try_lock(host) as is_free:
         yield is_free
 

@@ -1,4 +1,4 @@
-"""Wake-ups through a message broker: a message names a run that can continue, and says nothing else.
+"""Wake-ups through a message broker: a message names a run that can continue, and nothing else.
 
 Losing one, or getting it twice, does no harm: who drives is decided by leases, and workers look into the store for
 runs that no message names. Celery is loaded only where an address is configured.
@@ -26,7 +26,7 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """Without its password."""
+        """Return the address without its password."""
         return mask(self.url)
 
     @property
@@ -35,7 +35,7 @@ class Address:
 
 
 class Broker(Protocol):
-    """Carries wake-ups. Every method raises `BrokerUnavailable`."""
+    """Delivers wake-ups. Every method raises `BrokerUnavailable`."""
 
     @property
     def address(self) -> Address: ...
@@ -52,7 +52,7 @@ class Broker(Protocol):
 
 
 def find_address(options: WorkerOptions, environ: Mapping[str, str]) -> Address | None:
-    """The broker that is configured, if one is. Raises `UsageError` for one that cannot be used."""
+    """Return the configured broker, if any. Raises `UsageError` for an invalid one."""
     for variable in (OWN_VARIABLE, options.broker_url_env):
         url = environ.get(variable, "").strip()
         if url:
@@ -61,7 +61,7 @@ def find_address(options: WorkerOptions, environ: Mapping[str, str]) -> Address 
 
 
 def name_recovery(queue: str) -> str:
-    """The queue of runs whose worker died: they do not stand behind everything that was started since."""
+    """Name the queue of runs whose worker died, which don't wait behind newer runs."""
     return f"{queue}.recover"
 
 

@@ -1,4 +1,4 @@
-"""Open the broker that the settings or the environment name. Loads Celery only where there is one."""
+"""Opening the configured broker. Loads Celery only if there is one."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from metier.settings.sections import WorkerOptions
 
 
 def find_broker(options: WorkerOptions, environ: Mapping[str, str]) -> Broker | None:
-    """The broker that is configured; None where workers look into the store. Raises `UsageError`."""
+    """Return the configured broker; None if workers poll the store. Raises `UsageError`."""
     address = find_address(options, environ)
     if address is None:
         return None

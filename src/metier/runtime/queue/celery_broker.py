@@ -1,4 +1,4 @@
-"""The broker as Celery sees it: its settings, its messages, its errors. Imported only where a broker is configured."""
+"""The broker through Celery: settings, messages, errors. Imported only if a broker is configured."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -14,15 +14,16 @@ DRIVE = "metier.drive"
 TIME_OUT = "metier.time_out"
 
 VISIBILITY_SECONDS = 30
-"""On Redis, how long a message that a worker took is kept from others. Those of a dead worker come back after it;
-those of a living one that takes longer come twice, find the run taken, and are dropped."""
+"""On Redis, the time for which a taken message is hidden from others. A dead worker's messages come back after it; a
+slow worker's come twice, find the run taken, and are dropped.
+"""
 
 _SEND_SECONDS = 5
 _RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.5}
 
 
 def build_app(address: Address) -> Any:  # noqa: ANN401 - Celery has no types
-    """The Celery application, without tasks."""
+    """Build the Celery application, without tasks."""
     app: Any = Celery("metier", broker=address.url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
@@ -60,7 +61,7 @@ _AMQP_OPTIONS = {
 
 
 def send(app: Any, task: str, run_id: str, *, queue: str) -> None:  # noqa: ANN401 - Celery has no types
-    """Returns when the broker has the message. Raises one of `list_failures` where it does not take it in time."""
+    """Send a message and return when the broker has it. Raises one of `list_failures` on a timeout."""
     app.send_task(task, args=[run_id], queue=queue, retry=True, retry_policy=_RETRY, confirm_timeout=_SEND_SECONDS)
 
 
@@ -75,7 +76,7 @@ def list_failures(app: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - Ce
 
 
 class CeleryBroker:
-    """`runtime.broker.Broker`."""
+    """`runtime.broker.Broker` on Celery."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -106,7 +107,7 @@ class CeleryBroker:
 
     @contextmanager
     def _translated(self) -> Generator[None]:
-        """The errors of every transport as `BrokerUnavailable`."""
+        """Translate the errors of every transport into `BrokerUnavailable`."""
         try:
             yield
         except list_failures(self._app) as error:

@@ -1,4 +1,4 @@
-"""Runs that are left to workers: begin one, take an answer for one, drive one for a while, find those without a driver.
+"""Background runs: submit one, answer one, drive one for a while, find those without a driver.
 
 All of it is in the store. The driver of a run holds its lease; any other process only records what was decided.
 """
@@ -35,16 +35,16 @@ from metier.store.failures import (
 DAMAGE = (StoreDamaged, LogDamaged)
 """Failures that another try can't fix."""
 NOT_OF_THE_RUN = (StoreUnavailable, StoreFull, LeaseHeld, LeaseLost, RunUnknown)
-"""Failures of the place or of the moment, which say nothing of the run."""
+"""Failures of the host or of the moment, which say nothing about the run."""
 
 _MAX_LOOKED_AT = 1000
-"""Runs that one sweep looks at, oldest first."""
+"""Maximum number of runs that one sweep examines, oldest first."""
 
 
 # A run that can be opened counts its attempts in its journal (`lease_terms`). One whose journal or log is damaged
 # cannot, and reads the same at every attempt: it is parked at once.
 async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> bool:
-    """Take the run out of its queue; False if the store cannot record that now.
+    """Take the run out of its queue; False if the store can't record that now.
 
     Raises `LeaseHeld` if another driver claimed the run meanwhile: that one will find the same damage and report it.
     """
@@ -61,13 +61,13 @@ async def park(runtime: Runtime, run_id: str, failure: MetierError | str) -> boo
 
 
 def describe_parked(run_id: str, failure: MetierError | str) -> str:
-    """For the report of a worker."""
+    """Describe a paused run for a worker's report."""
     sentence = failure if isinstance(failure, str) else failure.sentence
     return f"run {run_id}: {sentence}. The run is paused. Fix the problem, then run `agent resume {run_id}`"
 
 
 async def submit(runtime: Runtime, request: RunRequest, *, queue: str) -> RunState:
-    """Begin a run, with everything it is pinned to, and leave it to the workers of a queue."""
+    """Create a run with all its pins, and leave it to the workers of a queue."""
     return await runtime.start(request, leave_to_workers(queue), queue=queue)
 
 
@@ -87,7 +87,7 @@ async def wake(
 
 
 async def get_owner(runtime: Runtime, run_id: str) -> RunRow:
-    """The run that a user started: this one, or the one at the top of those that ordered it."""
+    """Return the run that a user started: this one or its top ancestor."""
     row = await runtime.find(run_id)
     while row.parent_run_id and not row.queue and row.run_id.startswith(CHILD):
         row = await runtime.find(row.parent_run_id)
@@ -97,7 +97,7 @@ async def get_owner(runtime: Runtime, run_id: str) -> RunRow:
 async def drive_for_a_while(
     runtime: Runtime, run_id: str, options: WorkerOptions, *, watch: DriveOptions, lease: Lease | None = None
 ) -> RunState:
-    """Drive until the run ends or waits, the turns of a task are used up, or `watch.stopper` hands it back.
+    """Drive until the run ends or waits, a task's turns are used up, or `watch.stopper` hands it back.
 
     Raises `LeaseHeld` when another process drives it, `LeaseLost` when one took it over meanwhile.
     """
@@ -113,7 +113,7 @@ async def drive_for_a_while(
 
 
 def can_go_on(state: RunState) -> bool:
-    """A worker handed it back: another worker should continue it."""
+    """Return True if a worker handed the run back for another one."""
     return state.status in (*RUNNABLE, "delegating") and state.phase not in FINAL
 
 
@@ -121,9 +121,9 @@ class Stranded(Struct, frozen=True, kw_only=True):
     """Runs that can continue and have no driver."""
 
     orphans: Sequence[str] = ()
-    """Their worker died."""
+    """Runs whose worker died."""
     waiting: Sequence[str] = ()
-    """No worker claimed them yet, or one handed them back."""
+    """Runs that no worker claimed yet, or that one handed back."""
 
 
 async def get_stranded(runtime: Runtime, queue: str) -> Stranded:
@@ -137,7 +137,7 @@ async def get_stranded(runtime: Runtime, queue: str) -> Stranded:
 async def wake_decided(
     runtime: Runtime, queue: str, *, report: Callable[[str], None] = lambda _told: None
 ) -> list[str]:
-    """Wake runs whose approvals were decided, or ran out of time, without a message to a worker."""
+    """Wake runs whose approvals were decided or expired without a message to a worker."""
     rows = [*await _list_parked(runtime, queue, "paused"), *await _list_parked(runtime, queue, "delegating")]
     now = runtime.host.clock.now()
     woken: list[str] = []
@@ -167,7 +167,7 @@ async def _wake_answered(runtime: Runtime, row: RunRow) -> bool:
 
 
 async def _list_parked(runtime: Runtime, queue: str, status: TaskState) -> list[RunRow]:
-    """All of them, a page at a time: one that waits for long must not keep others from being looked at."""
+    """List all paused runs in pages: long waits must not keep others from being checked."""
     parked: list[RunRow] = []
     last = 0
     while page := await runtime.store.list_runs(status=status, queue=queue, before=last, limit=_MAX_LOOKED_AT):
@@ -177,7 +177,7 @@ async def _list_parked(runtime: Runtime, queue: str, status: TaskState) -> list[
 
 
 async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> bool:
-    """No answer is missing: a user has decided, or the worker that waited for a child run died."""
+    """Return True if no answer is missing: a user decided, or the worker that waited for a child died."""
     pause = waiting.pause
     if pause is None or pause.pause in ("signal", "delegation"):
         return bool(left_by) or waiting.started is None or waiting.started.parent_run_id != ""
@@ -189,7 +189,7 @@ async def _is_answered(runtime: Runtime, waiting: RunState, *, left_by: str) -> 
 
 
 def leave_to_workers(queue: str = "", *, shift: LeaseTerms | None = None) -> DriveOptions:
-    """Record what there is to record, drive nothing, and hand the run back: to this queue, or to the one it has."""
+    """Build options that only record, drive nothing, and hand the run back to this queue or its own."""
     stopper = Stopper()
     stopper.hand_back("a queue of workers")
     return DriveOptions(stopper=stopper, lease_terms=replace(shift or LeaseTerms(), queue=queue))

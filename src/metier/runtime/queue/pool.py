@@ -47,11 +47,11 @@ IDLE_SECONDS = 0.5
 class Job(Struct, frozen=True, kw_only=True):
     host: Host
     report: Callable[[str], None]
-    """Told, in one line, what is taken, what came of it, and what goes wrong."""
+    """Reports, in one line each, taken runs, their outcome, and errors."""
     fires: bool = True
-    """It fires schedules: they belong to the queue of the settings, not to one that a flag names."""
+    """Whether it fires schedules, which belong to the settings' queue, not to one that a flag names."""
     let_through: tuple[type[Exception], ...] = ()
-    """Failures that are no fault of the run: they are raised to the owner of the worker."""
+    """Failures that are no fault of the run: they are raised to the worker's owner."""
     failures: Counter[str] = field(default_factory=Counter[str])
     """Number of consecutive failures of each run in this process."""
 
@@ -70,7 +70,7 @@ class Job(Struct, frozen=True, kw_only=True):
 async def work_on(
     job: Job, runtime: Runtime, run_id: str, *, stopper: Stopper, lease: Lease | None = None
 ) -> RunState | None:
-    """Drive a run for a while; None when another process has it, or it went wrong. One run never ends the worker."""
+    """Drive a run for a while; None if another process has it or it failed. One run never ends the worker."""
     try:
         watch = DriveOptions(stopper=stopper, report=job.report)
         state = await drive_for_a_while(runtime, run_id, job.options, watch=watch, lease=lease)
@@ -91,7 +91,7 @@ async def work_on(
 
 
 async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierError | str, lease: Lease | None) -> None:
-    """For this time, or for good: a damaged run at once, another one when it went wrong too often in a row."""
+    """Give up for now, or for good: a damaged run at once, another one after repeated failures."""
     if lease is not None:
         with suppress(StoreError):  # one that is lost, or given back already, stays so
             await runtime.store.release_lease(lease)
@@ -116,7 +116,7 @@ async def _give_up(job: Job, runtime: Runtime, run_id: str, *, failure: MetierEr
 async def sweep(
     runtime: Runtime, queue: str, broker: Broker | None, *, report: Callable[[str], None], fires: bool = True
 ) -> float:
-    """Once; in how many seconds a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
+    """Sweep once; return the seconds until a schedule is due. Raises `BrokerUnavailable` and `StoreError`."""
     seconds = await fire_schedules(runtime, report=report) if fires else inf
     await wake_decided(runtime, queue, report=report)
     await deliver_due(runtime.host, runtime.store)
@@ -129,7 +129,7 @@ async def sweep(
 
 
 async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> float:
-    """Start what is due; in how many seconds the next one is, infinity where there is none."""
+    """Start due schedules; return the seconds until the next one, infinity if there is none."""
     try:
         fired = await fire_due(runtime)
     except StoreError:
@@ -148,7 +148,7 @@ async def fire_schedules(runtime: Runtime, *, report: Callable[[str], None]) -> 
 
 
 def _send(broker: Broker, queue: str, stranded: Stranded) -> None:
-    """A queue that has messages is being worked off, and may name these runs: only an empty one is added to."""
+    """Send wake-ups to an empty queue; a non-empty one may name these runs already."""
     recovery = name_recovery(queue)
     if stranded.orphans and not broker.count_waiting(recovery):
         broker.wake(stranded.orphans, queue=recovery)
@@ -164,9 +164,9 @@ class RunPool:
     slots: int
     is_leaving: bool = False
     _stoppers: set[Stopper] = dataclasses.field(default_factory=set[Stopper])
-    """Those of the runs that are being driven, so that all can be handed back at once."""
+    """Stoppers of the driven runs, so that all can be handed back at once."""
     idle_seconds: float | None = None
-    """Leave after so long without anything to do; None for a worker that stays."""
+    """Exit after this much idle time; None for a worker that stays."""
     _last_busy: float = 0.0
     _woken: anyio.Event = dataclasses.field(default_factory=anyio.Event)
 
@@ -176,19 +176,19 @@ class RunPool:
         return len(self._stoppers)
 
     def nudge(self) -> None:
-        """Have idle slots look now: this process has put a run into the queue."""
+        """Let idle slots check now: this process queued a run."""
         woken, self._woken = self._woken, anyio.Event()
         woken.set()
 
     def leave(self, reason: str) -> None:
-        """Claim nothing more, and hand runs back after the step under way; a second time, at once."""
+        """Claim nothing more, and hand runs back after the current step; a second call, at once."""
         self.is_leaving = True
         for stopper in self._stoppers:
             stopper.hand_back(reason)
         self.nudge()
 
     async def work(self, *, once: bool = False) -> None:
-        """Until `leave`; with `once`, until there is nothing that can continue."""
+        """Work until `leave`; with `once`, until nothing can continue."""
         if once:
             await self._sweep()
         async with anyio.create_task_group() as helpers:
@@ -245,7 +245,7 @@ class RunPool:
                     await self._woken.wait()
 
     async def _keep_delivering(self) -> None:
-        """Beside the sweep: a receiver that is slow does not keep runs from continuing."""
+        """Deliver messages in parallel to the sweep: a slow receiver doesn't delay runs."""
         while not self.is_leaving:
             await self._idle(POLL_SECONDS)
             # An attempt that was started is ended: half of it would count and be told twice.
@@ -253,7 +253,7 @@ class RunPool:
                 await deliver_due(self.runtime.host, self.runtime.store)
 
     async def _sweep(self) -> float:
-        """In how many seconds the next schedule is due."""
+        """Sweep and return the seconds until the next schedule is due."""
         try:
             return await sweep(self.runtime, self.job.queue, None, report=self.job.report, fires=self.job.fires)
         except StoreError as failure:

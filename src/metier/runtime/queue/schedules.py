@@ -44,20 +44,20 @@ type Origin = Literal["added", "file"]
 _A_DAY = 86400
 
 LATE = timedelta(seconds=60)
-"""A due time that no process looked at for so long was missed."""
+"""Age after which an unobserved due time counts as missed."""
 MAX_WAITING = 100
-"""Due times of one schedule that wait for an earlier run to end; further ones are skipped."""
+"""Maximum number of due times of one schedule that wait for an earlier run; further ones are skipped."""
 _MAX_OPEN = 10_000
 
 
 class KnownSchedule(Struct, frozen=True, kw_only=True):
-    """A schedule as it stands."""
+    """A schedule and its current state."""
 
     definition: ScheduleDefinition
     origin: Origin
     is_paused: bool = False
     withheld: str = ""
-    """Why it does not fire although it is not paused; empty where it does."""
+    """Reason why it does not fire although it is not paused; empty if it does."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class ScheduleHistory(Struct, frozen=True, kw_only=True):
     next_times: Sequence[datetime] = ()
     firings: Sequence[Firing] = ()
     runs: dict[str, RunRow]
-    """The runs of those firings that are still in the store, by id."""
+    """Runs of those firings that are still in the store, by ID."""
 
 
 def read_schedule_file(host: Host) -> ScheduleFile:
@@ -83,7 +83,7 @@ def read_schedule_file(host: Host) -> ScheduleFile:
 
 
 def get_withheld(host: Host, file: ScheduleFile) -> str:
-    """Why schedules of the file do not fire; empty where they do. Those of a clone wait for `agent trust`."""
+    """Return why schedules of the file do not fire; empty if they do. Those of a clone wait for `agent trust`."""
     if host.trust.counts("schedules", digest_bytes(file.content)):
         return ""
     if host.trust.record is None:
@@ -92,7 +92,7 @@ def get_withheld(host: Host, file: ScheduleFile) -> str:
 
 
 async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
-    """By name. Where a file and the store have the same name, the file's counts."""
+    """List schedules by name. If a file and the store have the same name, the file's wins."""
     queue = runtime.host.settings.worker.queue
     rows = {row.name: row for row in await runtime.store.schedules.list_schedules(queue)}
     file = read_schedule_file(runtime.host)
@@ -107,7 +107,7 @@ async def list_schedules(runtime: Runtime) -> list[KnownSchedule]:
 
 
 def _read_added(row: ScheduleRow) -> KnownSchedule:
-    """One that another version wrote and this one cannot read is listed and does not fire; it must stop no worker."""
+    """Read an added schedule; an unreadable one of another version is listed, does not fire, and stops no worker."""
     try:
         definition = ScheduleDefinition.model_validate_json(row.definition)
         withheld = ""
@@ -134,7 +134,7 @@ def list_schedule_problems(host: Host) -> tuple[Problem, ...]:
 
 
 async def get_schedule(runtime: Runtime, name: str) -> KnownSchedule:
-    """Raises `UsageError` for a name that no schedule has."""
+    """Return a schedule. Raises `UsageError` for an unknown name."""
     known = await list_schedules(runtime)
     for schedule in known:
         if schedule.name == name:
@@ -174,7 +174,7 @@ async def open_mark(runtime: Runtime, definition: ScheduleDefinition, *, now: da
 
 
 def name_run(queue: str, name: str, due_at: datetime) -> str:
-    """The id of the run of a due time: it follows from the schedule, so that the store refuses a second one."""
+    """Name the run of a due time: its ID derives from the schedule, so that the store rejects a second one."""
     entropy = hashlib.sha256(f"{queue} {name} {due_at.isoformat()}".encode()).digest()[:6]
     return format_run_id(due_at, entropy)
 
@@ -192,7 +192,7 @@ class Fired(Struct, frozen=True, kw_only=True):
 # schedule and due time, so a process that dies between decision and start loses nothing, and a repeated start is
 # refused.
 async def fire_due(runtime: Runtime) -> Fired:
-    """Once. Raises `StoreError`; the next look may be better."""
+    """Fire due schedules once. Raises `StoreError`; the next check may succeed."""
     now = runtime.host.clock.now()
     fired: list[Firing] = []
     next_times: list[datetime] = []
@@ -215,7 +215,7 @@ async def fire_due(runtime: Runtime) -> Fired:
 
 
 async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
-    """Start a run of the schedule at once, whatever its times, pauses and overlaps say. Raises what starting raises."""
+    """Start a run of the schedule now, regardless of times, pauses and overlaps. Raises like starting a run."""
     if schedule.withheld:
         raise UsageError(
             f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Read it, then run `agent trust`"
@@ -263,7 +263,7 @@ def judge_due(
 async def _decide(
     runtime: Runtime, schedule: KnownSchedule, mark: ScheduleMark, *, waiting: Sequence[Firing], now: datetime
 ) -> list[Firing]:
-    """The firings that are to be started; none where another process decided."""
+    """Decide and return the firings to start; none if another process decided."""
     due_times = list_due(schedule.definition, after=mark.decided_to, now=now, anchor=mark.since)
     if not due_times:
         return []
@@ -288,7 +288,7 @@ async def _decide(
 async def _start_waiting(
     runtime: Runtime, definition: ScheduleDefinition, open_firings: Sequence[Firing]
 ) -> list[Firing]:
-    """Start what can be started, oldest first. Also what another process decided and did not live to start."""
+    """Start pending firings, oldest first, including those of a process that died after deciding."""
     settled: list[Firing] = []
     ordered = sorted(open_firings, key=lambda firing: (firing.decided_at, firing.due_at))
     replaced = ordered[:-1] if definition.overlap == "cancel" else []
@@ -307,7 +307,7 @@ async def _start_waiting(
 
 
 async def _start(runtime: Runtime, definition: ScheduleDefinition, firing: Firing) -> Firing:
-    """A run that is there was started by another process, or by this one in an earlier life."""
+    """Start a firing; an existing run was started by another process, or by this one before a crash."""
     try:
         with suppress(RunExists):
             if await runtime.store.find_run(firing.run_id) is None:
@@ -322,7 +322,7 @@ async def _start(runtime: Runtime, definition: ScheduleDefinition, firing: Firin
 
 
 async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str) -> None:
-    """Begin the run with today's settings, and leave it to the workers of the queue."""
+    """Create the run with the current settings, and leave it to the workers of the queue."""
     host = runtime.host
     if definition.profile:
         changed = host.settings.runtime.model_copy(update={"profile": definition.profile})
@@ -336,7 +336,7 @@ async def _submit(runtime: Runtime, definition: ScheduleDefinition, run_id: str)
 
 
 async def _get_open(runtime: Runtime, name: str) -> list[Firing]:
-    """Those that are to be started or whose run continues. Where a run has ended or is gone, that is noted first."""
+    """Return the firings that are pending or whose run continues, after noting ended and missing runs."""
     still_open: list[Firing] = []
     queue = runtime.host.settings.worker.queue
     for firing in await runtime.store.schedules.list_firings(queue, name=name, only_open=True, limit=_MAX_OPEN):
@@ -362,7 +362,7 @@ def _find_next(definition: ScheduleDefinition, mark: ScheduleMark, *, now: datet
 
 
 async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, replaces: bool = False) -> KnownSchedule:
-    """Put a schedule into the store; it counts from now on. Raises `UsageError`, `ConfigError`."""
+    """Add a schedule to the store; it applies from now on. Raises `UsageError`, `ConfigError`."""
     if any(known.name == definition.name and known.origin == "file" for known in await list_schedules(runtime)):
         raise UsageError(f"Schedule {definition.name!r} is defined in {FILE_NAME}", hint="Change it there")
     # What it names must exist: a schedule that cannot start is found out now, not at night.
@@ -384,7 +384,7 @@ async def add_schedule(runtime: Runtime, definition: ScheduleDefinition, *, repl
 
 
 async def pause_schedule(runtime: Runtime, name: str, *, is_paused: bool) -> KnownSchedule:
-    """Due times of a pause are not made up for."""
+    """Pause a schedule; due times in the pause are not made up for."""
     known = await get_schedule(runtime, name)
     now = runtime.host.clock.now()
     row = ScheduleRow(queue=runtime.host.settings.worker.queue, name=name, is_paused=is_paused, created_at=now)
@@ -393,7 +393,7 @@ async def pause_schedule(runtime: Runtime, name: str, *, is_paused: bool) -> Kno
 
 
 async def remove_schedule(runtime: Runtime, name: str) -> None:
-    """Its history and its runs stay. Raises `UsageError` for one that a file defines."""
+    """Remove a schedule; its history and runs stay. Raises `UsageError` for one that a file defines."""
     known = await get_schedule(runtime, name)
     if known.origin == "file":
         raise UsageError(f"Schedule {name!r} is defined in {FILE_NAME}", hint="Take it out there, or pause it")

@@ -14,7 +14,7 @@ TYPED = "typed"
 
 
 def find_listed_cost(cost_usd: float, *, turns: int, model: str) -> float | None:
-    """The same for a row of the index, which does not count tokens: what no model answers uses none."""
+    """Return the cost of an index row, which does not count tokens: a run without model calls cost nothing."""
     return find_cost(cost_usd, tokens=0 if model in (OFFLINE, TYPED) else turns)
 
 

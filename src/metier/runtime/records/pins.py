@@ -42,25 +42,25 @@ from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo
 
 MAX_KEPT = 200
-"""Of larger catalogs only the hashes are pinned; what a model was shown is kept with the run anyway."""
+"""Maximum size of a pinned catalog; of larger ones only hashes are pinned."""
 SETTINGS = "settings"
 INSTRUCTIONS = "instructions"
 TOOLS = "tools"
 POLICY = "policy"
 TRUST = "trust"
 HOST = "host"
-"""The settings before the agent's own; only where there is an agent."""
+"""Pin of the settings before the agent's own; only if there is an agent."""
 MEDIA = "media:"
-"""Pictures and documents of earlier turns that the run shows again."""
+"""Pin of pictures and documents of earlier turns that the run shows again."""
 PARTNERS = "partners"
 OUTSIDE = "outside_scripts"
-"""Scripts outside of their folders that skills name; a run of before 0.3 is not held to it."""
+"""Pin of scripts outside of their skills' folders; runs from before 0.3 don't check it."""
 UNREADABLE = "unreadable"
 CODE = "code:"
-"""The hash of all files of a skill, of which no bytes are kept: code runs from where it lies."""
+"""Prefix of the hash of all files of a skill, whose bytes are not stored: code runs from its own folder."""
 AGENT = "agent:"
 SKILL_IDS = "skill_ids"
-"""Of the skills whose ID is not their name: name → ID."""
+"""Pin of skills whose ID is not their name: name → ID."""
 
 _INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...], config=WHEN_USED)
@@ -74,7 +74,7 @@ PINNED_SECTIONS = ("model", "runtime", "skills", "shell", "sandbox", "mcp")
 class PinnedSkills(NamedTuple):
     packages: tuple[SkillPackage, ...]
     changed: tuple[str, ...]
-    """Ids of definitions whose file is no longer what the run began with."""
+    """IDs of definitions whose file changed since the run started."""
 
 
 class PinnedPolicy(NamedTuple):
@@ -83,7 +83,9 @@ class PinnedPolicy(NamedTuple):
 
 
 class _Rendering[T]:
-    """Bytes of a value. Run after run of a process has an equal one, and comparing costs less than rendering."""
+    """Caches the rendered bytes of a value: runs of a process have equal ones, and comparing is cheaper than
+    rendering.
+    """
 
     def __init__(self, render: Callable[[T], bytes]) -> None:
         self._render = render
@@ -102,7 +104,7 @@ _render_tools = _Rendering[tuple[ToolInfo, ...]](_TOOLS.dump_json)
 
 
 async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
-    """Definition id → digest. The bytes are in the store under that digest."""
+    """Store definitions and return their pins: definition ID → digest of the stored bytes."""
     store, agent = services.store, run.agent
     settings = agent.host.settings
     policy = read_policy_file(agent.host.workspace)
@@ -141,13 +143,13 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
 
 
 async def pin_settings(settings: Settings, host: Settings, store: Store) -> dict[str, str]:
-    """The pins of the settings of a run, and of those before its agent's own where they differ."""
+    """Pin the settings of a run, and those before its agent's own if they differ."""
     pins = {SETTINGS: await store.put_blob(_render_settings(settings))}
     return pins if host == settings else {**pins, HOST: await store.put_blob(host.model_dump_json().encode())}
 
 
 def digest_code(packages: Iterable[SkillPackage], pins: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Pin → hash of all files of a skill. A `SKILL.md` counts as what `pins` has of it, which is what the run uses."""
+    """Return pin → hash of all files of a skill, with the pinned `SKILL.md`, which the run uses."""
     is_kept = sum(name.startswith(SKILL) for name in pins) <= MAX_KEPT
     return {
         f"{CODE}{package.definition.name}": _digest_code(package, pins.get(_id(package), "") if is_kept else "")
@@ -163,7 +165,7 @@ def _digest_code(package: SkillPackage, pinned: str) -> str:
 
 
 async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], store: Store) -> PinnedSkills:
-    """The packages as the run knew them: definitions that changed are taken from the store."""
+    """Return the pinned packages: changed definitions are taken from the store."""
     result: list[SkillPackage] = []
     changed: list[str] = []
     for package in packages:
@@ -183,7 +185,7 @@ async def use_pinned(packages: Sequence[SkillPackage], pins: Mapping[str, str], 
 
 
 async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Store) -> PinnedPolicy:
-    """The host's rules as the run knew them."""
+    """Return the host's pinned rules."""
     digest = pins.get(POLICY, "")
     if not digest or digest == hashlib.sha256(current).hexdigest():
         return PinnedPolicy(current)
@@ -191,12 +193,12 @@ async def use_pinned_policy(current: bytes, pins: Mapping[str, str], store: Stor
 
 
 async def use_pinned_host(host: Host, pins: Mapping[str, str], store: Store) -> Host:
-    """The same place, with the settings that the agent of the run found."""
+    """Return the host with the settings that the run's agent was resolved with."""
     return await use_pinned_settings(host, {SETTINGS: pins[HOST]} if HOST in pins else pins, store)
 
 
 async def use_pinned_settings(host: Host, pins: Mapping[str, str], store: Store) -> Host:
-    """The same host with the settings that the run was started with; paths stay those of the resuming process."""
+    """Return the host with the run's settings; paths stay those of the resuming process."""
     if SETTINGS not in pins:
         return host
     pinned = Settings.model_validate_json(await store.get_blob(pins[SETTINGS]))
@@ -205,7 +207,7 @@ async def use_pinned_settings(host: Host, pins: Mapping[str, str], store: Store)
 
 
 async def use_pinned_agent(host: Host, started: RunStarted, store: Store) -> AgentInForce:
-    """The agent as the run knew it, whatever its file says now, in a place with the settings of the run."""
+    """Return the pinned agent, in a host with the run's settings."""
     name = f"{AGENT}{started.agent}"
     digest = started.pins.get(name, "") if started.agent else ""
     if not digest:
@@ -250,19 +252,19 @@ async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, .
 
 
 async def get_policy(pins: Mapping[str, str], store: Store) -> bytes:
-    """The rules of the host; none where a run is older than rules."""
+    """Return the host's rules; empty for runs older than rules."""
     digest = pins.get(POLICY)
     return await store.get_blob(digest) if digest else b""
 
 
 async def get_outside(pins: Mapping[str, str], store: Store) -> OutsideScripts:
-    """Scripts outside of their folders that the skills of the run name."""
+    """Return the scripts outside of their folders that the run's skills name."""
     digest = pins.get(OUTSIDE)
     return _OUTSIDE.validate_json(await store.get_blob(digest)) if digest else {}
 
 
 async def list_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
-    """The skills whose rules could allow something, and the files whose rules could not."""
+    """List the skills whose rules may allow something, and the files whose rules may not."""
     digest = pins.get(TRUST)
     return frozenset(_NAMES.validate_json(await store.get_blob(digest)) if digest else ())
 
@@ -270,7 +272,7 @@ async def list_trusted(pins: Mapping[str, str], store: Store) -> frozenset[str]:
 async def rebuild_packages(
     pins: Mapping[str, str], found: Iterable[SkillPackage], store: Store
 ) -> tuple[SkillPackage, ...]:
-    """The catalog from what is kept alone, in its order; `found` are in for bytes that were too many to keep.
+    """Rebuild the catalog from stored bytes, in its order; `found` supplies packages too large to store.
 
     Raises `BlobUnknown` where neither has the bytes.
     """
@@ -300,7 +302,7 @@ async def _rebuild_package(name: str, digest: str, store: Store) -> SkillPackage
 
 
 def restore_package(pin: str, data: bytes) -> SkillPackage:
-    """The skill of a pin from its bytes alone, with the name it had in the run."""
+    """Restore a pinned skill from its bytes, with its name in the run."""
     name = pin.removeprefix(SKILL)
     reading = parse_skill(data, file=Path(name) / "SKILL.md", id=name)
     assert reading.skill is not None, "only what could be parsed is pinned"

@@ -1,4 +1,4 @@
-"""The summary of a run, written from its journal whenever it stops: `run.json` and its row in the index."""
+"""The summary of a run, written from its journal at every stop: `run.json` and its index row."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -28,13 +28,13 @@ _WORDS = ("task", "message", "result", "steps")
 
 
 def find_agent(started: RunStarted) -> str:
-    """The ID of the agent that does the work: a task has none of its own, and names that of its steps."""
+    """Return the ID of the working agent: a task has none of its own and names that of its steps."""
     order = started.order
     return started.agent or (order.agent if order is not None and order.task_id else "")
 
 
 def build_row(run_id: str, *entries: Entry, now: datetime, queue: str = "") -> RunRow:
-    """The first entry says what the run is, all of them how it stands."""
+    """Build the index row: the first entry describes the run, all entries its status."""
     state = fold(run_id, entries)
     started = state.started
     assert started is not None, "a journal begins with the start of its run"
@@ -61,7 +61,7 @@ type Clean = Callable[[JsonValue], JsonValue]
 
 
 def write_record(folder: Path, entries: Iterable[Entry], state: RunState, *, now: datetime, clean: Clean) -> None:
-    """Replace the record as a whole. A file is passed on and kept: it is cleaned like the log, unlike the journal."""
+    """Replace the whole record. The file may be passed on, so it is redacted like the log, unlike the journal."""
     record = build_record(entries, state, now=now)
     record |= {name: clean(record[name]) for name in _WORDS}
     # One name for all: the next driver of the run replaces what a kill left.
@@ -71,7 +71,7 @@ def write_record(folder: Path, entries: Iterable[Entry], state: RunState, *, now
 
 
 def is_current(folder: Path, state: RunState) -> bool:
-    """The record of an ended run tells of all its entries, so that there is nothing to write."""
+    """Return True if an ended run's record covers all its entries."""
     if state.phase not in FINAL:
         return False
     try:
@@ -117,7 +117,7 @@ def build_record(entries: Iterable[Entry], state: RunState, *, now: datetime) ->
 
 
 def _describe_task(started: RunStarted) -> dict[str, JsonValue]:
-    """A task in words has no id; a step has the id of its task and its own file."""
+    """Describe a task; one in words has no ID, a step has its task's ID and its own file."""
     order = started.order
     if order is None:
         return {"text": started.task, "id": "", "step": "", "inputs": {}}
@@ -130,7 +130,7 @@ def _describe_task(started: RunStarted) -> dict[str, JsonValue]:
 
 
 def _find_duration(entries: Iterable[Entry], state: RunState, *, now: datetime) -> float | None:
-    """From the beginning to the end, or until now; nothing where an older version began the run."""
+    """Return the duration until the end or now; None if an older version started the run."""
     began = state.started.started_at if state.started else ""
     if not began:
         return None
@@ -169,7 +169,7 @@ def _steps(entries: Iterable[Entry]) -> list[JsonValue]:
 
 
 def _describe_answer(entry: DoubtResolved) -> dict[str, JsonValue]:
-    """A user's answer for a step, which is its result where it says how the step ended."""
+    """Describe a user's answer for a step, which is its result if it says how the step ended."""
     status = {"done": "succeeded", "skip": "skipped"}.get(entry.answer)
     said: dict[str, JsonValue] = {"answer": entry.answer, "answered_by": entry.answered_by}
     return said if status is None else {**said, "status": status}

@@ -22,7 +22,7 @@ DELETING = ".deleting-"
 
 _STARTED = re.compile(r"(\d{4})(\d{2})(\d{2})-\d{6}-[0-9a-f]+")
 _CHILD = re.compile(r"(child|a2a)-([0-9a-f]{2})[0-9a-f]+")
-"""The id of a run that another one or a peer ordered is a hash: its first two digits spread the folders."""
+"""Pattern of hashed IDs of runs that another run or a peer requested: their first two digits spread the folders."""
 
 _GITIGNORE = "# Written by `agent`: runs are records of this machine. Delete this file to keep them in git.\n*\n"
 _README = """\
@@ -48,7 +48,7 @@ def get_run_folder(host: Host, run_id: str) -> Path:
 
 
 def get_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
-    """The folder of a run: the one that exists, else the one that the setting asks for.
+    """Return the folder of a run: the existing one, or the one that the setting asks for.
 
     Raises `StoreDamaged` where the id leads elsewhere: a run store that came with a clone may hold any.
     """
@@ -66,7 +66,7 @@ def get_folder(runs: Path, run_id: str, *, shard: Shard) -> Path:
 
 
 def iterate_folders(runs: Path) -> Iterator[Path]:
-    """Every run folder there is, of both forms, in no order; other files and folders are passed over."""
+    """Yield every run folder of both layouts, in no order, without other files and folders."""
     for path in _iterate(runs):
         if is_run_id(path.name):
             yield path
@@ -80,12 +80,12 @@ def is_run_id(name: str) -> bool:
 
 
 def is_folder_name(run_id: str) -> bool:
-    """Is it the name of a folder, not a way to another place?"""
+    """Return True for the name of a folder, not a path to another place."""
     return run_id not in ("", ".", "..") and not {"/", os.sep, "\0"}.intersection(run_id)
 
 
 def remove_folder(runs: Path, run_id: str) -> None:
-    """Remove the folder of a run, and the folders of its day where they are empty then."""
+    """Remove the folder of a run, and the folder of its day if that is empty then."""
     if not is_folder_name(run_id):
         return  # the folder of no run
     shutil.rmtree(runs / run_id, ignore_errors=True)
@@ -101,7 +101,7 @@ def remove_folder(runs: Path, run_id: str) -> None:
 
 
 def read_deletions(runs: Path) -> dict[Path, list[str]]:
-    """The notes of deletions that continue or were cut short, each with the runs that it names."""
+    """Read the notes of running or interrupted deletions, each with the runs that it names."""
     found: dict[Path, list[str]] = {}
     for note in runs.glob(f"{DELETING}*.json"):
         try:
@@ -125,7 +125,7 @@ def _iterate(folder: Path) -> Iterator[Path]:
 
 
 def prepare_runs_folder(folder: Path) -> None:
-    """Make it where it is missing. A `.gitignore` that a user deleted is not written again.
+    """Create the folder if it is missing. A deleted `.gitignore` is not written again.
 
     Raises `OSError` where the folder cannot be made; that the note cannot be written is no reason to stop.
     """

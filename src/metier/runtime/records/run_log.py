@@ -1,4 +1,4 @@
-"""A run's state, journal and event log, opened by the holder of its lease, checked for lost entries, and rebuilt."""
+"""A run's log: its state, journal and events, opened by the lease holder, checked for lost entries, and rebuilt."""
 
 import os
 from collections import Counter
@@ -45,13 +45,13 @@ class Loss(Struct, frozen=True, kw_only=True):
     """Entries that the journal lacks according to the files that the run left."""
 
     ends_at: int
-    """The last entry that the journal has."""
+    """Number of the journal's last entry."""
     told: int
-    """The last entry that the event log tells of."""
+    """Number of the last entry in the event log."""
     steps: tuple[str, ...]
-    """Spool names of steps whose effect began in the lost entries and must not be repeated."""
+    """Spool names of steps whose effect started in the lost entries and must not be repeated."""
     words: tuple[str, ...]
-    """The same for a user."""
+    """The lost steps in words, for a user."""
 
     def describe(self, run_id: str) -> StoreDamaged:
         missing = f"; its event log tells of entry {self.told}" if self.told > self.ends_at else ""
@@ -66,7 +66,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 def check_journal(folder: Path, run_id: str, entries: Sequence[Entry], *, accepts_loss: bool = False) -> Told:
-    """Compare a journal with the event log and the spool of its folder. How far the log tells of it.
+    """Compare a journal with the event log and spool of its folder, and return the log's position.
 
     Raises `StoreDamaged` where entries are missing, unless that is accepted: then the old log is set aside.
     """
@@ -105,7 +105,7 @@ def accept_loss(folder: Path, loss: Loss) -> None:
 
 
 def find_lost_run(runs: Path, name: str, *, shard: Shard) -> Path | None:
-    """The folder of a run that the store does not know: by its id, the beginning of it, or the newest for `latest`."""
+    """Return the folder of a run missing from the store: by ID or prefix, or the newest for `latest`."""
     if is_run_id(name):
         found = [get_folder(runs, name, shard=shard)]
     else:
@@ -126,7 +126,7 @@ def describe_lost_run(folder: Path) -> StoreDamaged:
 
 
 def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
-    """Spool name and words of the step whose effect this event tells of, if it must not be repeated."""
+    """Return spool name and words of this event's step, if it must not be repeated."""
     try:
         payload = EventRecord.model_validate_json(line).payload
     except ValidationError:
@@ -156,7 +156,7 @@ class LogOpening(Struct, frozen=True, kw_only=True):
     report: Callable[[str], None]
     accepts_loss: bool = False
     known: Sequence[Entry] = ()
-    """The beginning of the journal, where it was read already: what another process added since is read now."""
+    """First entries of the journal, if read already: entries that another process added since are read now."""
 
 
 async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> RunLog:
@@ -203,12 +203,12 @@ def _open_tracer(run_id: str, host: Host, *, cleaner: Cleaner, entries: Sequence
 
 
 def _is_at_rest(last: Entry) -> bool:
-    """The driver before this one stopped where a run may stop; otherwise it was killed, with spans not yet sent."""
+    """Return True if the previous driver stopped properly; a killed one may not have sent its spans."""
     return isinstance(last, RunFinished | RunFailed) or (isinstance(last, RunPaused) and last.pause != "delegation")
 
 
 class Teller:
-    """Folds a journal as it grows, and tells a sink of it. Events that only watched are in no journal."""
+    """Folds a growing journal and emits its events. Informational events are in no journal."""
 
     def __init__(self, host: Host, run_id: str, sink: Sink) -> None:
         self.state = RunState(run_id)
@@ -217,7 +217,7 @@ class Teller:
         self._writer: EventWriter | None = None
 
     def tell(self, entries: Iterable[Entry]) -> int:
-        """Those that come next; how many events they came to. Each is stamped with the time at which it is told."""
+        """Emit the events of the next entries and return their number. Each is stamped with the current time."""
         count = 0
         for entry in entries:
             apply(self.state, entry)
@@ -240,7 +240,7 @@ class Teller:
 
 
 def tell_of_cuts(log: RunLog, services: Services) -> None:
-    """Files of the prompt that are larger than their layer may be."""
+    """Emit events for files of the prompt that exceed their layer's limit."""
     for layer, source in services.instructions.sources.items():
         if source.left_out:
             log.emit(PromptLayerCut(layer=layer, source=source.file, left_out_characters=source.left_out))

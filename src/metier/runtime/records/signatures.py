@@ -30,7 +30,7 @@ _MAX_HANDLE_CHARACTERS = 200
 # The seal is bound to the run, to the entry that carries it and to the database file itself: it is in no archive, and
 # a copied, cloned or unpacked database is another file.
 def seal[T: (RunStarted, RunAdopted)](entry: T, host: Host, run_id: str) -> T:
-    """The entry with the seal of this store; without one where there is no secret, e.g. in a home that is read-only."""
+    """Seal the entry for this store; without a secret, for example in a read-only home, it stays unsealed."""
     try:
         secret = load_store_secrets(host)[0]
     except (UsageError, StoreUnavailable):
@@ -39,7 +39,7 @@ def seal[T: (RunStarted, RunAdopted)](entry: T, host: Host, run_id: str) -> T:
 
 
 def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
-    """The run was started, forked or adopted in this store, and not brought to it."""
+    """Return True if the run was started, forked or adopted in this store, not copied into it."""
     last = next((entry for entry in reversed(entries) if isinstance(entry, RunAdopted)), entries[0])
     assert isinstance(last, RunStarted | RunAdopted), "a journal begins with the start of its run"
     if not last.seal:
@@ -58,7 +58,7 @@ def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
 
 
 def unseal(entry: Entry) -> Entry:
-    """As it goes into an archive and comes out of one."""
+    """Remove the seal, for archives."""
     return entry.model_copy(update={"seal": ""}) if isinstance(entry, RunStarted | RunAdopted) else entry
 
 
@@ -69,7 +69,7 @@ def _sign_seal(entry: RunStarted | RunAdopted, run_id: str, *, store: str, secre
 
 
 def load_store_secrets(host: Host) -> tuple[bytes, ...]:
-    """Of a database server: who may write to it is trusted, and its workers have different homes."""
+    """Load the secrets of a database server: its writers are trusted, and its workers have different homes."""
     if given := read_given_secrets(host.environ):
         return given
     is_file = host.settings.store.backend == "sqlite"
@@ -93,7 +93,7 @@ def _list_identities(host: Host) -> tuple[str, ...]:
 # An ID can be read in a listing; a handle cannot be made up. So a peer reaches only the runs that were started for
 # it, even after the process that issued the handle is gone.
 def issue_handle(host: Host, run_id: str, *, protocol: str) -> str:
-    """Raises `StoreUnavailable` where this user has no place for a key."""
+    """Issue a handle. Raises `StoreUnavailable` if this user has no place for a key."""
     secret, store = load_store_secrets(host)[0], _list_identities(host)[0]
     return f"{run_id}.{_sign_handle(run_id, protocol, store=store, secret=secret)}"
 
@@ -119,7 +119,7 @@ def _sign_handle(run_id: str, protocol: str, *, store: str, secret: bytes) -> st
 # The token signs the last entry of the run and of the child that asks. Resuming the run appends an entry, so a token
 # works once and never answers a later question.
 def issue_token(host: Host, state: RunState, *, waiting: RunState) -> str:
-    """Empty where the run does not wait, and where this user has no place for a key."""
+    """Issue a resume token; empty if the run does not wait, or without a place for a key."""
     if waiting.pause is None or state.phase in FINAL:
         return ""
     try:
@@ -131,7 +131,7 @@ def issue_token(host: Host, state: RunState, *, waiting: RunState) -> str:
 
 
 def check_run_token(host: Host, token: str, state: RunState, *, waiting: RunState) -> None:
-    """Raises `ResumeTokenRefused` for a token of another run, of an earlier question, or of no signature of ours."""
+    """Raise `ResumeTokenRefused` for a token of another run, an earlier question, or a foreign signature."""
     found = check_token(token, _bind(state, waiting), keys=_load_keys(host), now=host.clock.now())
     if found is None or (found.version, found.turn) != (state.seq, state.turn):
         raise ResumeTokenRefused

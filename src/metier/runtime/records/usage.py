@@ -12,6 +12,6 @@ async def record_usage(store: Store, state: RunState) -> None:
 
 
 def list_usage(state: RunState) -> list[UsageRow]:
-    """A command that a user typed into a chat is a run that no model answered."""
+    """List the usage rows; a command typed into a chat is a run without model usage."""
     typed = f"{TYPED}/{TYPED}"
     return [UsageRow(*key, amounts) for key, amounts in state.usage.items() if key[1] != typed]

@@ -1,4 +1,4 @@
-"""Agents in force: an `AGENT.md` turned into what a run has from it. Reads definitions; starts nothing.
+"""Resolved agents: an `AGENT.md` with everything that a run takes from it. Reads definitions; starts nothing.
 
 Without an agent a run has the built-in one: everything that the workspace offers, under the settings as they are.
 """
@@ -39,11 +39,11 @@ from metier.tools.toolbox import Toolbox
 from metier.tools.web.url import WebAccess
 
 BUILT_IN = ""
-"""The ID of the agent that needs no file."""
+"""ID of the agent that needs no file."""
 BUILT_IN_NAME = "built-in"
 """Display name of the built-in agent."""
 SUMMARIZER = "built-in:summary"
-"""The agent of the runs that summarize a chat; they belong to its context, and are no turns of it."""
+"""Agent of the runs that summarize a chat; they belong to its context but are not turns."""
 
 
 class AgentInForce(Struct, frozen=True, kw_only=True):
@@ -51,23 +51,23 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
 
     id: str = BUILT_IN
     host: Host
-    """The place with the settings of this agent: its model, its decoding, its profile."""
+    """The host with this agent's settings: model, decoding, profile."""
     definition: AgentDefinition | None = None
-    """Nothing for the built-in agent."""
+    """The definition; None for the built-in agent."""
     data: bytes = b""
-    """The bytes that the definition was read from."""
+    """Bytes that the definition was read from."""
     packages: tuple[SkillPackage, ...] = ()
-    """The skills it may use, sorted by name."""
+    """Skills it may use, sorted by name."""
     tasks: tuple[str, ...] = ()
     """IDs of the tasks it may run."""
     models: tuple[str, ...] = ()
-    """Those that may be chosen for it, its own first; empty where it does not say."""
+    """Models that may be chosen for it, its own first; empty if unspecified."""
     problems: tuple[Problem, ...] = ()
     """Reasons why skills are left out."""
     load_ms: float = 0
-    """Milliseconds that reading its skills took."""
+    """Milliseconds spent reading its skills."""
     changed: tuple[str, ...] = ()
-    """Its pin, where its file is no longer what the run began with."""
+    """Its pin, if its file changed since the run started."""
     lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """Lines of the names in its lists: `tools`, `skills`, `tasks` → name → line."""
 
@@ -81,17 +81,17 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> str:
-        """Its layer of the prompt."""
+        """Return its layer of the prompt."""
         return self.definition.body.strip() if self.definition else ""
 
     @property
     def web(self) -> WebAccess:
-        """Whom it may fetch from."""
+        """Return the hosts it may fetch from."""
         lists = self.definition.web if self.definition else None
         return WebAccess(allowed_domains=lists.allow, denied_domains=lists.deny) if lists else WebAccess()
 
     def choose_tools(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Those it may see. A name that no tool has is left out; see `check_tools`."""
+        """Return the tools it may see. Unknown names are left out; see `check_tools`."""
         offered = tuple(tools)
         if self.definition is None or self.definition.tools is None:
             return offered
@@ -100,7 +100,7 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
         return tuple(tool for tool in offered if tool.info.name in visible)
 
     def check_tools(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for a name in `tools` that no tool has.
+        """Raise `ConfigError` for an unknown name in `tools`.
 
         Tools of a skill or of a server (`skill.tool`, `server/tool`) may be missing today and back tomorrow.
         """
@@ -114,7 +114,7 @@ class AgentInForce(Struct, frozen=True, kw_only=True):
 
 
 def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> AgentInForce:
-    """The agent of this ID, as the files stand now; an empty one is the built-in agent. `model` was asked for.
+    """Resolve the agent of this ID from the current files; empty means the built-in agent. `model` was requested.
 
     Raises `UsageError` for an agent that is not there and a model it may not use, `ConfigError` with every problem of
     its definition.
@@ -143,7 +143,7 @@ def resolve_agent(host: Host, agent_id: str, *, model: str = "") -> AgentInForce
 
 
 def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
-    """The place without a default agent, and no ID, where the built-in agent is named; else both as they are.
+    """Return the host without a default agent if the built-in one is named; otherwise both unchanged.
 
     An agent of the workspace with this name is the one that is meant: the built-in one may do more. This is for
     commands that a user types; a caller of a server does not get past the default agent of the settings.
@@ -155,7 +155,7 @@ def choose_built_in(host: Host, agent_id: str) -> tuple[Host, str]:
 
 
 def is_built_in(host: Host, agent_id: str) -> bool:
-    """The name means the built-in agent, because no agent of the workspace has it."""
+    """Return True if the name means the built-in agent, because no agent of the workspace has it."""
     return agent_id == BUILT_IN_NAME and agent_id not in list_definitions(host.workspace, "agents", FILE_NAME)
 
 
@@ -176,7 +176,7 @@ def approves_changes(host: Host, agent_id: str, tools: Iterable[Tool]) -> bool:
 
 
 def _read_definition(host: Host, agent_id: str) -> AgentDefinition | None:
-    """The definition as its file has it now; nothing for the built-in agent. Raises `UsageError`, `OSError`."""
+    """Read the current definition; None for the built-in agent. Raises `UsageError`, `OSError`."""
     if not agent_id:
         return None
     file, found_id = get_agent_file(host.workspace, agent_id)
@@ -184,12 +184,14 @@ def _read_definition(host: Host, agent_id: str) -> AgentDefinition | None:
 
 
 def read_definition_file(file: Path, workspace: Path) -> bytes:
-    """The bytes of an agent or of a step of a task. Raises `OSError`, also for a link out of the folder."""
+    """Read the bytes of an agent or a task step. Raises `OSError`, also for a link out of the folder."""
     return read_contained(file, within=workspace, limit=MAX_FILE_BYTES)
 
 
 def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
-    """The `AGENT.md` and the ID as its folder spells it. Raises `UsageError`, `ConfigError` for an ID of two agents."""
+    """Return the `AGENT.md` and the ID as its folder spells it. Raises `UsageError`, `ConfigError` for a duplicate
+    ID.
+    """
     listed = list_definitions(workspace, "agents", FILE_NAME)
     found = listed.get(fold_id(agent_id))
     if found is None:
@@ -201,7 +203,7 @@ def get_agent_file(workspace: Path, agent_id: str) -> tuple[Path, str]:
 
 
 def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: str = "") -> AgentInForce:
-    """The agent of these bytes, with what it names looked up in the workspace."""
+    """Build the agent of these bytes, with its names looked up in the workspace."""
     agent = restore_agent(host, agent_id, data, file=file)
     known_tasks = {fold_id(each): each for each in _list_tasks(host)}
     problems = [
@@ -218,7 +220,7 @@ def build_agent(host: Host, agent_id: str, data: bytes, *, file: Path, model: st
 
 
 def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> AgentInForce:
-    """The agent of a run that began before: the settings are those of the run, and what is gone is left out."""
+    """Restore the agent of a started run with the run's settings, without missing skills."""
     reading = parse_agent(data, file=file, id=agent_id)
     if reading.agent is None:
         raise ConfigError(
@@ -247,7 +249,7 @@ def restore_agent(host: Host, agent_id: str, data: bytes, *, file: Path) -> Agen
 
 
 def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
-    """A package that an agent names need not be enabled; it must be trusted all the same.
+    """Choose the skills; a package that an agent names need not be enabled, but it must be trusted.
 
     An agent of an untrusted folder does not decide which skills of the user are in play: they bring their own rules.
     """
@@ -273,7 +275,7 @@ def _choose_skills(host: Host, own: Sequence[str] | None) -> ActiveSkills:
 
 
 def _list_own_skills(packages: Iterable[SkillPackage]) -> tuple[SkillPackage, ...]:
-    """Those that lie in the folder."""
+    """List the skills in the folder."""
     return tuple(package for package in packages if package.source not in OPT_IN)
 
 

@@ -1,4 +1,4 @@
-"""The hooks of a workspace: where they stand, and whose word they are.
+"""The hooks of a workspace: their files and their trust.
 
 They run code, so they are trusted like the scripts of a skill: those of a clone do not run until `agent trust`.
 """
@@ -31,7 +31,7 @@ class HooksInForce(Struct, frozen=True, kw_only=True):
 
 
 def load_hooks(host: Host) -> HooksInForce:
-    """The hooks that a run which begins now has. Raises `ConfigError` with every problem of their files."""
+    """Load the hooks of a new run. Raises `ConfigError` with every problem of their files."""
     found = _get_hooks(host)
     if not found.shared and not found.own:
         return HooksInForce()
@@ -43,12 +43,12 @@ def load_hooks(host: Host) -> HooksInForce:
 
 
 def list_hook_lines(host: Host) -> list[str]:
-    """In words, what a user should read before trusting the folder."""
+    """List, in words, the hooks that a user should read before trusting the folder."""
     return [f"{hook.source}: {hook.event} runs {hook.command}" for hook in _get_hooks(host).shared]
 
 
 def digest_workspace_hooks(host: Host) -> str:
-    """Names what a user trusts: the commands and the files of the workspace that they name."""
+    """Digest the trusted content: commands, and the workspace files that they name."""
     return digest_hooks(_get_hooks(host).shared)
 
 
@@ -58,7 +58,7 @@ def digest_hooks(hooks: Iterable[HookCommand]) -> str:
 
 
 def list_withheld_hooks(host: Host) -> tuple[Problem, ...]:
-    """A warning where hooks of this folder do not run."""
+    """Return a warning if hooks of this folder do not run."""
     try:
         withheld = load_hooks(host).withheld
     except ConfigError:
@@ -77,9 +77,9 @@ def list_withheld_hooks(host: Host) -> tuple[Problem, ...]:
 
 class _Found(Struct, frozen=True, kw_only=True):
     own: tuple[HookCommand, ...]
-    """Of the user's own settings and of the home folder."""
+    """Hooks of the user's settings and the home folder."""
     shared: tuple[HookCommand, ...]
-    """Of the workspace: its settings file and its other files."""
+    """Hooks of the workspace: its settings file and its other files."""
 
 
 def _get_hooks(host: Host) -> _Found:
@@ -127,7 +127,7 @@ def _read_claude(file: Path, *, within: Path) -> HookReading:
 
 
 def _read_text(file: Path, *, within: Path) -> str | None:
-    """None where there is no such file. Raises `ConfigError`."""
+    """Read a file; None if it doesn't exist. Raises `ConfigError`."""
     try:
         return read_contained(file, within=within, limit=MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:

@@ -37,10 +37,10 @@ FILES: dict[LayerName, str] = {
     "profile": "user_profile.json",
 }
 MAX_FILE_BYTES = 1_000_000
-"""More than this is not read at all: it is no instruction."""
+"""Size above which a file is not read at all, because it can't be an instruction."""
 
 PROJECT = "project:"
-"""Pin of a file of project instructions: its hash. The text that was used is among the instructions of the run."""
+"""Pin of a file of project instructions: its hash. The used text is among the run's instructions."""
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ def load_instructions(
     family: Family,
     project: Sequence[ProjectFile] = (),
 ) -> Instructions:
-    """Ours, then the workspace's own words where it has them. Raises `ConfigError` for a file that cannot be used.
+    """Load our instructions and the workspace's replacements. Raises `ConfigError` for an unusable file.
 
     `project` are the files of project instructions, as `runtime.project` finds them.
     """
@@ -99,7 +99,7 @@ def load_instructions(
 
 
 def describe_cuts(instructions: Instructions) -> tuple[Problem, ...]:
-    """A warning for every layer whose file is larger than its cap."""
+    """Warn about every layer whose file exceeds its limit."""
     return tuple(
         Problem(
             severity="warning",
@@ -177,7 +177,7 @@ def _mark(file: ProjectFile) -> str:
 
 
 def _shorten(file: Path, workspace: Path) -> str:
-    """The same on every machine where it lies in the workspace."""
+    """Shorten a path in the workspace, so that it is the same on every machine."""
     return file.relative_to(workspace).as_posix() if file.is_relative_to(workspace) else str(file)
 
 
@@ -188,7 +188,7 @@ def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:
 
 
 def load_project(host: Host, *, deny: Deny = allow_all) -> tuple[ProjectFile, ...]:
-    """The person's own file, then that of the workspace, which may say otherwise. Redacted and sanitised."""
+    """Load the user's own file, then the workspace's, which takes precedence. Redacted and sanitized."""
     return _load_project(host, build_host_cleaner(host).text, deny=deny)
 
 
@@ -201,7 +201,7 @@ def _load_project(host: Host, clean: Callable[[str], str], *, deny: Deny = allow
 
 
 def list_changed_project(host: Host, pins: Mapping[str, str], *, deny: Deny = allow_all) -> tuple[str, ...]:
-    """Pins of files that are no longer what the run began with."""
+    """List the pins of files that changed since the run started."""
     pinned = {name: digest for name, digest in pins.items() if name.startswith(PROJECT)}
     if not pinned:
         return ()
@@ -216,7 +216,7 @@ def get_project_problems(host: Host) -> dict[Path, tuple[Problem, ...]]:
 
 
 class NearbyFiles(Struct, frozen=True, kw_only=True):
-    """Finds the instructions of folders that a run comes to. An `engine.nearby_instructions.Nearby`."""
+    """Finds the instructions of folders that a run visits. An `engine.nearby_instructions.Nearby`."""
 
     workspace: Path
     clean: Callable[[str], str]

@@ -1,4 +1,4 @@
-"""Lists of tools held against each other: rules about tools that a list leaves out, skills that a list leaves without.
+"""Consistency of tool lists: rules about tools that a list leaves out, skills that a list leaves without tools.
 
 Pure. What is found is a warning: it runs, and does less than its words say.
 """
@@ -15,12 +15,12 @@ from metier.skills.package import SkillPackage
 from metier.tools.toolbox import Toolbox
 
 _NOT_LISTED = frozenset({*CONTROL_NAMES, "delegate", "run_task"})
-"""They are there whatever a list of tools says."""
+"""Tools that are available regardless of a list."""
 _SHOWN = 8
 
 
 def list_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
-    """Rules for tools that the list beside them leaves out."""
+    """List rules for tools that the adjacent list leaves out."""
     if not permits.is_limit:
         return []
     idle = [rule for rule in rules if not _is_listed(rule, permits.tools)]
@@ -40,7 +40,7 @@ def list_idle_rules(permits: Permits, rules: Iterable[Rule]) -> list[Problem]:
 def list_bare_skills(
     tools: Collection[str], references: Sequence[Reference], skills: Mapping[str, SkillDefinition]
 ) -> Iterator[Problem]:
-    """Skills that an agent names, and that leave none of its tools."""
+    """List skills that an agent names and whose list has none of its tools."""
     for reference in references:
         skill = skills.get(reference.name) if reference.kind == "skill" else None
         if skill is not None and is_bare(skill, tools):
@@ -55,7 +55,7 @@ def list_bare_skills(
 
 
 def list_notices(packages: Iterable[SkillPackage], tools: Toolbox) -> list[SkillWithoutTools]:
-    """The same of a run: skills that leave none of the tools that it has."""
+    """List a run's skills whose list has none of its tools."""
     names = tools.names()
     limits = ((package.definition, find_limit(package.definition.tools)) for package in packages)
     bare = [skill for skill, limit in limits if limit and names and tools.resolve(limit).isdisjoint(names)]
@@ -63,7 +63,7 @@ def list_notices(packages: Iterable[SkillPackage], tools: Toolbox) -> list[Skill
 
 
 def is_bare(skill: SkillDefinition, tools: Collection[str]) -> bool:
-    """Its list and what surrounds it have no tool in common, though both name some."""
+    """Return True if both lists name tools but have none in common."""
     limit = find_limit(skill.tools)
     return bool(limit) and bool(tools) and not set(limit or ()) & set(tools)
 

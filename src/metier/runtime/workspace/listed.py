@@ -1,4 +1,4 @@
-"""The agents and tasks that are in a workspace, by id. Reads names, not what is in the files."""
+"""The agents and tasks in a workspace, by ID. Reads names, not files."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ from metier.errors import ConfigError
 
 
 def list_definitions(workspace: Path, folder: str, file_name: str) -> dict[str, FoundDefinition]:
-    """Definitions of one kind by folded ID, without IDs that two of them have: either could be meant."""
+    """List definitions of one kind by folded ID, without duplicate IDs, which would be ambiguous."""
     found = _read_all(workspace, folder, file_name)
     return {folded: same[0] for folded, same in found.items() if len(same) == 1}
 
 
 def list_duplicates(workspace: Path, folder: str, file_name: str) -> tuple[Problem, ...]:
-    """The definitions that `list_definitions` leaves out because another one has the same ID."""
+    """List the definitions that `list_definitions` leaves out because another one has the same ID."""
     found = _read_all(workspace, folder, file_name)
     return tuple(report_duplicate(other, first.path) for first, *others in found.values() for other in others)
 
 
 def check_duplicate(workspace: Path, folder: str, file_name: str, *, id: str) -> None:  # noqa: A002
-    """Raises `ConfigError` if two definitions have this ID."""
+    """Raise `ConfigError` if two definitions have this ID."""
     same = _read_all(workspace, folder, file_name).get(fold_id(id), [])
     if len(same) > 1:
         problems = [report_duplicate(other, same[0].path) for other in same[1:]]

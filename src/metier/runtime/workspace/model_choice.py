@@ -9,7 +9,7 @@ from metier.providers.options import OFFLINE, ModelOptions
 
 
 def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted: str = "") -> ModelOptions:
-    """The options that hold in a run of this agent; `wanted` is the model that the caller asked for.
+    """Return the options for a run of this agent; `wanted` is the requested model.
 
     Raises `UsageError` for a model that the agent or the host does not allow. The offline backbone has no models: only
     a caller who names another provider gets past it.
@@ -34,14 +34,16 @@ def choose_model(options: ModelOptions, agent: AgentDefinition | None, *, wanted
 
 
 def list_models(options: ModelOptions, agent: AgentDefinition | None) -> tuple[str, ...]:
-    """The models that may be chosen for an agent, its own first; none means that it does not say."""
+    """List the models that may be chosen for an agent, its own first; empty if unspecified."""
     if agent is None or not (agent.model or agent.allowed_models):
         return ()
     return tuple(dict.fromkeys((agent.model or options.name, *agent.allowed_models)))
 
 
 def choose_profile(host: Profile, agent: AgentDefinition | None) -> Profile:
-    """The stricter one: an agent narrows what the host allows and never widens it. One in Markdown is guarded."""
+    """Return the stricter profile: an agent only narrows what the host allows. One in Markdown is at least
+    `guarded`.
+    """
     if agent is None:
         return host
     own = agent.profile or "guarded"
@@ -70,7 +72,7 @@ def _narrow(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
 
 
 def _list_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
-    """Those that the agent allows too; a plain name stays with the provider it was written for."""
+    """List the fallbacks that the agent allows too; a plain name keeps its original provider."""
     kept: list[str] = []
     for name in options.fallback_models:
         model = _parse(name, options)

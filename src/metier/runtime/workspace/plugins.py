@@ -1,4 +1,4 @@
-"""Plugins in a workspace: load those the settings want, and give a place what they bring."""
+"""Plugins in a workspace: loading the enabled ones and adding their parts to a host."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def get_plugins(host: Host) -> Plugins:
 
 @contextmanager
 def using_plugins(host: Host, *, report: Callable[[str], None]) -> Generator[Host]:
-    """The place with the tools, providers and subscribers of its plugins, which run for as long as the block lasts."""
+    """Yield the host with the tools, providers and subscribers of its plugins, which run during the block."""
     seconds = host.settings.plugins.timeout_seconds
     with running(get_plugins(host), seconds=seconds, report=report) as registries:
         subscriptions = [

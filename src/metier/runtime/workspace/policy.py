@@ -1,4 +1,4 @@
-"""The policy of a run: the host's file, the rules of its definitions, the profile. Reads; the judging is elsewhere."""
+"""The policy of a run: the host's file, the rules of its definitions, the profile. Reads; evaluation is elsewhere."""
 
 import json
 import re
@@ -32,42 +32,42 @@ from metier.skills.trust.judgement import is_trusted
 from metier.tools.toolbox import Toolbox
 
 BUILT_IN_TOOLS = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "WebFetch", "WebSearch", "delegate", "run_task")
-"""Names that rules may use wherever they are read, also where the tool itself is turned off."""
+"""Names that rules may always use, even if the tool itself is disabled."""
 HOST_FILE = "withheld:policy"
 DEFINITIONS = "withheld:definitions"
-"""The host's file; agents, tasks and steps. They are pinned beside the names of trusted skills, which have no colon."""
+"""The host's file; agents, tasks and steps. They are pinned next to names of trusted skills, which have no colon."""
 SCRIPT_TOOLS = ("script_list", "script_help", "script_run")
 
 _RULES_LINE = re.compile(r"^(?P<indent>[ ]*)rules:[ ]*(?:#.*)?$")
 _NEW_POLICY = "tool_approvals:\n  rules:\n"
 _NAMING_ARGUMENTS = ("skill_name", "script_name", "script", "agent", "task")
-"""Arguments that say which of many things a call reaches."""
+"""Arguments that select one of the many targets of a tool."""
 _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
 class Speakers(Struct, frozen=True, kw_only=True):
-    """The sources of rules in a run beside its skills."""
+    """The sources of rules in a run, other than its skills."""
 
     host: bytes
-    """The rules of the workspace."""
+    """Rules of the workspace."""
     agent: AgentDefinition | None = None
     task: TaskDefinition | None = None
     step: TaskStep | None = None
-    """The step of that task; `TASK.md` speaks for itself."""
+    """Step of that task; `TASK.md` has its own rules."""
     trusted: Callable[[SkillPackage], bool] = is_trusted
-    """The skills whose rules may allow something."""
+    """Skills whose rules may allow something."""
     known: Collection[str] | None = ()
     """Names that rules may use in addition to the run's tools, such as those hidden from its agent; None allows any."""
     withheld: frozenset[str] = frozenset()
-    """Of `HOST_FILE` and `DEFINITIONS`, those whose rules may not allow anything."""
+    """Those of `HOST_FILE` and `DEFINITIONS` whose rules may not allow anything."""
     outside: OutsideScripts = MappingProxyType({})
     """Scripts outside of their folders that skills name."""
     access: Scope | None = None
-    """The tools that `tool-access.json` turns off; None in a run, which reads the file before each turn."""
+    """Tools disabled by `tool-access.json`; None in a run, which reads the file before each turn."""
 
 
 def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | None = ()) -> ScopeReader:
-    """`known` are names that rules may use beside those of the tools; None: rules that were checked before."""
+    """Open the reader; `known` are valid names other than those of tools, None for rules that were checked before."""
     if known is None:
         return ScopeReader(root=str(workspace))
     names = frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS, *tools.names(), *known))
@@ -75,7 +75,7 @@ def open_reader(workspace: Path, tools: Toolbox, *, known: Collection[str] | Non
 
 
 def read_host(reader: ScopeReader, text: bytes, *, workspace: Path) -> Scope:
-    """Raises `ConfigError` with every problem of the file."""
+    """Read the host's scope. Raises `ConfigError` with every problem of the file."""
     scope = reader.read_policy(text.decode("utf-8", "replace"), file=str(workspace / POLICY_FILE))
     reader.check("The policy of this workspace")
     return scope
@@ -90,7 +90,7 @@ def build_policy(
     speakers: Speakers,
     is_partial: bool = False,
 ) -> RulePolicy:
-    """Host, agent and skills; of those the one in charge speaks. Raises `ConfigError` when a rule cannot be used.
+    """Build the policy of host, agent and the skill in charge. Raises `ConfigError` for an unusable rule.
 
     `is_partial`: toolsets and servers, which say what they offer by running, have not been asked.
     """
@@ -123,7 +123,7 @@ def build_policy(
 
 
 def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> OutsideScripts:
-    """By skill, the scripts outside of its folder that its text names; those in the workspace relative to it."""
+    """List, by skill, the scripts outside of its folder that its text names; those in the workspace relative to it."""
     base = f"{workspace.as_posix().rstrip('/')}/"
     found = {
         canonical_name(package.definition.name): tuple(
@@ -139,7 +139,7 @@ def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> O
 
 
 def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
-    """A skill that is listed by its name is listed by its ID too, and the other way round."""
+    """Add a listed skill's ID to its name, and the other way round."""
     listed = scope.limits.get("skills")
     if not listed:
         return scope
@@ -149,7 +149,7 @@ def _name_fully(scope: Scope, packages: Sequence[SkillPackage]) -> Scope:
 
 
 class NewDenials:
-    """Deny rules that were added to the workspace's policy file after a run was pinned to it.
+    """Deny rules added to the workspace's policy file after a run was pinned to it.
 
     They count at once, so that a rule can stop a run that waits or works. What they refuse is the result of a step: the
     journal has it, and a replay does not read the file.
@@ -163,7 +163,7 @@ class NewDenials:
         self._policy: RulePolicy | None = None
 
     def find(self, action: ActionStep) -> str:
-        """Why the rules deny this call now; empty if they do not. A file that cannot be used denies every call."""
+        """Return why the rules deny this call now; empty if they don't. An unusable file denies every call."""
         try:
             policy = self._read()
         except ConfigError as error:
@@ -182,7 +182,7 @@ class NewDenials:
 
 
 def list_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
-    """Programs that the rules deny whatever their arguments are. Mistakes in the rules are told by `build_policy`."""
+    """List programs that the rules always deny. Problems of the rules are reported by `build_policy`."""
     reader = ScopeReader(root=str(workspace))
     scopes = [reader.read_policy(speakers.host.decode("utf-8", "replace"), file="")]
     if speakers.agent is not None:
@@ -195,18 +195,18 @@ def list_denied(workspace: Path, speakers: Speakers) -> frozenset[str]:
 
 
 def read_skill_scope(reader: ScopeReader, package: SkillPackage) -> Scope:
-    """Trust is that of the bytes the rules were just read from."""
+    """Read the skill's scope; trust belongs to the bytes that the rules were just read from."""
     return reader.read_skill(package.definition, is_trusted=is_trusted(package))
 
 
 def build_rules_policy(text: str, *, file: str, root: Path) -> RulePolicy:
-    """One file of rules alone, judged as an agent's would be. Raises `ConfigError`."""
+    """Build the policy of one rules file, evaluated like an agent's. Raises `ConfigError`."""
     reader = ScopeReader(root=str(root), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS)))
     return _build_alone(reader.read_policy(text, file=file, kind="agent"), reader, root=root)
 
 
 def build_definition_policy(file: Path, *, root: Path) -> RulePolicy:
-    """The approvals of an `AGENT.md`, `SKILL.md` or step alone. Raises `ConfigError`."""
+    """Build the policy of the approvals of an `AGENT.md`, `SKILL.md` or step alone. Raises `ConfigError`."""
     reader = ScopeReader(root=str(root), tools=frozenset((*BUILT_IN_TOOLS, *SCRIPT_TOOLS)))
     return _build_alone(reader.read_definition(file), reader, root=root)
 
@@ -218,14 +218,14 @@ def _build_alone(scope: Scope, reader: ScopeReader, *, root: Path) -> RulePolicy
 
 
 def has_rules(package: SkillPackage) -> bool:
-    """The skill has rules on what may happen."""
+    """Return True if the skill has approval rules."""
     skill = package.definition
     has_lists = any(find_limit(names) is not None for names in (skill.tools, skill.skills, skill.tasks))
     return has_lists or bool(skill.tool_approvals or skill.task_approvals or skill.allowed_tools)
 
 
 def build_rule(tool: str, arguments: dict[str, JsonValue]) -> str:
-    """A rule that allows calls like this one, as YAML: this command, this host, this folder, else the tool."""
+    """Build a rule that allows calls like this one, as YAML: this command, host or folder, otherwise the tool."""
     lines = [f"- tool: {_quote(tool)}", "  allow: true"]
     if condition := _get_condition(tool, arguments):
         lines.append(f"  when: {condition}")
@@ -234,7 +234,7 @@ def build_rule(tool: str, arguments: dict[str, JsonValue]) -> str:
 
 # The rule goes to the end of the list: a rule before it that denies or asks still applies first.
 def add_rule(policy: str, rule: str, *, file: str, root: str) -> str:
-    """The text of the policy file with the rule at its end. Raises `ConfigError` where it has no place for it."""
+    """Append the rule to the text of the policy file. Raises `ConfigError` if there is no place for it."""
     text = _insert(policy, rule) if policy.strip() else _NEW_POLICY + _indent(rule, 4)
     before, after = (_count_rules(each, file=file, root=root) for each in (policy, text or ""))
     if text is None or after != before + 1:
@@ -278,7 +278,7 @@ def _quote(text: str) -> str:
 
 
 def _insert(policy: str, rule: str) -> str | None:
-    """Behind the last rule of the first list; None where there is none in the usual form."""
+    """Insert after the last rule of the first list; None if there is none in the usual form."""
     lines = policy.rstrip("\n").split("\n")
     for number, line in enumerate(lines):
         found = _RULES_LINE.match(line)
@@ -305,7 +305,7 @@ def _indent(text: str, depth: int) -> str:
 
 
 def _count_rules(text: str, *, file: str, root: str) -> int:
-    """-1 where the text cannot be used."""
+    """Count the rules; -1 if the text can't be used."""
     reader = ScopeReader(root=root)
     scope = reader.read_policy(text, file=file)
     return -1 if has_errors(reader.problems) else len(scope.tools.rules)

@@ -17,7 +17,7 @@ from metier.tools.hooks.definition import HookCommand
 type Hooks = tuple[HookCommand, ...]
 
 RESULTS = "results"
-"""The pin under which a step of a task has what the steps before it gave."""
+"""Pin of the results of a task's earlier steps."""
 
 
 class PreparedRun(Struct, frozen=True, kw_only=True):
@@ -29,35 +29,35 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
     """Pins of its start; empty if it has not started."""
     host: Host | None = None
-    """The place without what the agent makes of it: what children begin from."""
+    """The host before the agent's changes, which children start from."""
     order: ChildRequest | None = None
     task: TaskDefinition | None = None
     """The task that plans the run, or that it is a step of."""
     max_turns: int | None = None
-    """Its limit, where it has started: a user may have raised it."""
+    """Its limit if it has started: a user may have raised it."""
     inherited: Mapping[str, str] = field(default_factory=dict[str, str])
     """Pins from the parent: the files of its task, and the bounds of all ancestors."""
 
     hooks: Hooks | None = None
-    """Those of the run above; None where there is none."""
+    """Hooks of the parent; None if there is none."""
     reading_sandbox: ReadingLevel | None = None
-    """The level of its read-only sandbox when it started; see `RunStarted.reading_sandbox`."""
+    """Level of its read-only sandbox when it started; see `RunStarted.reading_sandbox`."""
     is_foreign: bool = False
-    """It was not started in this store, and is about to be adopted."""
+    """Whether it was started in another store and is about to be adopted."""
 
     @property
     def given_results(self) -> str:
-        """The digest of what earlier steps of its task gave; empty where there is nothing."""
+        """Return the digest of earlier steps' results; empty if there are none."""
         return self.pins.get(RESULTS) or self.inherited.get(RESULTS, "")
 
     @property
     def is_planned(self) -> bool:
-        """A task definition decides; no model is asked, and nothing is done but by its steps."""
+        """Return True if a task definition decides: no model is asked, and only its steps act."""
         return self.order is not None and bool(self.order.task_id)
 
     @property
     def is_plan_only(self) -> bool:
-        """It only plans: nothing is opened for it, no process is started."""
+        """Return True if it only plans: nothing is opened for it, no process is started."""
         return self.is_dry or self.is_planned
 
     @property
@@ -70,7 +70,7 @@ class PreparedRun(Struct, frozen=True, kw_only=True):
 
 
 def choose_hooks(run: PreparedRun) -> tuple[HookCommand, ...]:
-    """The hooks that a run is pinned to when it begins. Work that is handed on has those of the run above."""
+    """Choose the hooks to pin to a new run. Delegated work has those of its parent."""
     if run.is_dry:
         return ()
     hooks = load_hooks(run.agent.host).hooks if run.hooks is None else run.hooks

@@ -1,4 +1,4 @@
-"""The skills and tasks of a workspace: all of them, their search index, and their state for a reader."""
+"""The skills and tasks of a workspace: all of them, their search index, and their status."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ class ActiveSkills(NamedTuple):
 
 
 def get_skills(host: Host) -> ActiveSkills:
-    """The active skills of this workspace, and what is wrong with the others."""
+    """Return the active skills of this workspace, and the problems of the others."""
     found = get_all_skills(host)
     activation = activate(found, host.settings.skills.enabled)
     return ActiveSkills(activation.packages, (*activation.problems, *list_unread(found, host.workspace)))
@@ -53,7 +53,7 @@ def leave_out_incomplete(skills: ActiveSkills) -> ActiveSkills:
 
 
 def open_needs(host: Host) -> SkillNeeds:
-    """Says of a name whether that skill is active in this workspace, and why not."""
+    """Return a check of whether a named skill is active in this workspace, and why not."""
     return SkillNeeds(lambda: get_all_skills(host), host.settings.skills.enabled)
 
 
@@ -70,7 +70,7 @@ def list_blocked(host: Host, packages: Sequence[SkillPackage]) -> tuple[Problem,
 
 
 def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
-    """Folders and files of the workspace that were not read at all, such as links out of it."""
+    """List folders and files of the workspace that were not read, such as links out of it."""
     return tuple(
         problem
         for problem in found.passed_over
@@ -79,7 +79,7 @@ def list_unread(found: FoundSkills, workspace: Path) -> tuple[Problem, ...]:
 
 
 def get_all_skills(host: Host) -> FoundSkills:
-    """Every skill that could be active here."""
+    """Return every skill that could be active here."""
     directory = host.workspace / host.settings.skills.dir
     roots = build_roots(
         home=host.home,
@@ -92,7 +92,7 @@ def get_all_skills(host: Host) -> FoundSkills:
 
 
 def activate_named(found: FoundSkills, names: Sequence[str]) -> Activation:
-    """The skills of the workspace, and of the packages the trusted ones of these names."""
+    """Activate the skills of the workspace, and trusted packages with these names."""
     return activate(found, tuple(names) or "none")
 
 
@@ -104,7 +104,7 @@ def open_shelf(
     problems: Sequence[Problem] = (),
     is_asking: bool = True,
 ) -> SkillIndex:
-    """`web` says where the agent may go. A run that only plans is not `is_asking`: it sends nothing.
+    """Open the skill index; `web` limits its requests. A run that only plans is not `is_asking`: it sends nothing.
 
     A model in a folder ranks for it too, so that a plan and a shown prompt have the skills that the run would have.
     """
@@ -135,7 +135,7 @@ class SkillStanding(Struct, frozen=True, kw_only=True):
 
 class SkillStandings(Struct, frozen=True, kw_only=True):
     skills: tuple[SkillStanding, ...]
-    """By name, the active ones first."""
+    """Skills by name, the active ones first."""
     broken: tuple[BrokenSkill, ...]
 
 
@@ -146,7 +146,7 @@ class SkillDetails(Struct, frozen=True, kw_only=True):
 
 
 def list_standings(host: Host) -> SkillStandings:
-    """Every skill that could be active here. Nothing of any skill is executed."""
+    """List every skill that could be active here. Executes nothing."""
     found = get_all_skills(host)
     active = {package.folder for package in activate(found, host.settings.skills.enabled).packages}
     standings = [
@@ -174,7 +174,7 @@ def describe_skill(host: Host, name: str) -> SkillDetails:
 
 
 async def probe_skills(host: Host, request: str, *, count: int = 8) -> Sequence[SkillCandidate]:
-    """The active skills in the order in which a run would consider them for this request. Calls no model."""
+    """Return the active skills in the order in which a run would consider them for this request. Calls no model."""
     packages, _ = await run_sync(get_skills, host)
     shelf = await run_sync(open_shelf, packages, host)
     near = await shelf.get_similar(request)

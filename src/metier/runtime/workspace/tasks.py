@@ -1,4 +1,4 @@
-"""Task definitions of a workspace: found by ID, checked whole, pinned to a run and read back from there."""
+"""Task definitions of a workspace: found by ID, checked, pinned to a run and restored from there."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ TASK = "task:"
 
 
 def get_task(host: Host, task_id: str) -> TaskDefinition:
-    """Raises `UsageError` for a task that is not there, `ConfigError` with every problem of one that is."""
+    """Return a task. Raises `UsageError` if it is missing, `ConfigError` with every problem of it."""
     listed = list_definitions(host.workspace, "tasks", FILE_NAME)
     found = listed.get(fold_id(task_id))
     if found is None:
@@ -51,7 +51,7 @@ def get_task(host: Host, task_id: str) -> TaskDefinition:
 
 
 def list_problems(host: Host, reading: TaskReading) -> tuple[Problem, ...]:
-    """Everything that is wrong with a task: its files, what its bodies and lists name, its schemas."""
+    """List all problems of a task: its files, the names in its bodies and lists, its schemas."""
     if reading.task is None:
         return (*reading.problems, *_find_unknown(host, reading.references))
     return (
@@ -68,14 +68,14 @@ def check_schemas(task: TaskDefinition) -> tuple[Problem, ...]:
 
 
 async def pin_task(task: TaskDefinition, store: Store) -> dict[str, str]:
-    """Every file of the task, by `task:<id>/<file>`."""
+    """Pin every file of the task as `task:<id>/<file>`."""
     return {_name(task.id, step.file.name): await store.put_blob(step.data) for step in task.steps}
 
 
 async def find_pinned_task(
     workspace: Path, task_id: str, *, pins: Mapping[str, str], store: Store
 ) -> TaskDefinition | None:
-    """The task as a run knew it; nothing where the run did not have it."""
+    """Return the pinned task; None if the run had none."""
     prefix = f"{TASK}{task_id}/"
     found = {name.removeprefix(prefix): digest for name, digest in pins.items() if name.startswith(prefix)}
     if FILE_NAME not in found:
@@ -92,7 +92,7 @@ async def find_pinned_task(
 
 
 def list_changed_task(run: PreparedRun) -> tuple[str, ...]:
-    """The pins of files that are no longer what the run began with."""
+    """List the pins of files that changed since the run started."""
     steps = run.task.steps if run.task is not None else ()
     names = [(_name(run.task.id, step.file.name), step.file) for step in steps if run.task is not None]
     workspace = run.agent.host.workspace
@@ -100,7 +100,7 @@ def list_changed_task(run: PreparedRun) -> tuple[str, ...]:
 
 
 def apply_step(agent: AgentInForce, steps: Sequence[TaskStep]) -> AgentInForce:
-    """The agent with the skills and tasks of `TASK.md` and the step; what is written in Markdown is guarded."""
+    """Return the agent with the skills and tasks of `TASK.md` and the step; Markdown implies at least `guarded`."""
     for step in steps:
         tasks = resolve_list(step.tasks, agent.tasks)
         agent = replace(agent, packages=_choose_packages(agent, step.skills), tasks=tasks)
@@ -122,7 +122,7 @@ def choose_tools(agent: AgentInForce, offered: Sequence[Tool], steps: Sequence[T
 
 
 def _choose_packages(agent: AgentInForce, own: Sequence[str] | None) -> tuple[SkillPackage, ...]:
-    """A package that a step names need not be enabled; it must be trusted all the same."""
+    """Choose the packages; one that a step names need not be enabled, but it must be trusted."""
     if own is None:
         return agent.packages
     named = activate_named(get_all_skills(agent.host), [name for name in own if name != INHERIT])

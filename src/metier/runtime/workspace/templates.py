@@ -1,4 +1,4 @@
-"""Files of a new workspace: templates that are copied whole or not at all, and a first `AGENTS.md`."""
+"""Files of a new workspace: templates that are copied completely or not at all, and a first `AGENTS.md`."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -50,16 +50,16 @@ class Template(Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     """Paths below the workspace, sorted."""
     tasks: tuple[str, ...]
-    """IDs of the tasks that it brings."""
+    """IDs of its tasks."""
 
 
 def list_templates() -> tuple[Template, ...]:
-    """The default one first."""
+    """List the templates, the default one first."""
     return tuple(_build(name) for name in _ABOUT)
 
 
 def get_template(name: str) -> Template:
-    """Raises `UsageError` with the nearest name."""
+    """Return a template. Raises `UsageError` with the nearest name."""
     if name not in _ABOUT:
         hint = hint_nearest(name, _ABOUT) or f"There are: {', '.join(_ABOUT)}"
         raise UsageError(f"No template is called {name!r}", hint=hint)
@@ -115,7 +115,7 @@ def _list_files(root: Path) -> Iterator[str]:
 
 
 def write_project_file(workspace: Path) -> Path | None:
-    """Its path; None, and nothing is written, where the folder has such a file. Raises `OSError`."""
+    """Write the file and return its path; None if the folder has one. Raises `OSError`."""
     if any(os.path.lexists(workspace / name) for name in NAMES):
         return None
     file = workspace / NAMES[0]

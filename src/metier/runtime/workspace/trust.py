@@ -21,7 +21,7 @@ from metier.skills.trust.workspace_trust import Part, TrustRecord, digest_bytes,
 
 
 def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
-    """The files of the workspace whose rules may not allow anything; see `Speakers.withheld`."""
+    """Return the workspace files whose rules may not allow anything; see `Speakers.withheld`."""
     voices = {
         HOST_FILE: not host.trust.counts("policy", digest_bytes(policy)),
         DEFINITIONS: not host.trust.is_trusted,
@@ -30,7 +30,7 @@ def get_withheld(host: Host, policy: bytes) -> frozenset[str]:
 
 
 def list_decided(host: Host, settings: Sequence[str]) -> list[str]:
-    """In words, what a user should read before trusting the folder: settings by key, rules that allow, code."""
+    """List what trusting the folder permits, in words: settings by key, rules that allow, code."""
     found = [f"agent.yaml: {key}" for key in settings]
     reader = ScopeReader(root=str(host.workspace))
     policy = reader.read_policy(read_policy_file(host.workspace).decode("utf-8", "replace"), file=POLICY_FILE)
@@ -57,7 +57,7 @@ def list_decided(host: Host, settings: Sequence[str]) -> list[str]:
 
 
 def trust_workspace(host: Host, *, words: str, origin: str) -> TrustRecord:
-    """The folder as it is now speaks for the person. `words` is the digest of its settings. Raises `OSError`."""
+    """Trust the folder as it is now. `words` is the digest of its settings. Raises `OSError`."""
     digests: Mapping[Part, str] = {
         "settings": words,
         "policy": digest_bytes(read_policy_file(host.workspace)),
