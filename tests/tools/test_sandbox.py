@@ -266,9 +266,10 @@ def test_a_program_that_calls_itself_bubblewrap_is_not_believed(tmp_path: Path) 
     assert "tried: a program could" in rung.told or "cannot start" in rung.told
 
 
+@pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_a_filter_is_whole_instructions_and_every_jump_stays_inside(machine: str) -> None:
-    program = build_filter(machine, families=(1, 2, 10, 16))
+def test_a_filter_is_whole_instructions_and_every_jump_stays_inside(machine: str, *, read_only: bool) -> None:
+    program = build_filter(machine, families=(1, 2, 10, 16), read_only=read_only)
 
     count = len(program) // 8
     assert len(program) % 8 == 0

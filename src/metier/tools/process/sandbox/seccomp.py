@@ -64,11 +64,13 @@ SHARED_MEMORY: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 """System V and POSIX message objects: other programs of the user, such as a database, may use them."""
 TUNING: Mapping[str, tuple[int, int, int]] = {
-    "setpriority": (141, 140, 1), "ioprio_set": (251, 30, 1), "prlimit64": (302, 261, 0),
-    "sched_setparam": (142, 118, 0), "sched_setscheduler": (144, 119, 0), "sched_setaffinity": (203, 122, 0),
+    "prlimit64": (302, 261, 0), "sched_setparam": (142, 118, 0), "sched_setscheduler": (144, 119, 0),
+    "sched_setaffinity": (203, 122, 0),
     "sched_setattr": (314, 274, 0),
 }  # fmt: skip
 """By name, the numbers and which argument is the process: only 0, the caller itself, passes."""
+PRIORITIES: Mapping[str, tuple[int, int]] = {"setpriority": (141, 140), "ioprio_set": (251, 30)}
+"""Refused whole: 0 can mean all processes of the user here."""
 READING_IOCTLS = (
     0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A, 0x80086601, 0xC020660B,
 )  # fmt: skip
@@ -125,13 +127,15 @@ def build_filter(machine: str, *, families: Iterable[int], read_only: bool = Fal
 
 def _refuse_changes(column: int) -> list[Instruction]:
     # The errors are those of a read-only disk and of a network that is down: programs report them in words that
-    # `tools.shell.refusals` knows, and none of them looks like a missing permission.
+    # `tools.shell.write_attempts` knows, and none of them looks like a missing permission.
     program: list[Instruction] = [(_EQUAL, 0, 1, SOCKET[column]), (_RETURN, 0, 0, _ERROR | _ENETDOWN)]
     for numbers in METADATA.values():
         if (number := numbers[column]) is not None:
             program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | _EROFS)]
     for shared in SHARED_MEMORY.values():
         program += [(_EQUAL, 0, 1, shared[column]), (_RETURN, 0, 0, _ERROR | _EROFS)]
+    for priority in PRIORITIES.values():
+        program += [(_EQUAL, 0, 1, priority[column]), (_RETURN, 0, 0, _ERROR | _EPERM)]
     for *tuning, process in TUNING.values():
         program += _when(tuning[column], process, [(_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _ERROR | _EPERM)])
     return program

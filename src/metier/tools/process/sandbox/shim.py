@@ -28,6 +28,8 @@ CAPABILITY_VERSION, LAST_CAPABILITY = 0x20080522, 63
 CAPSET = {"x86_64": 126, "aarch64": 91}
 SOCKET = {"x86_64": 41, "aarch64": 198}
 AF_UNIX, SOCK_STREAM = 1, 1
+MAX_PROBES = 64
+"""So many entries of a folder are tried before a read-only program starts."""
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 MAKE_DEVICES = 1 << 6 | 1 << 11
@@ -145,16 +147,31 @@ def restrict(orders: Orders) -> None:
 
 def check_read_only(folder: str) -> None:
     """Raise `Refused` if this process can still write or connect. No user was asked, so every start proves it."""
-    probe = f"{folder}/.metier-{os.getpid()}"
-    try:
-        os.mkdir(probe)  # noqa: PTH102  pathlib is not worth its import here
-    except OSError:
-        pass
-    else:
-        os.rmdir(probe)  # noqa: PTH106
-        raise Refused(f"{folder!r} can be written")
+    with os.scandir(folder) as entries:
+        # The top alone says little: without mounts, no program creates anything there.
+        near = [entry.path for entry, _ in zip(entries, range(MAX_PROBES), strict=False) if not entry.is_symlink()]
+    for path in (folder, *near):
+        if can_write(path):
+            raise Refused(f"{path!r} can be written")
     if syscall(SOCKET[os.uname().machine], AF_UNIX, SOCK_STREAM, 0) >= 0:
         raise Refused("sockets can be made")
+
+
+def can_write(path: str) -> bool:
+    """Open a file without changing it, or create a folder in a folder and remove it."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISREG(mode):
+            os.close(os.open(path, os.O_WRONLY | os.O_NOFOLLOW))
+            return True
+        if not stat.S_ISDIR(mode):
+            return False  # a pipe isn't protected by a read-only mount
+        probe = f"{path}/.metier-{os.getpid()}"
+        os.mkdir(probe)  # noqa: PTH102  pathlib is not worth its import here
+    except OSError:
+        return False
+    os.rmdir(probe)  # noqa: PTH106
+    return True
 
 
 def drop_capabilities() -> None:
