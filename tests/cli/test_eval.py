@@ -268,12 +268,12 @@ def test_reports_are_written_for_ci_and_for_the_viewer(recorded: Path, workspace
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nothing"], "There is no skill, agent or task 'nothing'"),
+        (["nothing"], "Unknown skill, agent or task 'nothing'"),
         (["greeter", "--case", "helo"], "has no case 'helo'"),
         (["greeter", "--repeat", "2"], "need --live"),
         (["greeter", "--judge", "m"], "--judge needs --live or --record"),
         (["greeter", "--suggest"], "--suggest needs --triggers"),
-        (["--resume", "x"], "no live eval 'x'"),
+        (["--resume", "x"], "matches 'x'"),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_runs(

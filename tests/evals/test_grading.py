@@ -9,7 +9,7 @@ from metier.definitions.text.json_text import read_json
 from metier.evals.cases import CHECK_TYPES, AnyCheck, Sentence
 from metier.evals.eval_files import read_assertion
 from metier.evals.eval_results import judge_grades
-from metier.evals.evidence import Call, Evidence, keep_bytes
+from metier.evals.evidence import Call, Evidence, as_content
 from metier.evals.grading import Grade, grade
 
 EVIDENCE = Evidence(
@@ -27,7 +27,7 @@ EVIDENCE = Evidence(
     input_tokens=100,
     output_tokens=20,
     cost_usd=0.25,
-    files={"out/x.md": keep_bytes(b"# X\nyes\n"), "in.txt": keep_bytes(b"in")},
+    files={"out/x.md": as_content(b"# X\nyes\n"), "in.txt": as_content(b"in")},
     denials=("Write: no",),
 )
 

@@ -47,8 +47,8 @@ def test_what_other_tools_write_becomes_a_check_or_a_sentence(assertion: Any, ki
     ("assertion", "problem"),
     [
         (3, ("evals_assertion", "An assertion must be a sentence or an object", 9)),
-        ({}, ("evals_assertion", "An assertion does not say what is expected", 9)),
-        ({"check": "contians"}, ("evals_assertion", "There is no check 'contians'", 9)),
+        ({}, ("evals_assertion", "An assertion has neither 'text' nor 'check'", 9)),
+        ({"check": "contians"}, ("evals_assertion", "Unknown check 'contians'", 9)),
         ({"check": "contains"}, ("missing_text", "Field 'text' is missing", 9)),
         ({"check": "contains", "text": "x", "txt": "red"}, ("unknown_key", "Unknown key 'txt'", 12)),
         ({"check": "max_turns", "value": "many"}, ("bad_value", "Field 'value' must be a whole number", 11)),
@@ -58,9 +58,9 @@ def test_what_other_tools_write_becomes_a_check_or_a_sentence(assertion: Any, ki
         ),
         (
             {"check": "json_path", "path": "$..x"},
-            ("bad_value", "Field 'path' cannot be used: '..x' is neither a name nor a position", 11),
+            ("bad_value", "Field 'path' cannot be used: '..x' is neither a name nor an index", 11),
         ),
-        ({"check": "file_equals", "path": "x"}, ("bad_value", "it needs 'text' or 'same_as', one of them", 9)),
+        ({"check": "file_equals", "path": "x"}, ("bad_value", "it needs either 'text' or 'same_as'", 9)),
     ],
 )
 def test_unusable_assertion_is_a_problem_with_its_line(assertion: Any, problem: tuple[str, str, int]) -> None:

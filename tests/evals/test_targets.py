@@ -85,7 +85,7 @@ def test_functions_of_a_pack_decide_and_their_reasons_are_reported(
     assert grades[0][1].startswith("looked at: ")
     assert grades[1] == ("failed", "the run ended well")
     assert grades[2] == ("failed", "KeyError: 'nothing'")
-    assert grades[3] == ("failed", "There is no file 'missing.py'")
+    assert grades[3] == ("failed", "File 'missing.py' is missing")
     assert grades[4][0] == "passed"
 
 
@@ -131,5 +131,5 @@ def test_cases_that_a_clone_brings_for_a_bundled_skill_are_not_run(
 
 @pytest.mark.parametrize("path", [".git/config", "sub/.GIT/hooks/pre-commit", "../out", "/etc/x"])
 def test_case_writes_neither_settings_of_git_nor_files_elsewhere(tmp_path: Path, path: str) -> None:
-    with pytest.raises(UsageError, match="does not lie in the workspace"):
+    with pytest.raises(UsageError, match="is outside the workspace"):
         write_files(tmp_path, {path: "x"})

@@ -14,7 +14,7 @@ from run_workspace import GREET, QUICK, Workspace
 from metier.decisions import TaskState
 from metier.evals.eval_results import EvalResult, GradeRow
 from metier.evals.eval_results import RunRow as EvalRow
-from metier.evals.history import keep_result
+from metier.evals.history import save_result
 from metier.ids import format_run_id
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
@@ -227,7 +227,7 @@ def _keep_evals(folder: Path) -> None:
             )
             for number, case in enumerate(("sums-up-a-week", "names-what-is-open", LONG[:60]))
         )
-        keep_result(
+        save_result(
             folder / "runs",
             EvalResult(
                 id=f"{day:02}",

@@ -12,7 +12,7 @@ from run_workspace import Workspace
 from running_server import serving
 
 from metier.evals.eval_results import EvalResult, GradeRow, RunRow, Status
-from metier.evals.history import keep_result
+from metier.evals.history import save_result
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -42,7 +42,7 @@ def keep(folder: Path, name: str, commit: str, **statuses: Status) -> None:
     result = EvalResult(
         id=name, target="skill:notes", mode="replay", started_at=f"2026-11-{name}", commit=commit * 40, rows=rows
     )
-    keep_result(folder / "runs", result)
+    save_result(folder / "runs", result)
 
 
 def test_a_case_that_a_commit_broke_is_seen_at_a_glance(scene: Workspace) -> None:

@@ -1,15 +1,14 @@
-"""Try a change on past runs: replay them with it as far as what was recorded carries, and say where they would differ.
+"""Backtests: replay past runs with a proposed change, and report where they would differ.
 
-Two replays of each run. The exact one stops at the first entry that would be written differently. The carrying one goes
-on with the recorded replies and results although the prompt changed, until the run would do something for which there
-is no record. Nothing is sent and nothing is run.
+Each run is replayed twice. The exact replay stops at the first entry that would change. The tolerant replay continues
+with recorded replies and results although the prompt changed, until the run would do something that was not recorded.
+Nothing is sent and nothing is executed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from metier.definitions.problems import has_errors
 from metier.definitions.skills.skill import load_skill
@@ -33,7 +32,7 @@ _MAX_BYTES = 1_000_000
 
 
 class ProposedChange(Struct, frozen=True, kw_only=True):
-    """What is tried."""
+    """A change to try."""
 
     changes: ReplayChanges
     provider: str = ""
@@ -51,30 +50,29 @@ class BacktestedRun(Struct, frozen=True, kw_only=True):
     task: str
     entries: int
     exact: int
-    """Entries that are found again as they are, with the change."""
+    """Number of entries that stay identical."""
     carried: int
-    """Entries that follow with the recorded replies and results."""
+    """Number of entries that follow with recorded replies and results."""
     first_difference: str = ""
     stops: str = ""
-    """Why the record carries no further; empty where it carries to its end."""
+    """Why the recording ends here; empty if it reaches the end of the run."""
     turns_with_other_prompt: tuple[int, ...] = ()
     prompt_tokens: tuple[int, int] = (0, 0)
-    """Estimated for all requests, before and after."""
+    """Estimate for all requests, before and after."""
     verdicts: tuple[Change, ...] = ()
     routing: RoutingChange | None = None
     cost_usd: tuple[float | None, float | None] = (None, None)
-    """Before and after; None where no price is known."""
+    """Before and after; None without a known price."""
     problem: str = ""
-    """Why it could not be replayed."""
+    """Why the run could not be replayed."""
 
     @property
     def differs(self) -> bool:
-        is_dearer = None not in self.cost_usd and self.cost_usd[0] != self.cost_usd[1]
-        return bool(self.first_difference or self.verdicts or self.routing or is_dearer)
+        costs_more = None not in self.cost_usd and self.cost_usd[0] != self.cost_usd[1]
+        return bool(self.first_difference or self.verdicts or self.routing or costs_more)
 
 
-@dataclass(slots=True)
-class _Parsed:
+class _ParsedChanges(Struct):
     packages: list[SkillPackage] = field(default_factory=list[SkillPackage])
     base: str | None = None
     policy: bytes | None = None
@@ -84,15 +82,15 @@ class _Parsed:
 
 
 def parse_changes(words: Sequence[str], *, workspace: Path) -> ProposedChange:
-    """`skill=FOLDER`, `prompt=FILE`, `policy=FILE`, `router.min_score=N`, `router.top_k=N`, `model=NAME`.
+    """Parse `skill=FOLDER`, `prompt=FILE`, `policy=FILE`, `router.min_score=N`, `router.top_k=N`, `model=NAME`.
 
-    Raises `UsageError`, also for files that cannot be used.
+    Raises `UsageError`, also for unusable files.
     """
-    parsed = _Parsed()
+    parsed = _ParsedChanges()
     for word in words:
         kind, equals, value = word.partition("=")
         if kind not in KINDS or not equals or not value:
-            raise UsageError(f"Change {word!r} cannot be read", hint=f"KIND=VALUE with one of {', '.join(KINDS)}")
+            raise UsageError(f"Invalid change {word!r}", hint=f"Write KIND=VALUE with one of {', '.join(KINDS)}")
         _take(parsed, kind, value, workspace=workspace)
     changes = ReplayChanges(
         packages=tuple(parsed.packages), base=parsed.base, policy=parsed.policy, skills=parsed.router
@@ -100,7 +98,7 @@ def parse_changes(words: Sequence[str], *, workspace: Path) -> ProposedChange:
     return ProposedChange(changes=changes, provider=parsed.provider, model=parsed.model)
 
 
-def _take(parsed: _Parsed, kind: str, value: str, *, workspace: Path) -> None:
+def _take(parsed: _ParsedChanges, kind: str, value: str, *, workspace: Path) -> None:
     match kind:
         case "skill":
             folder = (workspace / value).resolve()
@@ -131,9 +129,9 @@ def _read(file: Path) -> bytes:
 
 
 async def list_past_runs(runtime: Runtime, wanted: str) -> list[RunRow]:
-    """`20`: the newest; `agent=ID`, `status=WORD`, a beginning of an id; several separated by commas. Newest first.
+    """Return runs, newest first: `20` newest ones, `agent=ID`, `status=WORD` or an ID prefix, separated by commas.
 
-    Raises `UsageError` for a filter that is none.
+    Raises `UsageError` for an unknown filter.
     """
     limit = 20
     rows: list[RunRow] = await runtime.store.list_runs(limit=1000)
@@ -148,12 +146,12 @@ async def list_past_runs(runtime: Runtime, wanted: str) -> list[RunRow]:
         elif not equals:
             rows = [row for row in rows if row.run_id.startswith(word)]
         else:
-            raise UsageError(f"Filter {word!r} is not known", hint="A number, agent=ID, status=WORD, or an id")
+            raise UsageError(f"Unknown filter {word!r}", hint="Use a number, agent=ID, status=WORD, or an ID")
     return rows[:limit]
 
 
 async def backtest_run(runtime: Runtime, row: RunRow, proposed: ProposedChange) -> BacktestedRun:
-    """What the change would do to one run. Raises `ConfigError` where its rules cannot be used."""
+    """Compute the effect of a change on one run. Raises `ConfigError` for unusable rules."""
     entries = await read_entries(runtime.store, row.run_id)
     blank = BacktestedRun(run_id=row.run_id, task=row.task, entries=len(entries), exact=0, carried=0)
     if not entries:
@@ -215,7 +213,7 @@ def _name(ranked: SkillsRanked) -> tuple[str, ...]:
 
 
 def _price(entries: Sequence[Entry], proposed: ProposedChange, facts: FactBook) -> tuple[float | None, float | None]:
-    """The tokens of the run at the prices of both models; what another model would say is not known."""
+    """Return the cost of the run's tokens at the prices of both models. Another model's replies are unknown."""
     replies = [entry.reply for entry in entries if isinstance(entry, ModelReplied)]
     started = entries[0]
     if not proposed.model or not replies or not isinstance(started, RunStarted):

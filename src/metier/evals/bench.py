@@ -20,8 +20,8 @@ from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import UsageError
 from metier.evals.cases import Commit, EvalCase
 from metier.evals.eval_files import find_case_file
-from metier.evals.evidence import Content, keep_bytes
-from metier.evals.targets import PASSED_OVER, SourcedCase, Target, read_within
+from metier.evals.evidence import Content, as_content
+from metier.evals.targets import SKIPPED_FOLDERS, SourcedCase, Target, read_within
 from metier.ids import Ids
 from metier.programs.launcher import GIT, find_program, run_program
 from metier.runtime.host import Host
@@ -42,28 +42,28 @@ WORKSPACE, SKILLS, RUNS = "workspace", "skills", "runs"
 WITH, WITHOUT = "with_skill", "without_skill"
 _VARIANT_KINDS = ("commit", "model", "agent")
 SHOWN_ROOT = "/eval"
-"""What recordings call the root, on every machine."""
+"""Name of the root in recordings, the same on every machine."""
 
 
 def get_commit(folder: Path, ref: str = "HEAD") -> str:
-    """The full id of a commit; empty where there is no repository or no such commit."""
+    """Return the full ID of a commit; empty without a repository or such a commit."""
     if ref.startswith("-"):
         return ""
     return _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").decode().strip()
 
 
 def write_tree(folder: Path, commit: str, into: Path) -> None:
-    """The files of `folder` as they were in the commit. Raises `UsageError` where it had none."""
+    """Write the files of `folder` at a commit. Raises `UsageError` if there were none."""
     listed = _git(folder, "ls-tree", "-r", "-z", "--full-tree", f"{commit}:{_get_prefix(folder)}".rstrip(":"))
     files = [line for line in listed.split(b"\0") if line]
     if not files:
-        raise UsageError(f"There is no {folder.name!r} in commit {commit[:12]}", hint="Name a commit that has it")
+        raise UsageError(f"Commit {commit[:12]} has no {folder.name!r}", hint="Use a commit that has it")
     for line in files:
         facts, _, name = line.partition(b"\t")
         mode, _, digest = facts.split()
         path = Path(name.decode("utf-8", "surrogateescape"))
         if mode not in _PLAIN or path.is_absolute() or ".." in path.parts:
-            continue  # links and submodules are no part of a skill
+            continue  # links and submodules are not part of a skill
         file = into / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(_git(folder, "cat-file", "blob", digest.decode()))
@@ -74,10 +74,10 @@ def _get_prefix(folder: Path) -> str:
     return _git(folder, "rev-parse", "--show-prefix").decode().strip().rstrip("/")
 
 
-def make_history(workspace: Path, commits: Sequence[Commit], *, is_committed: bool) -> None:
-    """Turn a folder into a repository with these commits; `is_committed` commits what else lies in it.
+def create_history(workspace: Path, commits: Sequence[Commit], *, is_committed: bool) -> None:
+    """Turn a folder into a repository with these commits; `is_committed` also commits its other files.
 
-    Author and time are fixed: the same case has the same history everywhere. Raises `UsageError`.
+    Author and time are fixed, so that a case has the same history everywhere. Raises `UsageError`.
     """
     _make(workspace, "init", "--quiet", "--initial-branch=main")
     for commit in commits:
@@ -88,11 +88,11 @@ def make_history(workspace: Path, commits: Sequence[Commit], *, is_committed: bo
 
 
 def write_files(workspace: Path, files: Mapping[str, str]) -> None:
-    """Raises `UsageError` for a path that leads out of the workspace."""
+    """Write files to the workspace. Raises `UsageError` for a path outside it."""
     for path, text in files.items():
         parts = PurePosixPath(path)
         if parts.is_absolute() or not parts.parts or not {"..", ".git"}.isdisjoint(map(str.lower, parts.parts)):
-            raise UsageError(f"Path {path!r} does not lie in the workspace of the case", hint="Write a relative path")
+            raise UsageError(f"Path {path!r} is outside the workspace of the case", hint="Use a relative path")
         (workspace / parts).parent.mkdir(parents=True, exist_ok=True)
         (workspace / parts).write_text(text, "utf-8")
 
@@ -107,7 +107,7 @@ def _commit(workspace: Path, commit: Commit) -> None:
 def _make(workspace: Path, *args: str) -> None:
     done = _run(workspace, *args)
     if done is None:
-        raise UsageError("A case needs git, and it is not installed", hint="Install git")
+        raise UsageError("A case needs git, which is not installed", hint="Install git")
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()
         raise UsageError(f"`git {args[0]}` failed while a case was set up: {said}")
@@ -122,6 +122,7 @@ def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes] | None:
     program = find_program(GIT, "git", os.environ, writable=(folder,))
     if program is None:
         return None
+    # Fixed, and without the user's configuration: the same case must have the same commits everywhere.
     identity = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY.items()}
     variables = {
         **identity,
@@ -139,7 +140,7 @@ def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes] | None:
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """Under which circumstances cases are run: the thing itself, or what it is compared with."""
+    """Conditions of a case's runs: the target itself, or what it is compared with."""
 
     name: str
     with_skill: bool = True
@@ -153,7 +154,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
 
 def build_bench(target: Target, sourced: SourcedCase | None, root: Path, *, variant: Variant) -> None:
-    """Write the folders. Raises `UsageError` where a file that the case names is not there."""
+    """Write the folders of a case. Raises `UsageError` for a missing file."""
     workspace = root / WORKSPACE
     workspace.mkdir(parents=True, exist_ok=True)
     _copy_target(target, root, variant)
@@ -162,24 +163,24 @@ def build_bench(target: Target, sourced: SourcedCase | None, root: Path, *, vari
     case = sourced.case
     setup = case.setup
     if setup.commits:
-        make_history(workspace, setup.commits, is_committed=False)
+        create_history(workspace, setup.commits, is_committed=False)
     for path, data in list_given(sourced).items():
         _write(workspace, path, data)
     if case.policy:
         _write(workspace, ".agent/policy.yaml", _read_policy(sourced).encode())
     if setup.git and (not setup.commits or setup.git == "commit"):
-        make_history(workspace, (), is_committed=setup.git == "commit")
+        create_history(workspace, (), is_committed=setup.git == "commit")
 
 
 def list_given(sourced: SourcedCase) -> dict[str, bytes]:
-    """The files that the case itself puts into the workspace: path → content."""
+    """Return the files that the case adds to the workspace: path → content."""
     case = sourced.case
     given: dict[str, bytes] = {}
     for name in case.files:
         found = find_case_file(sourced.folder, name)
         if found is None:
             raise UsageError(
-                f"Case {case.id!r} names {name!r}, which is not there", hint=f"Write it, or correct {name!r}"
+                f"Case {case.id!r} lists {name!r}, but there is no such file", hint="Create the file, or fix the name"
             )
         source = sourced.folder / found
         inside = (path for path in source.rglob("*") if path.is_file() and not path.is_symlink())
@@ -190,21 +191,21 @@ def list_given(sourced: SourcedCase) -> dict[str, bytes]:
 
 
 def list_content(sourced: SourcedCase) -> dict[str, Content]:
-    """The same for grading, with the files of the history."""
+    """Return the case's files and those of its history, for grading."""
     committed = {path: text.encode() for commit in sourced.case.setup.commits for path, text in commit.files.items()}
-    return {path: keep_bytes(data) for path, data in (committed | list_given(sourced)).items()}
+    return {path: as_content(data) for path, data in (committed | list_given(sourced)).items()}
 
 
 def open_bench(target: Target, root: Path, *, variant: Variant, case: EvalCase | None, runs: Path) -> Host:
-    """The host of a run in these folders: settings of the user, less what would make the case depend on the machine."""
+    """Return the host for these folders, with the user's settings except those that depend on the machine."""
     host = target.host
     opened = replace(host, settings=_choose_settings(target, root, variant, case, runs), workspace=root / WORKSPACE)
-    # The skill was copied after it was checked; definitions keep the trust of the folder that they are from.
+    # The skill was checked before it was copied; definitions keep the trust state of their original folder.
     return replace(opened, trust=MADE_HERE) if target.package is not None or host.trust.is_trusted else opened
 
 
 def list_moved(root: Path, runs: Path, host: Host) -> dict[str, str]:
-    """Folders of this machine → what a recording calls them."""
+    """Return the folders of this machine with their names in recordings."""
     moved = {str(root): SHOWN_ROOT, str(root.resolve()): SHOWN_ROOT, str(runs): f"{SHOWN_ROOT}/runs"}
     moved[str(host.workspace)] = f"{SHOWN_ROOT}/project"
     moved[str(get_bundled_folder())] = f"{SHOWN_ROOT}/bundled"
@@ -229,7 +230,7 @@ def _choose_settings(  # noqa: PLR0917  one caller
         runtime |= _limit(case, settings)
     model = {key: value for key, value in (("provider", variant.provider), ("name", variant.model)) if value}
     if settings.model.facts_file:
-        # Prices are those of the user's workspace, which the folder of the case is not.
+        # The path is relative to the user's workspace, not to the folder of the case.
         model["facts_file"] = str(target.host.workspace / settings.model.facts_file)
     return settings.model_copy(
         update={
@@ -265,13 +266,13 @@ def _copy_target(target: Target, root: Path, variant: Variant) -> None:
 
 def _leave_out(folder: str, names: list[str]) -> set[str]:
     links = {name for name in names if (Path(folder) / name).is_symlink()}
-    return links | PASSED_OVER.intersection(names)
+    return links | SKIPPED_FOLDERS.intersection(names)
 
 
 def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:
     parts = PurePosixPath(path)
     if parts.is_absolute() or not parts.parts or not {"..", ".git"}.isdisjoint(map(str.lower, parts.parts)):
-        raise UsageError(f"Path {path!r} does not lie in the workspace of the case", hint="Write a relative path")
+        raise UsageError(f"Path {path!r} is outside the workspace of the case", hint="Use a relative path")
     file = workspace / parts
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
@@ -279,20 +280,20 @@ def _write(workspace: Path, path: str, data: bytes, *, mode: int = 0o644) -> Non
 
 
 def _read_policy(sourced: SourcedCase) -> str:
-    """Rules written out, or the file that holds them."""
+    """Return the rules of a case: its text, or the content of the file that it names."""
     text = sourced.case.policy
     if "\n" in text or text.lstrip().startswith("{"):
         return text
     found = find_case_file(sourced.folder, text)
     if found is None:
         raise UsageError(
-            f"The policy {text!r} of case {sourced.case.id!r} cannot be read", hint="Put the file beside the cases"
+            f"The policy {text!r} of case {sourced.case.id!r} cannot be read", hint="Put the file next to the cases"
         )
     return read_within(sourced.folder, sourced.folder / found).decode("utf-8", "replace")
 
 
 class FixedIds(Struct, frozen=True):
-    """Gives one id to the run that is started, and fresh ones for everything else."""
+    """Uses a fixed ID for the run that is started, and new ones for everything else."""
 
     fixed: str
     ids: Ids
@@ -309,7 +310,7 @@ class FixedIds(Struct, frozen=True):
 
 
 def build_variants(target: Target, against: str, *, folder: Path) -> tuple[Variant, ...]:
-    """The thing itself first. `folder` gets the files of another commit. Raises `UsageError`."""
+    """Return the variants, the target itself first. `folder` gets the files of another commit. Raises `UsageError`."""
     if not against:
         if target.kind != "skill":
             return (Variant(name="now"),)
@@ -326,14 +327,14 @@ def build_variants(target: Target, against: str, *, folder: Path) -> tuple[Varia
 
 
 def _parse_against(target: Target, against: str) -> tuple[str, str]:
-    """`model:NAME`, `agent:ID`, `commit:REF`; without a kind an agent of the workspace, else a commit."""
+    """Parse `model:NAME`, `agent:ID` or `commit:REF`; without a prefix an agent of the workspace, else a commit."""
     kind, _, name = against.partition(":")
     if kind not in _VARIANT_KINDS or not name:
         kind, name = ("agent" if _is_agent(target, against) else "commit"), against
     if kind == "agent" and target.kind != "agent":
-        raise UsageError(f"A {target.kind} is not compared with an agent", hint="Write commit:REF or model:NAME")
+        raise UsageError(f"A {target.kind} cannot be compared with an agent", hint="Write commit:REF or model:NAME")
     if kind == "agent" and not _is_agent(target, name):
-        raise UsageError(f"No agent is called {name!r}", hint="`agent agents list` names them")
+        raise UsageError(f"Unknown agent {name!r}", hint="`agent agents list` lists agents")
     return kind, name
 
 

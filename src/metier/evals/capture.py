@@ -1,4 +1,4 @@
-"""Make a case of a past run: what it was asked, the files it began with, and the run itself as its recording."""
+"""Creates an eval case from a past run: its request, its initial files, and the run itself as the recording."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from metier.evals.bench import SHOWN_ROOT, WORKSPACE
 from metier.evals.eval_files import WORKSPACE_FOLDER
 from metier.evals.evidence import Evidence, build_evidence
 from metier.evals.recordings import CaseRecording, RecordingNote, name_recording, write_recording
-from metier.evals.targets import SourcedCase, Target, find_target
+from metier.evals.targets import SourcedCase, Target, get_target
 from metier.runtime.history.archive import Archive
 from metier.runtime.history.transfer import export_run, relocate_run
 from metier.runtime.runs import Runtime
@@ -25,11 +25,11 @@ _SPARE_TURNS = 2
 
 class Captured(Struct, frozen=True, kw_only=True):
     file: Path
-    """The cases, with this one in it."""
+    """The file of the cases, including this one."""
     files: tuple[str, ...]
-    """What the run began with, as far as it is known."""
+    """Known initial files of the run."""
     unsure: tuple[str, ...]
-    """Of these, those that are taken as they are now."""
+    """Those of `files` with their current content, because the original is unknown."""
     sourced: SourcedCase
     target: Target
 
@@ -38,10 +38,10 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
     """Write `.agent/evals/<case>.yaml`, the files and the recording. Raises `UsageError`."""
     archive = await export_run(runtime, run_id)
     host = runtime.host
-    target = find_target(host, target_name or _get_target(archive))
+    target = get_target(host, target_name or _get_target(archive))
     file = host.workspace / WORKSPACE_FOLDER / f"{name_recording(case_id)}.yaml"
     if file.exists():
-        raise UsageError(f"'{file}' exists", hint="Choose another id with --id")
+        raise UsageError(f"'{file}' exists", hint="Choose another ID with --id")
     given, unsure = _get_given(archive, host.workspace)
     evidence = build_evidence(archive, given={})
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ async def capture_run(runtime: Runtime, run_id: str, *, case_id: str, target_nam
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(data)
     file.write_text(_render(archive, evidence, target, case_id=case_id, has_files=bool(given)), "utf-8")
-    target = find_target(host, target.name)
+    target = get_target(host, target.name)
     sourced = next(each for each in target.cases if each.file.endswith(f"/{file.name}"))
     moved = {
         str(host.workspace): f"{SHOWN_ROOT}/{WORKSPACE}",
@@ -74,12 +74,12 @@ def _get_target(archive: Archive) -> str:
     if skills := archive.fold().used_skills:
         return f"skill:{skills[0]}"
     raise UsageError(
-        "The run used no skill, no agent and no task of this workspace", hint="Say what the case is for with --for"
+        "The run used no skill, no agent and no task of this workspace", hint="Name the target of the case with --for"
     )
 
 
 def _get_given(archive: Archive, workspace: Path) -> tuple[dict[str, bytes], list[str]]:
-    """Files before the run: of those that it changed from the record, of those that it read as they are now."""
+    """Return the files before the run: changed ones from the record, files it only read with their current content."""
     runs = (archive, *archive.children)
     effects = [each for run in runs for each in list_effects(run.run_id, run.entries) if isinstance(each, FileEffect)]
     known: dict[str, bytes] = {}
@@ -99,7 +99,7 @@ def _get_given(archive: Archive, workspace: Path) -> tuple[dict[str, bytes], lis
 
 
 def _list_read(archive: Archive, workspace: Path) -> list[str]:
-    """Paths in the arguments of calls, as far as they lie in the workspace."""
+    """Return workspace paths in the arguments of calls."""
     found: list[str] = []
     for call in build_evidence(archive, given={}).calls:
         path = call.arguments.get("path") or call.arguments.get("file_path")
@@ -111,7 +111,7 @@ def _list_read(archive: Archive, workspace: Path) -> list[str]:
 
 
 def _render(archive: Archive, evidence: Evidence, target: Target, *, case_id: str, has_files: bool) -> str:
-    """YAML for people: JSON values, one field a line."""
+    """Render readable YAML: one field per line, with JSON values."""
     started = archive.started
     fields: dict[str, JsonValue] = {"id": case_id, "prompt": started.task}
     if started.order is not None and started.order.inputs:

@@ -1,4 +1,4 @@
-"""Cases, triggers and their checks as values: checks that code decides, and sentences that need a judge."""
+"""Eval cases, triggers and checks as values. Code decides a check; a sentence needs a judge."""
 
 import hashlib
 import re
@@ -27,15 +27,15 @@ def parse_path(text: str) -> tuple[Step, ...]:
     while position < len(rest):
         part = _PART.match(rest, position)
         if part is None:
-            raise ValueError(f"{rest[position:][:20]!r} is neither a name nor a position")
+            raise ValueError(f"{rest[position:][:20]!r} is neither a name nor an index")
         name, number, quoted = part.groups()
         steps.append(name or quoted or (None if number == "*" else int(number)))
         position = part.end()
     return tuple(steps)
 
 
-def find_values(value: JsonValue, steps: Sequence[Step]) -> list[JsonValue]:
-    """Every value that the path leads to; none where it leads nowhere."""
+def list_values(value: JsonValue, steps: Sequence[Step]) -> list[JsonValue]:
+    """Return every value at a JSON path."""
     found = [value]
     for step in steps:
         found = [inner for outer in found for inner in _enter(outer, step)]
@@ -57,7 +57,7 @@ def _enter(value: JsonValue, step: Step) -> list[JsonValue]:
 
 
 def anywhere(pattern: str) -> str:
-    """The expression for the whole text that holds the pattern somewhere."""
+    """Return an expression for the whole text that finds the pattern anywhere in it."""
     return f"(?s:.*)(?:{pattern})(?s:.*)"
 
 
@@ -65,7 +65,7 @@ def _check_pattern(pattern: str) -> str:
     try:
         compile_pattern(anywhere(pattern))
     except BadPattern as bad:
-        hint = "The syntax is that of RE2, without look-around"
+        hint = "Use RE2 syntax, without look-around"
         raise fault(BAD_VALUE, f"cannot be used: {bad}", hint) from bad
     return pattern
 
@@ -74,28 +74,28 @@ def _check_path(path: str) -> str:
     try:
         parse_path(path)
     except ValueError as error:
-        raise fault(BAD_VALUE, f"cannot be used: {error}", "Such as '$.items[0].name'") from error
+        raise fault(BAD_VALUE, f"cannot be used: {error}", "Example: '$.items[0].name'") from error
     return path
 
 
 type Pattern = Annotated[str, Field(min_length=1), AfterValidator(_check_pattern)]
-"""An RE2 expression, found anywhere in the text."""
+"""An RE2 expression, searched anywhere in the text."""
 
 
 class Check(Value):
-    """What all checks have."""
+    """Common fields of all checks."""
 
     name: str = ""
-    """What reports call it; without one it is described by what it demands."""
+    """Name in reports; by default a description of the check."""
 
 
 class Text(Check):
-    """A demand on the answer of the run, or on a file that the run leaves."""
+    """A check of the run's answer, or of a file in its workspace."""
 
     file: str = ""
     """Relative to the workspace; empty for the answer."""
     negate: bool = False
-    """It holds where the demand does not."""
+    """Invert the check."""
 
 
 class Contains(Text):
@@ -120,7 +120,7 @@ class JsonSchema(Text):
 
 
 class JsonPath(Text):
-    """The value at a place of a JSON text: that it is there, or what it is."""
+    """A check that a JSON path exists, or of its value."""
 
     check: Literal["json_path"] = "json_path"
     path: Annotated[str, AfterValidator(_check_path)]
@@ -135,7 +135,7 @@ class JsonPath(Text):
 class FileExists(Check):
     check: Literal["file_exists"] = "file_exists"
     path: str = Field(min_length=1)
-    """Relative to the workspace; `*` stands for any part of a name."""
+    """Relative to the workspace; `*` matches any part of a name."""
     negate: bool = False
 
 
@@ -144,12 +144,12 @@ class FileEquals(Check):
     path: str = Field(min_length=1)
     text: str | None = None
     same_as: str = ""
-    """A file beside the cases that holds what is expected."""
+    """A file next to the cases with the expected content."""
 
     @model_validator(mode="after")
     def _has_one(self) -> "FileEquals":
         if (self.text is None) == (not self.same_as):
-            raise ValueError("it needs 'text' or 'same_as', one of them")
+            raise ValueError("it needs either 'text' or 'same_as'")
         return self
 
 
@@ -161,7 +161,7 @@ class FileMatches(Check):
 
 
 class ExitCode(Check):
-    """How the run ended, as `agent run` would say it; with `tool`, how the last call of a tool did."""
+    """A check of the run's exit code, as `agent run` returns it; with `tool`, of the tool's last call."""
 
     check: Literal["exit_code"] = "exit_code"
     equals: int = 0
@@ -172,7 +172,7 @@ class ToolCalled(Check):
     check: Literal["tool_called"] = "tool_called"
     tool: str = Field(min_length=1)
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of each named argument a value, or matchers as in rules: `{startsWith: src/}`."""
+    """Value or matchers per argument, as in rules: `{startsWith: src/}`."""
     at_least: int = Field(default=1, ge=1)
     at_most: int | None = None
 
@@ -184,7 +184,7 @@ class ToolNotCalled(Check):
 
 
 class ToolOrder(Check):
-    """These tools were called in this order; others may stand between them."""
+    """A check that these tools were called in this order, possibly with others in between."""
 
     check: Literal["tool_order"] = "tool_order"
     tools: tuple[str, ...] = Field(min_length=1)
@@ -216,14 +216,14 @@ class NoPolicyDenial(Check):
 
 
 class PythonCheck(Check):
-    """A function of the pack: `checks.py:has_table`. It gets the evidence as an object and says whether that holds."""
+    """A function of the pack, such as `checks.py:has_table`. It receives the evidence as an object."""
 
     check: Literal["python"] = "python"
     function: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_]\w*$")
 
 
 class Sentence(Check):
-    """What only a reader can decide. Without a judge it is not checked."""
+    """An expectation that only a judge can decide."""
 
     check: Literal["sentence"] = "sentence"
     text: str = Field(min_length=1)
@@ -254,11 +254,11 @@ type AnyCheck = (
 CHECK_TYPES: dict[str, type[AnyCheck]] = {
     each.model_fields["check"].default: each for each in get_args(AnyCheck.__value__)
 }
-"""By the word after `check:`."""
+"""Check classes by the value of `check`."""
 
 
 def describe(check: AnyCheck) -> str:  # noqa: C901 - a table, one line per check
-    """One line that names the check and what it demands."""
+    """Describe a check in one line."""
     if check.name:
         return f"{check.check}: {check.name}"
     match check:
@@ -315,7 +315,7 @@ type TargetKind = Literal["skill", "agent", "task"]
 
 
 class Commit(Value):
-    """One commit of the history that a case begins with."""
+    """A commit in the history of a case."""
 
     message: str
     files: dict[str, str] = Field(default_factory=dict)
@@ -323,18 +323,18 @@ class Commit(Value):
 
 
 class Setup(Value):
-    """What the folder of a case holds before the run."""
+    """Initial state of a case's workspace."""
 
     files: dict[str, str] = Field(default_factory=dict)
-    """Path → text."""
+    """Text by path."""
     git: Literal["", "init", "commit"] = ""
-    """Whether the folder is a repository: with nothing in it, or with everything committed."""
+    """Make the folder an empty repository, or one with all files committed."""
     commits: tuple[Commit, ...] = ()
-    """A history: one commit after the other, before the files of the case are written."""
+    """History, committed before the files of the case are written."""
 
 
 class Budget(Value):
-    """What one run of a case may take."""
+    """Limits of one run."""
 
     max_turns: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
@@ -345,34 +345,34 @@ class EvalCase(Value):
     id: str
     name: str = ""
     prompt: str
-    """What a user asks; of a task, why it is run."""
+    """The user's request; for a task, its input."""
     expected_output: str = ""
-    """For people, and for a judge where nothing else is demanded."""
+    """For readers, and for a judge if there are no checks."""
     files: tuple[str, ...] = ()
-    """Beside the cases, or in the folder of the skill: they lie in the workspace of the run under their last names."""
+    """Files next to the cases or in the skill's folder, copied to the workspace under their base names."""
     inputs: dict[str, str] = Field(default_factory=dict)
-    """Of a task."""
+    """Inputs of a task."""
     setup: Setup = Setup()
     policy: str = ""
-    """The rules of the workspace, as text of a `policy.yaml`; empty for those that the target brings."""
+    """Workspace rules in the format of `policy.yaml`; empty for the target's own."""
     profile: Literal["", "permissive", "guarded", "strict"] = ""
     approvals: Literal["approve", "deny", "wait"] = "approve"
-    """What is answered when a call needs an approval: there is no person to ask."""
+    """Answer to approval requests, because no user is present."""
     provider: str = ""
-    """Who answers when it is recorded or run live; empty for the one of the settings."""
+    """Model provider for recording and live runs; empty for that of the settings."""
     budget: Budget = Budget()
     checks: tuple[AnyCheck, ...] = ()
     line: int = 1
 
     @property
     def digest(self) -> str:
-        """Of everything that the run is given, and nothing of what is demanded of it."""
+        """Digest of everything that the run receives, without the expectations."""
         given = self.model_dump_json(exclude={"checks", "expected_output", "name", "line", "budget", "provider"})
         return hashlib.sha256(given.encode()).hexdigest()
 
 
 class Trigger(Value):
-    """A request, and whether the skill should be chosen for it."""
+    """A request with a flag: should the skill be chosen for it?"""
 
     query: str
     should_trigger: bool
@@ -384,16 +384,16 @@ class EvalSet(Value):
     """The cases of one file."""
 
     file: str
-    """As it is shown."""
+    """Path for display."""
     kind: TargetKind = "skill"
     target: str
-    """The name of the skill, or the ID of the agent or task."""
+    """Name of the skill, or ID of the agent or task."""
     cases: tuple[EvalCase, ...] = ()
     triggers: tuple[Trigger, ...] = ()
 
 
 class ScriptCase(Value):
-    """A call of a script that a case writes down; `agent skill test` makes it."""
+    """A script call that a case describes, for `agent skill test`."""
 
     script: str
     args: tuple[str, ...]

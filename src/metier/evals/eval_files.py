@@ -1,7 +1,7 @@
-"""Eval files: `evals/*.json` of a skill, as different tools write them, and `.agent/evals/*.yaml`. Runs nothing.
+"""Eval files: `evals/*.json` of a skill, in the formats of several tools, and `.agent/evals/*.yaml`. Runs nothing.
 
-A file is a list of cases, or an object with the list under `evals`. A case has a request (`prompt`, or `query`) and
-expectations. Everything that is not understood is a problem with file and line; nothing is dropped without one.
+A file is a list of cases, or an object with the list under `evals`. A case has a request (`prompt` or `query`) and
+expectations. Everything that is not understood is reported with file and line.
 `.agent/evals/*.yaml` has the same cases for the agents, tasks and skills of a workspace:
 
     agent: reviewer            # or task: ID, or skill: NAME
@@ -46,7 +46,7 @@ _ASSERTIONS = (
     "assertions", "expectations", "checks", "expect", "assert", "deterministic_assertions", "expectation", "rubric",
     "criteria", "success_criteria", "must", "graders", "expected_behaviors", "expected_behavior", "evaluation_criteria",
 )  # fmt: skip
-"""Fields whose elements are demands on the run."""
+"""Keys of lists of expectations."""
 _EXPECTED = ("expected_output", "expected_outcome", "expected", "expected_result")
 _OURS = ("inputs", "setup", "policy", "profile", "approvals", "provider", "budget")
 _CALL = ("script", "args")
@@ -58,7 +58,7 @@ _NOTED = frozenset(
         "why", "skills", "agent", "triggers",
     }
 )  # fmt: skip
-"""What people note beside a case and no check needs."""
+"""Known keys that have no effect."""
 _KNOWN = frozenset({*_NOTED, *_ASSERTIONS, *_EXPECTED, *_ASKED, *_OURS, *_CALL})
 _SUGGESTED = ("id", "name", "prompt", "files", "expected_output", "assertions", "checks", *_OURS, *_CALL)
 _POSITIVE, _NEGATIVE = "should_trigger", ("should_not_trigger", "should_not")
@@ -68,7 +68,7 @@ _SENTENCE_KEYS = (
     "text", "description", "assertion", "expectation", "statement", "criterion", "criteria", "condition", "expected",
     "requirement", "question", "rubric", "prompt", "check", "title", "name", "value", "id",
 )  # fmt: skip
-"""Where other tools put the words, the surest first."""
+"""Keys for the text of an expectation in other tools, most reliable first."""
 _OPERANDS = ("value", "pattern", "regex", "substring", "expected", "contains", "string", "target", "needle")
 _PATHS = ("path", "file", "filename", "target", "value")
 _TOOLS = ("tool", "tool_name", "value", "target")
@@ -121,7 +121,7 @@ class EvalsReading(Struct):
 
 
 def read_evals(folder: Path, *, skill_name: str) -> EvalsReading:
-    """Every JSON file directly in `evals/`. Only `evals.json` must hold cases; the others may hold anything."""
+    """Read every JSON file directly in `evals/`. Only `evals.json` must contain cases."""
     reading = EvalsReading()
     paths = [file.path for file in list_files(folder) if file.path.startswith(f"{FOLDER}/")]
     for path in paths:
@@ -131,7 +131,7 @@ def read_evals(folder: Path, *, skill_name: str) -> EvalsReading:
 
 
 def parse_evals(text: str, *, file: str, folder: Path | None = None, skill_name: str = "") -> EvalsReading:
-    """The cases of one text. `folder` is the skill's, where the files of cases are looked for."""
+    """Parse the cases of a text. `folder` is the skill's, for files that cases name."""
     reading = EvalsReading()
     _read_text(text, file, reading, folder=folder, skill_name=skill_name)
     return reading
@@ -156,11 +156,11 @@ def _read_text(text: str, file: str, reading: EvalsReading, *, folder: Path | No
     if document.root is None:
         reading.problems += document.problems
     elif _CaseReader(file, document.root, reading, folder=folder).read(skill_name):
-        # A repeated key is no reason to refuse a file that another tool wrote.
+        # Another tool may have written the file, so a repeated key does not make it unusable.
         reading.problems += [replace(each, severity="warning") for each in document.problems]
     elif file == MAIN_FILE:
         hint = 'Write {"skill_name": …, "evals": [{"prompt": …, "expected_output": …}]}'
-        reading.problems.append(_error("evals_shape", "There is no list of cases", file, 1, hint=hint))
+        reading.problems.append(_error("evals_shape", "The file has no list of cases", file, 1, hint=hint))
 
 
 class YamlSets(NamedTuple):
@@ -169,7 +169,7 @@ class YamlSets(NamedTuple):
 
 
 def load_yaml_sets(workspace: Path) -> YamlSets:
-    """Every file of the folder, in order of their names."""
+    """Read every eval file of the workspace, sorted by name."""
     sets: list[EvalSet] = []
     problems: list[Problem] = []
     for file in sorted((workspace / WORKSPACE_FOLDER).glob("*.y*ml")):
@@ -191,7 +191,7 @@ class ParsedSet(NamedTuple):
 
 
 def parse_yaml_set(text: str, *, file: str, folder: Path | None = None) -> ParsedSet:
-    """The cases of one text; nothing where it does not say for what."""
+    """Parse the cases of a text; None if it names no target."""
     document = read_yaml(text, file=file)
     root = document.root
     if not isinstance(root, Mapping):
@@ -205,7 +205,7 @@ def parse_yaml_set(text: str, *, file: str, folder: Path | None = None) -> Parse
     reading = EvalsReading(problems=list(document.problems))
     rest = Mapping(tuple(each for each in root.entries if each is not entry), root.line)
     if not _CaseReader(file, rest, reading, folder=folder).read():
-        reading.problems.append(_error("evals_shape", "There is no list of cases", file, 1, hint="Write 'cases:'"))
+        reading.problems.append(_error("evals_shape", "The file has no list of cases", file, 1, hint="Write 'cases:'"))
     eval_set = EvalSet(
         file=file, kind=kind, target=target, cases=tuple(reading.cases), triggers=tuple(reading.triggers)
     )
@@ -213,8 +213,8 @@ def parse_yaml_set(text: str, *, file: str, folder: Path | None = None) -> Parse
 
 
 def _report_target(file: str, line: int, hint: str = "") -> Problem:
-    hint = hint or "Begin with 'agent: ID', 'task: ID' or 'skill: NAME', one of them"
-    return _error("evals_target", "It does not say what is evaluated", file, line, hint=hint)
+    hint = hint or "Start with one of 'agent: ID', 'task: ID' and 'skill: NAME'"
+    return _error("evals_target", "The file does not name its target", file, line, hint=hint)
 
 
 def _error(code: str, message: str, file: str, line: int | None = None, *, hint: str = "") -> Problem:  # noqa: PLR0917
@@ -231,7 +231,7 @@ class _CaseReader:
         self._folder = folder
 
     def read(self, skill_name: str = "") -> bool:
-        """False for a file without cases."""
+        """Return False for a file without cases."""
         if self._read_trigger_lists():
             return True
         found = self._find_cases()
@@ -239,7 +239,9 @@ class _CaseReader:
             return False
         key, cases = found
         if not cases:
-            self._report("warning", "evals_empty", "The list of cases is empty", hint="Add what people really ask for")
+            self._report(
+                "warning", "evals_empty", "The list of cases is empty", hint="Add requests that users really make"
+            )
         if key and isinstance(self._root, Mapping):
             self._check_top(self._root, key, skill_name)
         self._check_ids(cases)
@@ -251,12 +253,12 @@ class _CaseReader:
         return True
 
     def _read_trigger_lists(self) -> bool:
-        """`{"should_trigger": […], "should_not_trigger": […]}`."""
+        """Read `{"should_trigger": […], "should_not_trigger": […]}`."""
         if not isinstance(self._root, Mapping) or not isinstance(self._root.find_value(_POSITIVE), Sequence):
             return False
         for key in (_POSITIVE, *_NEGATIVE):
             for position, each in enumerate(_list_items(self._root.find_value(key)), start=1):
-                query = each.value if isinstance(each, Scalar) else _find_asked(each)
+                query = each.value if isinstance(each, Scalar) else _get_prompt(each)
                 if query:
                     self._add_trigger(query, each.line, is_wanted=key == _POSITIVE)
                 else:
@@ -267,7 +269,7 @@ class _CaseReader:
         self._reading.triggers.append(Trigger(query=query, should_trigger=is_wanted, file=self._file, line=line))
 
     def _find_cases(self) -> tuple[str, tuple[Node, ...]] | None:
-        """The cases, and the key of their list; no key for a file that is a list or a single case."""
+        """Return the cases and the key of their list; an empty key for a list or a single case."""
         if isinstance(self._root, Sequence):
             return "", self._root.items
         if not isinstance(self._root, Mapping):
@@ -288,13 +290,13 @@ class _CaseReader:
     def _check_ids(self, cases: tuple[Node, ...]) -> None:
         ids = [str(read_value(node)) for case in cases if isinstance(case, Mapping) and (node := case.find_value("id"))]
         for twice in sorted({id_ for id_ in ids if ids.count(id_) > 1}):
-            self._report("warning", "evals_id", f"Two cases have the id {twice!r}")
+            self._report("warning", "evals_id", f"Two cases have the ID {twice!r}")
 
     def _read_case(self, number: int, case: Mapping) -> None:
-        asked = _find_asked(case)
+        asked = _get_prompt(case)
         if not asked:
-            hint = "Add 'prompt' with what a person would write"
-            self._report("error", "missing_prompt", f"Case {number} does not say what is asked", case.line, hint=hint)
+            hint = "Add 'prompt' with the user's request"
+            self._report("error", "missing_prompt", f"Case {number} has no prompt", case.line, hint=hint)
         wanted = case.find_value(_POSITIVE)
         is_wanted = read_value(wanted) if wanted is not None else None
         if asked and isinstance(is_wanted, bool):
@@ -313,12 +315,12 @@ class _CaseReader:
             checks = [Sentence(text=expected)]
         if not checks and not any(_list_items(case.find_value(key)) for key in _ASSERTIONS):
             hint = "Add 'expected_output' or 'assertions'"
-            message = f"Case {number} does not say what is expected"
+            message = f"Case {number} has no expectations"
             self._report("warning", "evals_expected", message, case.line, hint=hint)
         names = [each.value for each in _list_items(case.find_value("files")) if isinstance(each, Scalar)]
         for file in names:
             if self._folder is not None and find_case_file(self._folder, file) is None:
-                message = f"Case {number} names {file!r}, which is not in the skill"
+                message = f"Case {number} lists {file!r}, but the skill has no such file"
                 self._report("error", "evals_file", message, get_line(case, ("files",)))
         if not asked:
             return
@@ -361,7 +363,7 @@ class _CaseReader:
         script, args = fields["script"], _list_items(fields["args"])
         words = [each.value for each in args if _is_text(each)]
         if not _is_text(script) or len(words) < len(args):
-            message = f"Case {number} must have a text as 'script' and a list of texts as 'args'"
+            message = f"Case {number} needs a string as 'script' and a list of strings as 'args'"
             self._report("error", BAD_VALUE, message, get_line(case, ("script",)))
             return
         call = ScriptCase(script=script.value, args=tuple(words), file=self._file, number=number)
@@ -375,7 +377,7 @@ class _CaseReader:
 
 
 def find_case_file(folder: Path, name: str) -> str | None:
-    """The path below the skill of a file that a case names, from the skill's folder or from `evals/`."""
+    """Find a file that a case names, relative to the skill's folder or to `evals/`."""
     for path in (name, f"{FOLDER}/{name}"):
         try:
             read_file(folder, path)
@@ -388,10 +390,10 @@ def find_case_file(folder: Path, name: str) -> str | None:
 
 
 def read_assertion(node: Node, *, file: str) -> AnyCheck | tuple[Problem, ...]:
-    """One element of `assertions`, `expectations` or a list like these.
+    """Read an element of `assertions`, `expectations` or a similar list.
 
-    A wrong check is worse than none: an object becomes a check by code only if it says what to look for. An object that
-    is neither a check nor a sentence is a problem, never dropped.
+    A wrong check is worse than none: an object becomes a check only if it says what to look for. An object that is
+    neither a check nor a sentence is reported.
     """
     value = read_value(node)
     if isinstance(value, str) and value.strip():
@@ -404,20 +406,20 @@ def read_assertion(node: Node, *, file: str) -> AnyCheck | tuple[Problem, ...]:
     if fields is not None:
         read = read_values(CHECK_TYPES[str(fields["check"])], fields, node, file=file)
         return read.value or read.problems
-    # One word is meant as the name of a check, several are a sentence.
-    if isinstance(named, str) and len(named.split()) == 1 and not _find_sentence(value, but="check"):
-        hint = hint_nearest(named, CHECK_TYPES) or f"Known are {', '.join(CHECK_TYPES)}"
-        return (_error("evals_assertion", f"There is no check {named!r}", file, node.line, hint=hint),)
-    if text := _find_sentence(value):
+    # A single word is a misspelled check, several words are a sentence.
+    if isinstance(named, str) and len(named.split()) == 1 and not _get_sentence(value, but="check"):
+        hint = hint_nearest(named, CHECK_TYPES) or f"Known checks: {', '.join(CHECK_TYPES)}"
+        return (_error("evals_assertion", f"Unknown check {named!r}", file, node.line, hint=hint),)
+    if text := _get_sentence(value):
         return Sentence(text=text)
     hint = "Add 'text' with a sentence, or 'check' with its fields"
-    return (_error("evals_assertion", "An assertion does not say what is expected", file, node.line, hint=hint),)
+    return (_error("evals_assertion", "An assertion has neither 'text' nor 'check'", file, node.line, hint=hint),)
 
 
 def _translate(value: Fields) -> Fields | None:
-    """The fields of the check that an object of another tool means; None where it only describes."""
+    """Translate another tool's object to the fields of a check; None if it only describes something."""
     kind = str(value.get("type") or value.get("kind") or value.get("method") or "").lower().replace("-", "_")
-    name = _find_sentence(value, but="check") if "name" not in value else str(value["name"])
+    name = _get_sentence(value, but="check") if "name" not in value else str(value["name"])
     label: Fields = {"name": name[:200]}
     if kind in _TEXT_KINDS or (not kind and isinstance(value.get("pattern"), str)):
         check, negate = _TEXT_KINDS.get(kind, ("matches", False))
@@ -441,12 +443,12 @@ def _find_text(value: Fields, keys: tuple[str, ...]) -> str | None:
     return next((found for key in keys if isinstance(found := value.get(key), str) and found), None)
 
 
-def _find_sentence(value: Fields, *, but: str = "") -> str:
+def _get_sentence(value: Fields, *, but: str = "") -> str:
     texts = (value.get(key) for key in _SENTENCE_KEYS if key != but)
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
 
 
-def _find_asked(case: Node) -> str:
+def _get_prompt(case: Node) -> str:
     values = _as_object(case)
     return next((text for key in _ASKED if (text := _render(values.get(key)))), "")
 
@@ -457,14 +459,14 @@ def _as_object(node: Node) -> Fields:
 
 
 def _render(value: JsonValue) -> str:
-    """A text as it is; what is no text as JSON, so that nothing of it is lost."""
+    """Return text unchanged, and other values as JSON."""
     if isinstance(value, str):
         return value.strip()
     return "" if value in (None, [], {}) else json.dumps(value, ensure_ascii=False)
 
 
 def _list_items(node: Node | None) -> tuple[Node, ...]:
-    """A list as it is; a single value as a list of one."""
+    """Return a list as it is, and a single value as a list of one."""
     if isinstance(node, Sequence):
         return node.items
     return () if node is None else (node,)

@@ -1,4 +1,4 @@
-"""What came of an eval, as values: per run, per case, and all in all. Kept as JSON, shown by reports and pages."""
+"""Results of an eval as values: per run, per case, and in total. Stored as JSON, shown by reports and pages."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,12 +11,13 @@ from metier.messages import Value
 
 type Mode = Literal["replay", "record", "live"]
 type Status = Literal["passed", "failed", "not_checked", "stale", "missing", "error", "not_run"]
-"""`stale`: the recording is of something that changed. `missing`: there is none. `error`: the provider did not answer.
-`not_run`: the budget was used up before."""
+"""`stale`: the recording is of an older version. `missing`: there is no recording. `error`: the provider failed.
+`not_run`: the budget was used up.
+"""
 
 
 class GradeRow(Value):
-    """What came of one check."""
+    """The result of one check."""
 
     check: str
     text: str
@@ -35,7 +36,7 @@ class RunRow(Value):
     repetition: int = 1
     status: Status
     reasons: tuple[str, ...] = ()
-    """Why it is stale, missing or in error."""
+    """Why the run is stale, missing or in error."""
     grades: tuple[GradeRow, ...] = ()
     run_id: str = ""
     result: str = ""
@@ -57,32 +58,32 @@ class RunRow(Value):
 
 
 class EvalResult(Value):
-    """What one call of `agent eval` found about one target."""
+    """The result of `agent eval` for one target."""
 
     id: str
     target: str
     mode: Mode
     started_at: str
     commit: str = ""
-    """Of the folder that the target lies in, where that is a repository."""
+    """Commit of the target's folder, if it is in a repository."""
     provider: str = ""
     model: str = ""
     repeat: int = 1
     variants: tuple[str, ...] = ()
-    """The first is the one that is judged by the threshold, the second what it is compared with."""
+    """The first is compared with the threshold, the second is its baseline."""
     rows: tuple[RunRow, ...] = ()
     budget_used_up: bool = False
     suggested_words: tuple[str, ...] = ()
-    """For the description of a skill, where they were asked for."""
+    """For the skill's description, if requested."""
 
     @property
     def own(self) -> tuple[RunRow, ...]:
-        """The runs of the thing itself."""
+        """Runs of the target itself."""
         return tuple(row for row in self.rows if not self.variants or row.variant == self.variants[0])
 
     @property
     def share(self) -> float:
-        """Of its runs, those that passed; what was not checked did not pass."""
+        """Share of the runs that passed. A run that was not checked did not pass."""
         return sum(row.has_passed for row in self.own) / len(self.own) if self.own else 0.0
 
     @property
@@ -94,7 +95,7 @@ class EvalResult(Value):
 
 
 def judge_grades(grades: Sequence[Grade]) -> Status:
-    """Failed where one check failed, else passed where one held; a run that nothing was decided about is neither."""
+    """Return failed after one failed check, else passed after one that held, else not checked."""
     verdicts = {grade.verdict for grade in grades}
     if "failed" in verdicts:
         return "failed"
@@ -102,7 +103,7 @@ def judge_grades(grades: Sequence[Grade]) -> Status:
 
 
 def build_row(row: RunRow, evidence: Evidence, grades: Sequence[Grade]) -> RunRow:
-    """The row with what the run came to; a status that stands already, such as `stale`, stays."""
+    """Return the row with the run's outcome; an existing status such as `stale` stays."""
     counts: dict[str, int] = {}
     for call in evidence.calls:
         counts[call.tool] = counts.get(call.tool, 0) + 1

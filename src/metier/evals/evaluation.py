@@ -1,6 +1,6 @@
-"""From evidence to a result row: run the functions of a pack, apply the judge's verdicts, grade.
+"""Grades a run: collects evidence, runs the check functions of a pack, and applies the judge's verdicts.
 
-Each function has a process of its own, confined like the scripts of a skill.
+Each function has its own process, confined like the scripts of a skill.
 """
 
 import tempfile
@@ -31,19 +31,19 @@ _SHOWN = 500
 async def call_functions(
     checks: Sequence[PythonCheck], evidence: Evidence, *, target: Target, sourced: SourcedCase, host: Host
 ) -> dict[str, Found]:
-    """Function → what it said. A function that cannot be called, or raises, does not hold."""
+    """Call check functions. One that cannot be called, or raises, fails its check."""
     if not checks:
         return {}
     try:
         target.check_trusted()
     except MetierError as error:
-        return {check.function: Found(holds=False, evidence=f"It was not run: {error.message}") for check in checks}
+        return {check.function: Found(holds=False, evidence=f"Not run: {error.message}") for check in checks}
     rendered = render_evidence(evidence)
     return {check.function: await _call(check, rendered, sourced=sourced, host=host) for check in checks}
 
 
 def render_evidence(evidence: Evidence) -> dict[str, JsonValue]:
-    """Plain values for a check function."""
+    """Return the evidence as plain values, for a check function."""
     return {
         "result": evidence.result,
         "status": evidence.status,
@@ -64,7 +64,7 @@ async def _call(check: PythonCheck, evidence: dict[str, JsonValue], *, sourced: 
     file, _, function = check.function.partition(":")
     found = find_case_file(sourced.folder, file)
     if found is None:
-        return Found(holds=False, evidence=f"There is no file {file!r}")
+        return Found(holds=False, evidence=f"File {file!r} is missing")
     path = sourced.folder / found
     confinement = await open_confinement(host)
     with tempfile.TemporaryDirectory(prefix="agent-eval-check-") as folder:
@@ -104,7 +104,7 @@ def open_evidence(archive: Archive, sourced: SourcedCase) -> Evidence:
 async def evaluate(
     row: RunRow, evidence: Evidence, *, target: Target, sourced: SourcedCase, host: Host, judged: Mapping[str, Judged]
 ) -> RunRow:
-    """The row with a verdict for every check. `judged` has what a judge said of this run, by sentence."""
+    """Return the row with a verdict for every check. `judged` has the judge's verdicts by sentence."""
     case = sourced.case
     functions = [check for check in case.checks if isinstance(check, PythonCheck)]
     said = await call_functions(functions, evidence, target=target, sourced=sourced, host=host)

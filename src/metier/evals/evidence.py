@@ -1,4 +1,4 @@
-"""What a run came to, read from its journal: the only thing that checks look at. Pure."""
+"""Evidence of a run, read from its journal: the only input of checks. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
@@ -19,11 +19,11 @@ from metier.runtime.status import exit_code
 from metier.tools.files.file_state import FileState
 
 type Content = Callable[[], bytes | None]
-"""The bytes of a file; None where they are not kept."""
+"""Returns the bytes of a file; None if they are not stored."""
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A tool that the model called, and what came of it."""
+    """A tool call with its result."""
 
     tool: str
     arguments: dict[str, JsonValue]
@@ -36,19 +36,19 @@ class Call(Struct, frozen=True, kw_only=True):
 class Evidence(Struct, frozen=True, kw_only=True):
     run_id: str
     result: str
-    """The answer, or why there is none."""
+    """The result, or why there is none."""
     status: str
     exit_code: int
     calls: tuple[Call, ...] = ()
     skills: tuple[str, ...] = ()
-    """Those that were in charge or whose code ran, in order."""
+    """Skills that were used or whose code ran, in order."""
     turns: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
     duration_seconds: float = 0.0
     files: Mapping[str, Content] = field(default_factory=dict[str, Content])
-    """Path in the workspace → its content when the run ended."""
+    """Files after the run: path in the workspace → content."""
     denials: tuple[str, ...] = ()
     provider: str = ""
     model: str = ""
@@ -58,14 +58,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return self.input_tokens + self.output_tokens
 
     def read(self, path: str) -> str | None:
-        """The text of a file that the run left; None where there is none."""
+        """Return the text of a file that the run left."""
         content = self.files.get(path.removeprefix("./"))
         data = content() if content is not None else None
         return None if data is None else data.decode("utf-8", "replace")
 
 
 def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidence:
-    """`given` are the files that the run began with."""
+    """Collect the evidence. `given` are the initial files."""
     state = archive.fold()
     runs = [archive, *archive.children]
     calls = tuple(
@@ -85,7 +85,7 @@ def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidenc
         input_tokens=state.input_tokens,
         output_tokens=state.output_tokens,
         cost_usd=state.cost_usd,
-        duration_seconds=_find_duration(archive.entries),
+        duration_seconds=_compute_duration(archive.entries),
         files=_get_files(runs, given),
         denials=tuple(f"{call.tool}: {call.text}" for call in calls if call.is_denied),
         provider=started.provider,
@@ -94,7 +94,7 @@ def build_evidence(archive: Archive, *, given: Mapping[str, Content]) -> Evidenc
 
 
 def list_calls(entries: Sequence[Entry]) -> list[Call]:
-    """Every call in order, also those that were refused before they ran."""
+    """Return every call in order, including rejected ones."""
     started: dict[str, tuple[str, dict[str, JsonValue]]] = {}
     found: list[Call] = []
     for number, entry in enumerate(entries):
@@ -107,7 +107,7 @@ def list_calls(entries: Sequence[Entry]) -> list[Call]:
                 started[entry.step_id] = name_call(entry.action)
             case StepFinished():
                 known = started.get(entry.step_id)
-                # A call that was denied has no intent: what it was is in the decision before it.
+                # A denied call has no intent entry; the decision before it describes the call.
                 tool, arguments = known or _get_planned(entries[:number], entry.step_id)
                 found.append(
                     Call(
@@ -125,7 +125,7 @@ def list_calls(entries: Sequence[Entry]) -> list[Call]:
 
 
 def _shorten(arguments: dict[str, JsonValue], workspace: str) -> dict[str, JsonValue]:
-    """Paths below the workspace are relative: the same wherever the run took place."""
+    """Make workspace paths relative, so that they don't depend on the run's folder."""
     start = workspace.rstrip("/") + "/"
     return {
         name: value.removeprefix(start) if isinstance(value, str) and value.startswith(start) else value
@@ -151,7 +151,7 @@ def _list_skills(runs: Iterable[Archive]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _find_duration(entries: Sequence[Entry]) -> float:
+def _compute_duration(entries: Sequence[Entry]) -> float:
     last = entries[-1]
     if isinstance(last, RunFinished | RunFailed):
         return last.duration_ms / 1000
@@ -174,7 +174,7 @@ def _keep(state: FileState, blobs: Mapping[str, bytes]) -> Content:
     return lambda: blobs.get(state.sha256)
 
 
-def keep_bytes(data: bytes) -> Content:
+def as_content(data: bytes) -> Content:
     return lambda: data
 
 

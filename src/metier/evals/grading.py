@@ -1,6 +1,6 @@
-"""Hold the evidence of a run against the checks of its case. Pure; what the functions of a pack said is handed in.
+"""Grades the evidence of a run by the checks of its case. Pure; verdicts of check functions are passed in.
 
-A sentence has no verdict of code: it is *not checked* until a judge says otherwise, and never passes by default.
+A sentence is *not checked* until a judge decides about it; it never passes by default.
 """
 
 import json
@@ -18,7 +18,7 @@ from metier.definitions.names import canonical_name
 from metier.definitions.text.yaml_text import read_yaml
 from metier.errors import UsageError
 from metier.evals import cases as c
-from metier.evals.cases import anywhere, find_values, parse_path
+from metier.evals.cases import anywhere, list_values, parse_path
 from metier.evals.evidence import Call, Evidence, Verdict
 from metier.tools.schemas import SchemaCheck
 
@@ -26,33 +26,33 @@ _SHOWN = 200
 
 
 class Grade(Struct, frozen=True, kw_only=True):
-    """What came of one check."""
+    """The verdict about one check."""
 
     check: str
-    """Its kind, e.g. `contains`."""
+    """Kind of the check, e.g. `contains`."""
     text: str
-    """What it demands, in one line."""
+    """Description of the check in one line."""
     verdict: Verdict
     evidence: str = ""
-    """What was found; where it failed, what was found instead."""
+    """Observation that led to the verdict."""
 
 
 class Found(Struct, frozen=True):
-    """Whether a check holds, and what decides it."""
+    """The outcome of a check, with the observation behind it."""
 
     holds: bool
     evidence: str
 
 
 type PythonVerdicts = Callable[[c.PythonCheck], Found | None]
-"""What a function of the pack said; None where it was not run."""
+"""Returns the result of a check function; None if it was not run."""
 type SentenceVerdicts = Callable[[c.Sentence], Found | None]
 type Expected = Callable[[str], str | None]
-"""The text of a file beside the cases."""
+"""Returns the text of a file next to the cases."""
 
 
 class Outside(Struct, frozen=True, kw_only=True):
-    """Verdicts and files that grading does not make itself."""
+    """Verdicts and files from outside of grading."""
 
     python: PythonVerdicts = lambda _: None
     sentences: SentenceVerdicts = lambda _: None
@@ -60,7 +60,7 @@ class Outside(Struct, frozen=True, kw_only=True):
 
 
 def grade(check: c.AnyCheck, evidence: Evidence, outside: Outside | None = None) -> Grade:
-    """The verdict about one check."""
+    """Return the verdict about one check."""
     around = outside or Outside()
     found = _hold(check, evidence, around)
     verdict: Verdict = "not_checked" if found is None else "passed" if found.holds else "failed"
@@ -73,7 +73,7 @@ def grade_all(checks: Sequence[c.AnyCheck], evidence: Evidence, outside: Outside
 
 
 def _say_unchecked(check: c.AnyCheck) -> str:
-    return "No judge was asked" if isinstance(check, c.Sentence) else "Its function was not run"
+    return "No judge was used" if isinstance(check, c.Sentence) else "The function was not run"
 
 
 def _hold(check: c.AnyCheck, evidence: Evidence, outside: Outside) -> Found | None:
@@ -97,7 +97,7 @@ def _hold(check: c.AnyCheck, evidence: Evidence, outside: Outside) -> Found | No
 def _hold_text(check: c.Contains | c.Equals | c.Matches | c.JsonSchema | c.JsonPath, evidence: Evidence) -> Found:
     text = evidence.read(check.file) if check.file else evidence.result
     if text is None:
-        return Found(check.negate, f"There is no file {check.file!r}")
+        return Found(check.negate, f"File {check.file!r} is missing")
     match check:
         case c.Contains():
             one, other = (text.casefold(), check.text.casefold()) if check.ignore_case else (text, check.text)
@@ -125,7 +125,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def read_json(text: str) -> JsonValue | NotJson:
-    """The JSON value that a text is, or the object that it holds."""
+    """Parse a text as JSON, or the object inside it."""
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
@@ -141,14 +141,14 @@ def _hold_schema(check: c.JsonSchema, text: str) -> Found:
         error = SchemaCheck("json_schema", check.schema_).get_error(value)
     except UsageError as broken:
         return Found(holds=False, evidence=broken.message)
-    return Found(not error, error or "It has the form of the schema")
+    return Found(not error, error or "It matches the schema")
 
 
 def _hold_path(check: c.JsonPath, text: str) -> Found:
     value = read_json(text)
     if isinstance(value, NotJson):
         return Found(holds=False, evidence=f"It is not JSON: {value.message}")
-    found = find_values(value, parse_path(check.path))
+    found = list_values(value, parse_path(check.path))
     if not found:
         return Found(holds=False, evidence=f"{check.path} leads nowhere")
     holds = any(_is_wanted(check, each) for each in found)
@@ -173,17 +173,17 @@ def _hold_file(check: c.FileExists | c.FileEquals | c.FileMatches, evidence: Evi
     if isinstance(check, c.FileExists):
         wanted = check.path.removeprefix("./")
         found = sorted(path for path in evidence.files if path == wanted or fnmatchcase(path, wanted))
-        return Found(bool(found) != check.negate, f"There is {', '.join(found[:5])}" if found else "There is none")
+        return Found(bool(found) != check.negate, f"Found: {', '.join(found[:5])}" if found else "Not found")
     text = evidence.read(check.path)
     if text is None:
         there = ", ".join(sorted(evidence.files)[:5]) or "no file at all"
-        return Found(holds=False, evidence=f"There is no file {check.path!r}, but {there}")
+        return Found(holds=False, evidence=f"File {check.path!r} is missing; found: {there}")
     if isinstance(check, c.FileMatches):
         return Found(_matches(check.pattern, text) != check.negate, f"It is {_short(text)}")
     expected = check.text if check.text is not None else outside.expected(check.same_as)
     if expected is None:
-        return Found(holds=False, evidence=f"There is no file {check.same_as!r} to compare it with")
-    return Found(text == expected, "It is the same" if text == expected else _first_difference(text, expected))
+        return Found(holds=False, evidence=f"The expected file {check.same_as!r} is missing")
+    return Found(text == expected, "It is identical" if text == expected else _first_difference(text, expected))
 
 
 def _first_difference(text: str, expected: str) -> str:
@@ -192,8 +192,8 @@ def _first_difference(text: str, expected: str) -> str:
         here = found[number] if number < len(found) else None
         there = wanted[number] if number < len(wanted) else None
         if here != there:
-            return f"Line {number + 1} is {_short(here or '')}, and {_short(there or '')} is expected"
-    return "It differs in the ends of its lines"
+            return f"Line {number + 1} is {_short(here or '')}, expected {_short(there or '')}"
+    return "Only line endings differ"
 
 
 def _hold_calls(check: c.ToolCalled | c.ToolNotCalled | c.ToolOrder, calls: Sequence[Call]) -> Found:
@@ -216,20 +216,20 @@ def _hold_calls(check: c.ToolCalled | c.ToolNotCalled | c.ToolOrder, calls: Sequ
 
 
 def _build_tests(arguments: dict[str, JsonValue]) -> dict[str, Test] | str:
-    """A test for each argument, or what is wrong with one of them."""
+    """Build a test per argument, or return the problem of one of them."""
     tests: dict[str, Test] = {}
     wrong: list[str] = []
     for name, wanted in arguments.items():
         is_matcher = isinstance(wanted, dict) and bool(wanted) and wanted.keys() <= set(MATCHERS)
         node = read_yaml(json.dumps(wanted)).root if is_matcher else None
-        # Without the name of the argument: what a run said is compared as text, not judged as a path or a command.
+        # Without the argument's name, so that the matcher compares text instead of resolving paths or commands.
         place = MatcherPlace(
             key="", root="", narrow=True, report=lambda _code, message, _line, _hint: wrong.append(message)
         )
         test = build_matcher(node, place) if node is not None else _build_equal(wanted)
         if test is not None:
             tests[name] = test
-    return f"Its arguments cannot be used: {wrong[0]}" if wrong else tests
+    return f"Invalid arguments: {wrong[0]}" if wrong else tests
 
 
 def _build_equal(wanted: JsonValue) -> Test:

@@ -1,4 +1,4 @@
-"""Results over time: kept in the runs folder, and made into the values that a page shows. `build_page` is pure."""
+"""Eval results over time: stored in the runs folder, and combined for the console page. `build_page` is pure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +14,8 @@ from metier.runtime.records.run_folders import prepare_runs_folder
 MAX_SHOWN = 20
 
 
-def keep_result(runs: Path, result: EvalResult) -> Path:
-    """Raises `OSError`."""
+def save_result(runs: Path, result: EvalResult) -> Path:
+    """Store a result. Raises `OSError`."""
     prepare_runs_folder(runs)
     file = runs / FOLDER / result.id / RESULT
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def keep_result(runs: Path, result: EvalResult) -> Path:
 
 
 def load_results(runs: Path, *, target: str = "") -> list[EvalResult]:
-    """Oldest first. One that cannot be read is left out: it is a report, not a record."""
+    """Load results, oldest first, without unreadable ones."""
     found: list[EvalResult] = []
     for file in (runs / FOLDER).glob(f"*/{RESULT}"):
         try:
@@ -37,7 +37,7 @@ def load_results(runs: Path, *, target: str = "") -> list[EvalResult]:
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """One eval on the line of a target."""
+    """An eval in the history of a target."""
 
     id: str
     started_at: str
@@ -55,36 +55,36 @@ class CaseLine(Struct, frozen=True, kw_only=True):
     case_id: str
     name: str
     statuses: tuple[Status | None, ...]
-    """In the order of the points; None where the eval did not have the case."""
+    """Status per point; None if the eval did not include the case."""
     latest: RunRow | None
 
 
 class Regression(Struct, frozen=True, kw_only=True):
-    """A case that stands differently than it did at the commit before."""
+    """A case whose status changed since the previous commit."""
 
     case_id: str
     before: Status
     after: Status
     is_worse: bool
     is_better: bool
-    """It passes now. A case that failed and is stale is neither: nothing was checked."""
+    """The case passes now. A case that failed and is stale has not improved: it was not checked."""
     check: str
-    """The first check that fails now, or why it is stale."""
+    """The first failing check, or why the case is stale."""
 
 
 class TargetPage(Struct, frozen=True, kw_only=True):
     target: str
     points: tuple[Point, ...]
-    """Oldest first."""
+    """Points, oldest first."""
     cases: tuple[CaseLine, ...]
     before: Point | None
-    """The newest eval of another commit, which the last one is compared with; without commits, the one before."""
+    """The baseline: the newest eval of another commit, or the previous eval without commits."""
     changes: tuple[Regression, ...]
-    """Worse ones first."""
+    """Changes, regressions first."""
 
 
 def build_page(results: Sequence[EvalResult]) -> tuple[TargetPage, ...]:
-    """What a page of evals shows: a part per target, the one that was evaluated last first."""
+    """Combine results for the evals page: one part per target, last evaluated first."""
     by_target: dict[str, list[EvalResult]] = {}
     for result in results:
         by_target.setdefault(result.target, []).append(result)
@@ -132,7 +132,7 @@ def _build_line(case_id: str, results: Sequence[EvalResult]) -> CaseLine:
 
 
 def find_status(case_id: str, result: EvalResult) -> Status | None:
-    """Of repeated runs the worst: a case that fails at times is one to look at."""
+    """Return the worst status of repeated runs, so that a flaky case stands out."""
     found: list[Status] = [row.status for row in result.own if row.case_id == case_id]
     worse: list[Status] = [status for status in found if status != "passed"]
     return worse[0] if worse else found[0] if found else None

@@ -1,23 +1,22 @@
-"""Live evals: a set of runs in its own folder, with a plan that another process can continue.
+"""Live evals: a set of runs in its own folder, with a plan that another process can resume.
 
-Each run has a folder and an id that follows from the case, so it is started once. Killed at any moment, the next call
-with the same id continues the recorded run: a reply that was paid for is not requested again.
+Each run has a folder and an ID derived from the case, so it is started once. After a kill, the next call with the same
+eval ID resumes the recorded runs: a reply that was paid for is not requested again.
 
-<runs>/evals/<id>/plan.json    what is run: written before the first run begins
+<runs>/evals/<id>/plan.json    the plan, written before the first run starts
 <runs>/evals/<id>/runs/        journals and store of the runs
 <runs>/evals/<id>/bench/       the folder of each run
-<runs>/evals/<id>/result.json  what came of it
+<runs>/evals/<id>/result.json  the result
 """
 
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import Field, ValidationError
 
@@ -45,7 +44,7 @@ from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import BUDGET, PROVIDER, exit_code
 from metier.store.base import Store
 
-_LEAST = 1e-6
+_MIN_SHARE_USD = 1e-6
 
 FOLDER = "evals"
 PLAN, RESULT = "plan.json", "result.json"
@@ -62,13 +61,13 @@ class Slot(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same for the same run of the same eval, in any process."""
+        """Identifies the run in every process."""
         words = f"{self.variant.name}\0{self.sourced.file}\0{self.sourced.case.id}\0{self.repetition}"
         return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 class Bench(Struct, frozen=True, kw_only=True):
-    """Where the runs of an eval live."""
+    """Folder of an eval's runs."""
 
     folder: Path
     store: Store
@@ -90,11 +89,11 @@ class Driven(Struct, frozen=True, kw_only=True):
     runtime: Runtime
     state: RunState
     is_new: bool
-    """It was driven now, not found as it was."""
+    """True if this process executed the run, False if it had ended before."""
 
 
 async def drive_slot(target: Target, slot: Slot, bench: Bench, *, reserved_usd: float | None = None) -> Driven:
-    """Start the run, continue it, or return it as it ended. A run whose provider failed is started again."""
+    """Start the run, resume it, or return it if it has ended. A run whose provider failed is started again."""
     for attempt in range(1, _MAX_ATTEMPTS):
         run_id = _name_run(slot, attempt)
         root = bench.locate(slot, attempt)
@@ -105,7 +104,7 @@ async def drive_slot(target: Target, slot: Slot, bench: Bench, *, reserved_usd: 
             if state.status == "failed" and exit_code(state) == PROVIDER:
                 continue
             cost = state.cost_usd
-        # The limit of a run holds for all of it, also for its cost before it was cut short.
+        # The limit of a run includes its costs before an interruption.
         limit = None if reserved_usd is None else reserved_usd + cost
         runtime = _open_runtime(target, slot, bench, root=root, run_id=run_id, max_cost_usd=limit)
         state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, begun=begun)
@@ -119,7 +118,7 @@ def _name_run(slot: Slot, attempt: int) -> str:
 
 
 async def compute_cost(target: Target, slot: Slot, bench: Bench) -> float:
-    """The cost of all attempts so far."""
+    """Return the cost of all attempts so far."""
     cost = 0.0
     for attempt in range(1, _MAX_ATTEMPTS):
         run_id = _name_run(slot, attempt)
@@ -151,7 +150,7 @@ async def _drive(
 ) -> tuple[RunState, bool]:
     case = slot.sourced.case
     watch = DriveOptions(
-        ask=None if case.approvals == "wait" else _Answering(case), timeout_seconds=case.budget.timeout_seconds
+        ask=None if case.approvals == "wait" else _CaseAnswers(case), timeout_seconds=case.budget.timeout_seconds
     )
     if begun:
         state = await runtime.read(run_id)
@@ -159,14 +158,14 @@ async def _drive(
         if answer is None and state.status not in ("in_progress", "paused", "delegating"):
             return state, False
         return await runtime.resume(run_id, answer, watch), True
-    # What a kill left of a folder whose run never began is not what the case sets up.
+    # A kill may have left a partial folder of a run that never started.
     shutil.rmtree(root, ignore_errors=True)
     build_bench(target, slot.sourced, root, variant=slot.variant)
     return await runtime.start(_request(target, slot, runtime), watch), True
 
 
 def _raise_budget(state: RunState, runtime: Runtime) -> Answer | None:
-    """A run that its part of the budget ended continues where there is more of it now."""
+    """Resume a run that its share of the budget had ended, if there is more budget now."""
     allowed = runtime.host.settings.runtime.max_cost_usd
     is_over = exit_code(state) == BUDGET and state.limits.max_cost_usd is not None
     if not is_over or allowed is None or allowed <= (state.limits.max_cost_usd or 0):
@@ -181,8 +180,8 @@ def _request(target: Target, slot: Slot, runtime: Runtime) -> RunRequest:
     return RunRequest(task=case.prompt)
 
 
-class _Answering(Struct, frozen=True):
-    """Says to every question what the case says."""
+class _CaseAnswers(Struct, frozen=True):
+    """Answers every question with the case's answer."""
 
     case: EvalCase
 
@@ -191,9 +190,8 @@ class _Answering(Struct, frozen=True):
         return Reply(decision="approved" if self.case.approvals == "approve" else "denied", by=BY)
 
 
-@dataclass(slots=True)
-class EvalBudget:
-    """Runs of one process share one. Without a limit it gives everything and counts."""
+class EvalBudget(Struct):
+    """The budget shared by the runs of one process. Without a limit it only counts."""
 
     limit_usd: float | None
     jobs: int = 1
@@ -202,11 +200,11 @@ class EvalBudget:
     is_used_up: bool = False
 
     def reserve(self, *, remaining: int) -> float | None:
-        """What the next of `remaining` runs may cost; None where there is no limit. Check `is_used_up` first."""
+        """Return the share of the next of `remaining` runs; None without a limit. Check `is_used_up` first."""
         if self.limit_usd is None:
             return None
         available = self.limit_usd - self.spent_usd - self.set_aside_usd
-        if available < _LEAST:
+        if available < _MIN_SHARE_USD:
             self.is_used_up = True
             return 0.0
         share = available / max(1, min(self.jobs, remaining))
@@ -219,7 +217,7 @@ class EvalBudget:
 
 
 class Plan(Value):
-    """What an eval runs, in words that another process understands."""
+    """Contents of an eval, readable by another process."""
 
     id: str
     target: str
@@ -227,14 +225,14 @@ class Plan(Value):
     repeat: int = 1
     against: str = ""
     cases: tuple[str, ...] = ()
-    """Ids; empty for all."""
+    """IDs; empty for all."""
     judge: str = ""
     jobs: int = Field(default=4, ge=1)
     max_cost_usd: float | None = None
     provider: str = ""
     model: str = ""
     triggers: bool = False
-    """The cases are the trigger queries of the skill."""
+    """Use the skill's trigger queries as cases."""
     started_at: str = ""
 
 
@@ -244,21 +242,20 @@ def write_plan(folder: Path, plan: Plan) -> None:
 
 
 def load_plan(runs: Path, eval_id: str) -> Plan:
-    """By id, its beginning, or `latest`. Raises `UsageError`."""
+    """Load a plan by ID, ID prefix or `latest`. Raises `UsageError`."""
     folders = sorted(path.parent for path in (runs / FOLDER).glob(f"*/{PLAN}"))
     found = folders[-1:] if eval_id == "latest" else [path for path in folders if path.name.startswith(eval_id)]
     if len(found) != 1:
         known = ", ".join(path.name for path in folders[-3:]) or "none"
-        raise UsageError(f"There is no live eval {eval_id!r}, or more than one", hint=f"The newest: {known}")
+        raise UsageError(f"No live eval, or more than one, matches {eval_id!r}", hint=f"The newest: {known}")
     try:
         return Plan.model_validate_json((found[0] / PLAN).read_bytes())
     except (OSError, ValidationError) as error:
         raise UsageError(f"The plan of eval {found[0].name!r} cannot be read", hint="Start it again") from error
 
 
-@dataclass(slots=True)
-class Session:
-    """Drives the runs of one eval. One process at a time: the leases of the runs keep two from doing the same."""
+class Session(Struct):
+    """Executes the runs of one eval. The leases of the runs keep two processes from executing the same one."""
 
     target: Target
     plan: Plan
@@ -269,7 +266,7 @@ class Session:
     _runtime: Runtime | None = None
 
     async def run(self, variants: Sequence[Variant], cases: Sequence[SourcedCase]) -> tuple[RunRow, ...]:
-        """A row for each slot, cases in order, variants beside each other."""
+        """Return a row per slot: cases in order, the variants of a case together."""
         self.target.check_trusted()
         slots = [
             Slot(variant=variant, sourced=sourced, repetition=number)
@@ -309,7 +306,7 @@ class Session:
         return JudgeRun(self.target.host, runtime.store, folder=self.folder, model=self.plan.judge)
 
     async def _count_spent(self, slots: Sequence[Slot], bench: Bench) -> None:
-        """What an earlier process spent counts."""
+        """Include the costs of an earlier process."""
         for slot in slots:
             self.budget.spent_usd += await compute_cost(self.target, slot, bench)
 

@@ -1,4 +1,4 @@
-"""The process of one check function of an eval: `python -I -m metier.evals.python_caller`. Standard library only."""
+"""The process of an eval's check function: `python -I -m metier.evals.python_caller`. Standard library only."""
 
 import importlib.util
 import json
@@ -21,12 +21,12 @@ def _call(file: str, function: str, evidence: object) -> dict[str, object]:
     try:
         returned = _load(file, function)(evidence)
     except AssertionError as error:
-        returned = (False, str(error) or "An assertion does not hold")
+        returned = (False, str(error) or "An assertion failed")
     except Exception as error:  # noqa: BLE001  the function of a pack may raise anything
         traceback.print_exc()
         returned = (False, f"{type(error).__name__}: {error}")
     passed, *rest = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else (returned,)
-    # A function that returns nothing has asserted what it had to.
+    # A function without a return value checks with assertions.
     return {"passed": True if passed is None else bool(passed), "evidence": str(rest[-1]) if rest else ""}
 
 

@@ -31,24 +31,24 @@ from metier.tools.base import ToolInfo
 from metier.tools.toolbox import Toolbox
 
 _CAUSES = frozenset({"sources", "project_files", "conversation", "facts", "summary", "step"})
-"""Of instructions: where they are from, and what a run is given beside them."""
+"""Components of instructions: their sources, and the run's extra context."""
 
 ITSELF = Variant(name="")
 
 
 class Now(Struct, frozen=True, kw_only=True):
-    """What the recording is compared with."""
+    """The current state that a recording is compared with."""
 
     host: Host
-    """A bench of the target as it is now."""
+    """A bench with the current target."""
     store: Store
     files: Mapping[str, str]
 
 
-# The offline backbone reads neither instructions nor descriptions of tools, so its recordings are stale only if the
+# The offline provider reads neither instructions nor tool descriptions, so its recordings are stale only if the
 # files of the target or the case changed.
 async def list_stale(recording: CaseRecording, sourced: SourcedCase, now: Now) -> tuple[str, ...]:
-    """What changed since the recording was made, each in a few words; nothing where it still holds."""
+    """Return what changed since the recording, one phrase per change."""
     if changed := _get_files(recording, sourced, now.files):
         return changed
     archive = recording.archive
@@ -75,7 +75,7 @@ def _get_files(recording: CaseRecording, sourced: SourcedCase, files: Mapping[st
 
 
 async def _list_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
-    """Layers of the prompt prefix and tools that are not what the model was told."""
+    """Return layers of the prompt prefix and tools that differ from the recorded ones."""
     store = open_archive_store(archive, now.store)
     changed: list[str] = []
     for each in (archive, *archive.children):
@@ -91,7 +91,7 @@ async def _list_prompt(archive: Archive, now: Now) -> tuple[str, ...]:
 
 
 async def _settle_here(archive: Archive, store: RecordedStore, host: Host) -> tuple[Entry, ...]:
-    """The journal with the settings of the run, but with the skills where they lie here."""
+    """Return the journal with the run's settings, but with the current skill folders."""
     pins = dict(archive.started.pins)
     for name in (SETTINGS, HOST):
         if name in pins:
@@ -109,7 +109,7 @@ def _compare_layers(then: Instructions, now: Instructions) -> list[str]:
 
 
 def _compare_tools(then: tuple[ToolInfo, ...], services: Services, host: Host) -> list[str]:
-    """Those of toolsets and servers are known only when these are started, which a replay does not do."""
+    """Compare tools, except those of toolsets and servers, which a replay does not start."""
     known = {info.name: info for info in Toolbox(list_tools(tuple(services.shelf.packages.values()), host)).infos()}
     changed: list[str] = []
     for info in then:
@@ -124,7 +124,7 @@ def _compare_tools(then: tuple[ToolInfo, ...], services: Services, host: Host) -
 
 
 async def replay_target(target: Target, cases: Sequence[SourcedCase]) -> tuple[RunRow, ...]:
-    """A row for each case, in their order."""
+    """Return a row per case, in order."""
     rows: dict[int, RunRow] = {}
     async with _open_now(target) as now, anyio.create_task_group() as tasks:
 
@@ -138,7 +138,7 @@ async def replay_target(target: Target, cases: Sequence[SourcedCase]) -> tuple[R
 
 @asynccontextmanager
 async def _open_now(target: Target) -> AsyncGenerator[Now]:
-    """A bench without a case, and an empty store for what a replay asks one for."""
+    """Open a bench without a case, with an empty store."""
     with tempfile.TemporaryDirectory(prefix="agent-eval-") as folder:
         root = Path(folder)
         build_bench(target, None, root, variant=ITSELF)

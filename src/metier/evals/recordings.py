@@ -1,9 +1,10 @@
-"""The recording of a case: the run, as an archive, and a note beside it of what it was made with. Reads and writes.
+"""The recording of a case: the run as an archive, and a note about the files it was made with.
 
-recordings/<case>.run.gz    an export of the run; `agent runs import` takes it
-recordings/<case>.json      hashes of the files in force, and what a judge said
+recordings/<case>.run.gz    an export of the run, for `agent runs import`
+recordings/<case>.json      file hashes, and the judge's verdicts
 
-Hashes are per file and skip `evals/`: the tree hash that a run pins covers the recordings and can't name the change.
+Hashes are per file and skip `evals/`: the tree hash that a run pins includes the recordings, and it can't name the
+file that changed.
 """
 
 import gzip
@@ -26,7 +27,7 @@ _MOST = 60
 
 
 class Judged(Value):
-    """What a judge said about a sentence."""
+    """The judge's verdict about a sentence."""
 
     passed: bool
     evidence: str = ""
@@ -36,11 +37,11 @@ class Judged(Value):
 class RecordingNote(Value):
     format: int = FORMAT
     case: str
-    """Digest of what the run was given."""
+    """Digest of the case."""
     files: dict[str, str] = Field(default_factory=dict)
-    """Path → SHA-256 of what the target was made of."""
+    """SHA-256 of the target's files, by path."""
     judged: dict[str, Judged] = Field(default_factory=dict)
-    """Sentence → verdict about this run."""
+    """Verdicts about this run by sentence."""
 
 
 class CaseRecording(Struct, frozen=True):
@@ -49,13 +50,13 @@ class CaseRecording(Struct, frozen=True):
 
 
 def name_recording(case_id: str) -> str:
-    """A name for a file; ids that differ only in odd characters get a digest, so that they do not share one."""
+    """Return a valid file name. IDs that differ only in special characters get a digest."""
     safe = _SAFE.sub("-", case_id).strip("-.")[:_MOST]
     return safe if safe == case_id else f"{safe or 'case'}-{hashlib.sha256(case_id.encode()).hexdigest()[:8]}"
 
 
 def find_recording(sourced: SourcedCase) -> CaseRecording | None:
-    """None where there is none. Raises `ArchiveRefused` for one that was changed or cannot be read."""
+    """Read a recording; None without one. Raises `ArchiveRefused` for a modified or unreadable one."""
     base = sourced.recordings / name_recording(sourced.case.id)
     run, note = base.with_name(f"{base.name}.run.gz"), base.with_name(f"{base.name}.json")
     if not run.is_file():
@@ -63,16 +64,16 @@ def find_recording(sourced: SourcedCase) -> CaseRecording | None:
     try:
         read = RecordingNote.model_validate_json(note.read_bytes())
     except (OSError, ValidationError) as error:
-        raise ArchiveRefused(f"'{note}' cannot be used", hint="Record the case again with --record") from error
+        raise ArchiveRefused(f"'{note}' cannot be read", hint="Record the case again with --record") from error
     return CaseRecording(load_archive(run), read)
 
 
 def write_recording(sourced: SourcedCase, recording: CaseRecording) -> Path:
-    """Both files, each whole or not at all; the note last: a kill in between leaves it stale."""
+    """Write both files atomically."""
     base = sourced.recordings / name_recording(sourced.case.id)
     base.parent.mkdir(parents=True, exist_ok=True)
     run = base.with_name(f"{base.name}.run.gz")
-    # Without a time in it the same run gives the same bytes.
+    # No timestamp, so that the same run gives the same bytes.
     replace_file(run, gzip.compress(render_archive(recording.archive), mtime=0), is_private=False)
     write_note(sourced, recording.note)
     return run

@@ -1,4 +1,4 @@
-"""An eval as text, as an HTML page, as JUnit XML, and in the files of the skill creator's viewer."""
+"""Eval reports as text, HTML, JUnit XML, and in the format of the skill creator's viewer."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -36,7 +36,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render_row(row: RunRow, *, target: str = "") -> list[str]:
-    """What to say about one run."""
+    """Describe one run."""
     where = f"{row.file}:{row.line}"
     unchecked = sum(grade.verdict == "not_checked" for grade in row.grades)
     notes = [f"{row.variant} {row.repetition}"] if row.variant else []
@@ -52,7 +52,7 @@ def render_row(row: RunRow, *, target: str = "") -> list[str]:
 
 
 def render_result(result: EvalResult) -> list[str]:
-    """The whole of a replay or a recording."""
+    """Describe a replay or a recording."""
     lines = [f"{result.target}  {_count(result)}"]
     for row in result.rows:
         lines += render_row(row)
@@ -68,7 +68,7 @@ def _count(result: EvalResult) -> str:
 
 
 def render_comparison(result: EvalResult) -> list[str]:
-    """The numbers of a live eval."""
+    """Describe the statistics of a live eval."""
     found = compare(result)
     lines = [f"{result.target}  {_count(result)}"]
     lines += [f"  {_describe(variant)}" for variant in found.variants]
@@ -173,7 +173,7 @@ def _text(value: str) -> str:
 
 
 def render_junit(results: Sequence[EvalResult]) -> str:
-    """A suite per target, a test case per run. A run that was not checked or not made is skipped, never passed."""
+    """Return a suite per target with a test case per run. A run that was not checked is skipped, never passed."""
     root = ET.Element("testsuites", name="agent eval")
     for result in results:
         rows = result.own
@@ -208,7 +208,7 @@ def _add(suite: ET.Element, row: RunRow, result: EvalResult) -> None:
         case "passed":
             pass
         case "not_checked" | "not_run":
-            ET.SubElement(case, "skipped", message=_clean("; ".join(row.reasons) or "No check decides this case"))
+            ET.SubElement(case, "skipped", message=_clean("; ".join(row.reasons) or "No check decided this case"))
         case "error":
             ET.SubElement(case, "error", message=_clean("; ".join(row.reasons)))
         case "stale" | "missing":
@@ -220,17 +220,17 @@ def _add(suite: ET.Element, row: RunRow, result: EvalResult) -> None:
 
 
 def _clean(text: str) -> str:
-    """XML has no place for control characters."""
+    """Remove control characters, which XML cannot contain."""
     return sanitize(text)
 
 
 type Json = dict[str, JsonValue]
 
 
-# The convention knows only `passed` and not passed. A check that was not made counts as not passed there, its
-# evidence says so, and the rates leave it out.
+# The format has only passed and failed. A check that was not made counts as failed there; its evidence says so, and
+# the rates exclude it.
 def build_grading(row: RunRow) -> Json:
-    """The `grading.json` of one run."""
+    """Return the `grading.json` of one run."""
     counts = _count_expectations(row)
     calls: Json = dict(row.tool_calls)
     unchecked: list[JsonValue] = [each.text for each in row.grades if each.verdict == "not_checked"]
@@ -257,7 +257,7 @@ def build_grading(row: RunRow) -> Json:
 
 
 def build_benchmark(result: EvalResult) -> Json:
-    """The `benchmark.json` of an eval. The first variant is its `with_skill`, the second its `without_skill`."""
+    """Return the `benchmark.json` of an eval: its first variant is `with_skill`, the second `without_skill`."""
     names = result.variants or ("",)
     known = dict(zip(names, (WITH, WITHOUT), strict=False))
     ids = list(dict.fromkeys(row.case_id for row in result.rows))

@@ -1,4 +1,4 @@
-"""An eval in numbers: rates with intervals, each variant alone, and two variants paired by case. Pure."""
+"""Statistics of an eval: rates with intervals per variant, and two variants paired by case. Pure."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ LEVEL = 0.95
 _Z = statistics.NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 _DECIDED = frozenset({"passed", "failed"})
-"""What says something about quality: a run that was not made, or not judged, does not."""
+"""Statuses that say something about quality."""
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """How often something held."""
+    """A share with its confidence interval."""
 
     passed: int
     total: int
@@ -36,7 +36,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """A number that was measured more than once."""
+    """Mean and deviation of a repeated measurement."""
 
     mean: float
     stddev: float
@@ -45,7 +45,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):
-    """The rate of the first less that of the second."""
+    """Rate of the first variant minus that of the second."""
 
     mean: float
     interval: Interval
@@ -69,13 +69,13 @@ def measure_rate(outcomes: Sequence[bool]) -> Rate:
 # The rate is that of these cases. Its interval is the Wilson score interval over all runs; if cases differ in
 # difficulty it is somewhat too wide, never too narrow.
 def get_wilson(passed: int, total: int) -> Interval:
-    """Wilson's score interval; all of it where nothing was measured."""
+    """Return Wilson's score interval; 0 to 1 without data."""
     if total == 0:
         return Interval(low=0.0, high=1.0)
     rate, squared = passed / total, _Z * _Z
     middle = (rate + squared / (2 * total)) / (1 + squared / total)
     half = _Z / (1 + squared / total) * math.sqrt(rate * (1 - rate) / total + squared / (4 * total * total))
-    # At the ends the formula gives the end itself, up to rounding.
+    # Rounding could exceed 0 or 1 at the ends.
     low = 0.0 if passed == 0 else max(0.0, middle - half)
     high = 1.0 if passed == total else min(1.0, middle + half)
     return Interval(low=low, high=high)
@@ -84,7 +84,7 @@ def get_wilson(passed: int, total: int) -> Interval:
 # Taken over pairs (same case, same repetition) with the Newcombe score interval for paired proportions, so that a
 # case that is hard for both variants does not count as noise.
 def measure_difference(pairs: Sequence[tuple[bool, bool]]) -> PairedDifference:
-    """Newcombe 1998, method 10: score limits of both rates, joined with the correlation within pairs."""
+    """Return Newcombe's interval for paired proportions (1998, method 10)."""
     total = len(pairs)
     if total == 0:
         return PairedDifference(mean=0.0, interval=Interval(low=-1.0, high=1.0), pairs=0, better=0, worse=0)
@@ -105,7 +105,7 @@ def measure_difference(pairs: Sequence[tuple[bool, bool]]) -> PairedDifference:
 
 
 def _correlate(both: int, better: int, *, worse: int, neither: int) -> float:
-    """Newcombe's estimate of the correlation, with his correction for small numbers."""
+    """Return Newcombe's estimate of the correlation, corrected for small numbers."""
     product = (both + better) * (worse + neither) * (both + worse) * (better + neither)
     if product == 0:
         return 0.0
@@ -136,7 +136,7 @@ class CaseSummary(Struct, frozen=True, kw_only=True):
     case_id: str
     name: str
     rates: tuple[Rate, ...]
-    """In the order of the variants."""
+    """Rates in the order of the variants."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     cases: tuple[CaseSummary, ...]
     difference: PairedDifference | None = None
     cost_difference: float | None = None
-    """Mean of the first less that of the second, over pairs."""
+    """Mean cost of the first minus that of the second, over pairs."""
     seconds_difference: float | None = None
 
 
@@ -189,7 +189,7 @@ def _summarize_case(case_id: str, names: tuple[str, ...], result: EvalResult) ->
 
 
 def _pair(result: EvalResult, first: str, second: str) -> list[tuple[RunRow, RunRow]]:
-    """Runs of the same case and repetition, where both were decided."""
+    """Pair runs of the same case and repetition if both were decided."""
     other = {
         (row.file, row.case_id, row.repetition): row
         for row in result.rows

@@ -1,4 +1,4 @@
-"""What is evaluated: a skill, an agent or a task, where its cases are, and of which files it is made. Reads only."""
+"""Eval targets: skills, agents and tasks, with their cases and files. Reads only."""
 
 import hashlib
 import os
@@ -29,19 +29,19 @@ from metier.runtime.workspace.skill_catalog import get_all_skills, get_skills
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import check_trusted
 
-PASSED_OVER = frozenset({EVALS, "__pycache__", ".git", "node_modules", ".venv"})
-"""Folders of a skill that no run of an eval needs."""
+SKIPPED_FOLDERS = frozenset({EVALS, "__pycache__", ".git", "node_modules", ".venv"})
+"""Folders of a skill that evals don't copy."""
 _DEFINITIONS = (".agent", "context")
 MAX_COPIED_BYTES = 64 * 1024 * 1024
-"""Of one file."""
+"""Per file."""
 
 
 class SourcedCase(Struct, frozen=True, kw_only=True):
-    """A case, and where the files that it names and its recording lie."""
+    """A case with the folder of its files and its recording."""
 
     case: EvalCase
     folder: Path
-    """The folder that the names of its files begin from: that of the skill, or `.agent/evals`."""
+    """Base folder of its file names: that of the skill, or `.agent/evals`."""
     recordings: Path
     file: str
 
@@ -60,19 +60,19 @@ class Target(Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.id}"
 
     def check_trusted(self) -> None:
-        """Raises `SkillNotTrusted` or `UsageError`: what would be copied into the folder of a case counts there."""
+        """Raise `SkillNotTrusted` or `UsageError` for untrusted content: its copy would be trusted."""
         if self.package is not None:
             check_trusted(self.package)
         own = self.host.workspace / YAML_FOLDER
         is_of_workspace = self.package is None or any(each.folder == own for each in self.cases)
         if is_of_workspace and not self.host.trust.is_trusted:
             raise UsageError(
-                "This folder came from elsewhere and you have not trusted it: nothing of it is run",
-                hint="Read what it brings, then run `agent trust`",
+                "This folder came from elsewhere and you have not trusted it, so nothing in it is run",
+                hint="Review its files, then run `agent trust`",
             )
 
     def list_files(self) -> dict[str, Path]:
-        """What the target is made of: path → file, without evals. No link leads out of its folder."""
+        """Return the files of the target by path, without evals. Links out of its folder are skipped."""
         if self.package is not None:
             return dict(_walk(self.package.folder, self.package.folder))
         workspace = self.host.workspace
@@ -83,16 +83,16 @@ class Target(Struct, frozen=True, kw_only=True):
         return found | {name: workspace / name for name in shared if _lies_in(workspace / name, workspace)}
 
     def read(self, file: Path) -> bytes:
-        """One of its files. Raises `UsageError`."""
+        """Read one of its files. Raises `UsageError`."""
         return read_within(self.host.workspace if self.package is None else self.package.folder, file)
 
     def digest_files(self) -> dict[str, str]:
-        """Path → SHA-256."""
+        """Return SHA-256 by path."""
         return {path: hashlib.sha256(self.read(file)).hexdigest() for path, file in sorted(self.list_files().items())}
 
 
 def read_within(folder: Path, file: Path) -> bytes:
-    """Raises `UsageError` for a link out of the folder, what is no file, and one that is too large."""
+    """Read a file. Raises `UsageError` for a link out of the folder, a non-regular file, and a large file."""
     try:
         data = read_contained(file, within=folder, limit=MAX_COPIED_BYTES)
     except OSError as error:
@@ -107,7 +107,12 @@ def _walk(root: Path, base: Path) -> Iterator[tuple[str, Path]]:
         return
     for file in sorted(root.rglob("*")):
         parts = file.relative_to(base).parts
-        if not PASSED_OVER.intersection(parts) and file.is_file() and not file.is_symlink() and _lies_in(file, base):
+        if (
+            not SKIPPED_FOLDERS.intersection(parts)
+            and file.is_file()
+            and not file.is_symlink()
+            and _lies_in(file, base)
+        ):
             yield file.relative_to(base).as_posix(), file
 
 
@@ -115,8 +120,8 @@ def _lies_in(path: Path, base: Path) -> bool:
     return is_contained(str(path), base=os.path.realpath(base))
 
 
-def find_target(host: Host, name: str) -> Target:
-    """By name, `kind:name`, or the folder of a skill. Raises `UsageError` where none or more than one is meant."""
+def get_target(host: Host, name: str) -> Target:
+    """Get a target by name, `kind:name`, or folder of a skill. Raises `UsageError` if none or several match."""
     kind, _, rest = name.partition(":")
     if kind in ("skill", "agent", "task") and rest:
         found = [each for each in _find(host, rest) if each.kind == kind]
@@ -129,13 +134,13 @@ def find_target(host: Host, name: str) -> Target:
     if not found:
         known = [f"{each.kind}:{each.id}" for each in list_targets(host)]
         raise UsageError(
-            f"There is no skill, agent or task {name!r}",
+            f"Unknown skill, agent or task {name!r}",
             hint=hint_nearest(name, [each.partition(":")[2] for each in known])
-            or (f"With evals: {', '.join(known)}" if known else "`agent skills list --all` names the skills"),
+            or (f"With evals: {', '.join(known)}" if known else "`agent skills list --all` lists the skills"),
         )
     if len(found) > 1:
         names = ", ".join(f"{each.kind}:{each.id}" for each in found)
-        raise UsageError(f"{name!r} may mean {names}", hint="Write one of them")
+        raise UsageError(f"{name!r} is ambiguous: {names}", hint="Use one of these names")
     chosen = found[0]
     if chosen.package is not None:
         return _open_skill(host, chosen.package)
@@ -143,7 +148,7 @@ def find_target(host: Host, name: str) -> Target:
 
 
 def list_targets(host: Host) -> list[Target]:
-    """Everything that has evals and is in use here: active skills, agents and tasks."""
+    """Return every target with evals: active skills, agents and tasks."""
     skills = [_open_skill(host, package) for package in get_skills(host).packages]
     sets = load_yaml_sets(host.workspace).sets
     others = dict.fromkeys(_Match(each.kind, each.target) for each in sets if each.kind != "skill")
@@ -168,7 +173,7 @@ def _find(host: Host, name: str) -> Iterator[_Match]:
 
 
 def _load_folder(host: Host, folder: Path) -> SkillPackage:
-    """What is installed stays as trusted as it is, however it is named."""
+    """Load a skill by folder. An installed one keeps its trust state."""
     known = [package for package in get_all_skills(host).packages if package.folder.resolve() == folder]
     if known:
         return known[0]
@@ -219,7 +224,7 @@ def _open_sets(host: Host, kind: TargetKind, name: str) -> _Shared:
         for case in each.cases
     )
     files = {each.file for each in sets}
-    # A file that names nothing usable concerns every target: it may have been meant for this one.
+    # A file without a usable target is reported for every target: it may be meant for this one.
     usable = {each.file for each in loaded.sets}
     problems = tuple(each for each in loaded.problems if each.file in files or each.file not in usable)
     return _Shared(cases, tuple(trigger for each in sets for trigger in each.triggers), problems)

@@ -1,7 +1,7 @@
-"""Is the skill chosen for the requests it is for, and for no others? By the router of runs; calls no model.
+"""Trigger evals: is the skill chosen for its requests and for no others? Uses the router of runs; calls no model.
 
-Words that the description lacks are found by trying: each is added, the catalog is indexed again and every request is
-routed again, so that a word that takes requests from other skills is not proposed.
+Missing words of the description are found by trial: each is added, the catalog is indexed again and every request is
+routed again, so a word that takes requests from other skills is not suggested.
 """
 
 from collections import Counter
@@ -29,27 +29,27 @@ _SHORTEST = 3
 
 
 class Routed(Struct, frozen=True, kw_only=True):
-    """Where a request goes."""
+    """The routing result of a request."""
 
     trigger: Trigger
     winner: SkillCandidate | None
-    """The best skill, where one reaches the score."""
+    """The best skill, if one reaches the minimum score."""
     own_score: float
     holds: bool
 
 
 class Suggestion(Struct, frozen=True, kw_only=True):
-    """Words for the description, and what they would do."""
+    """Words to add to the description, with their effect."""
 
     words: tuple[str, ...]
     before: int
-    """Requests that are routed as they should be, of all."""
+    """Number of requests that are routed correctly without them."""
     after: int
     total: int
 
 
 def list_rivals(target: Target) -> tuple[RoutableSkill, ...]:
-    """The skills that a request could go to: the target, those that are active here, and the bundled ones."""
+    """Return the skills that a request could go to: the target, active ones and bundled ones."""
     assert target.package is not None, "only skills are triggered"
     host = target.host
     bundled = [package for package in get_all_skills(host).packages if package.source == "bundled"]
@@ -98,7 +98,7 @@ def build_trigger_row(routed: Routed, name: str) -> RunRow:
 
 
 def build_trigger_cases(target: Target) -> tuple[SourcedCase, ...]:
-    """The same requests for a model: does it take the skill when it is offered?"""
+    """Build cases that ask a model to use the skill, from the same requests."""
     assert target.package is not None, "only skills are triggered"
     folder = target.package.folder
     return tuple(
@@ -121,7 +121,7 @@ def build_trigger_cases(target: Target) -> tuple[SourcedCase, ...]:
 def suggest_words(
     name: str, triggers: Sequence[Trigger], skills: Sequence[RoutableSkill], *, min_score: float
 ) -> Suggestion:
-    """Words of missed requests that would bring them here and take nothing else along."""
+    """Find words of missed requests that would route them to this skill and no others with them."""
     own = next(skill for skill in skills if canonical_name(skill.name) == canonical_name(name))
     others = [skill for skill in skills if skill is not own]
 
@@ -146,7 +146,7 @@ def suggest_words(
 
 
 def _list_words(missed: Sequence[Routed], own: RoutableSkill) -> list[str]:
-    """Those that say something and that the skill does not have, the commonest first."""
+    """Return informative words that the skill lacks, most frequent first."""
     known = {stem(word) for word in split_words(f"{own.name} {own.description} {' '.join(own.tags)}")}
     counted: Counter[str] = Counter()
     for routed in missed:

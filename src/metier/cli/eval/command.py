@@ -23,7 +23,7 @@ from metier.evals.backtest import KINDS, BacktestedRun, backtest_run, list_past_
 from metier.evals.bench import build_variants, get_commit
 from metier.evals.capture import Captured, capture_run
 from metier.evals.eval_results import EvalResult, Mode, RunRow
-from metier.evals.history import keep_result
+from metier.evals.history import save_result
 from metier.evals.live_evals import FOLDER, Plan, load_plan, open_session, write_plan
 from metier.evals.recorded_evals import ITSELF, replay_target
 from metier.evals.recordings import name_recording
@@ -37,7 +37,7 @@ from metier.evals.report_formats import (
     render_row,
 )
 from metier.evals.statistics import compare
-from metier.evals.targets import SourcedCase, Target, find_target, list_targets
+from metier.evals.targets import SourcedCase, Target, get_target, list_targets
 from metier.evals.triggers import (
     build_trigger_cases,
     build_trigger_row,
@@ -130,7 +130,7 @@ def evaluate_targets(names: Sequence[str], options: EvalOptions, config: Path | 
     if plan is not None and names:
         raise UsageError("--resume cannot be combined with other options", hint="Remove the names")
     host = open_host(config, _list_flags(options, plan))
-    targets = [find_target(host, name) for name in ((plan.target,) if plan else names)] or _list_all(host, options)
+    targets = [get_target(host, name) for name in ((plan.target,) if plan else names)] or _list_all(host, options)
     if not targets:
         hint = 'Create evals/evals.json next to a SKILL.md: {"evals": [{"prompt": …, "assertions": […]}]}'
         raise UsageError("No evals found", hint=hint)
@@ -271,7 +271,7 @@ async def _run_live(
 
 def _keep(host: Host, result: EvalResult) -> None:
     try:
-        keep_result(host.runs, result)
+        save_result(host.runs, result)
     except OSError as error:
         warn_line(f"warning: Cannot save the result in '{host.runs}': {error.strerror}")
 
