@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from bench.table import Row
-from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SkillSource
 
 COUNT = 10_000

@@ -8,7 +8,7 @@ from skill_files import codes, write_skill
 
 from metier.definitions.files.user_folders import get_cache_folder
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SkillSource, build_search_path
 from metier.errors import SkillNotFound
 

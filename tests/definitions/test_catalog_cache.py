@@ -10,7 +10,7 @@ from skill_files import write_skill
 
 from metier.definitions.skills.catalog import Catalog, LateSkills
 from metier.definitions.skills.catalog_cache import MIN_SKILLS
-from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SkillSource
 
 TOLD = (

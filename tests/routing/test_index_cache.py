@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SkillSource
 from metier.routing.catalog import MAX_FILES, MIN_SKILLS, load_index, open_index, save_index
 from metier.routing.ranking import build_index

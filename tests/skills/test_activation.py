@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.sources import SKILL_FOLDERS, USER_FOLDERS, build_search_path
 from metier.errors import UsageError
 from metier.skills.activation import Activation, SkillRoots, activate, build_roots, get_packages, parse_selection

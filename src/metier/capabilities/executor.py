@@ -31,8 +31,8 @@ from metier.capabilities.protocol import (
 )
 from metier.capabilities.sync_check import check_file
 from metier.definitions.names import canonical_name
-from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import discover_scripts, is_capability
+from metier.definitions.skills.skill_names import hint_skill
 from metier.definitions.skills.sources import get_bundled_folder
 from metier.errors import SkillNotFound, ToolFailed, UsageError
 from metier.skills.activation import build_roots, find_package, get_packages

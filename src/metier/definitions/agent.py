@@ -1,4 +1,4 @@
-"""An agent: who does the work. `AGENT.md` with its model, lists and rules; nothing here starts one."""
+"""Agent definitions: an `AGENT.md` with the agent's model, lists and rules."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ FILE_NAME = "AGENT.md"
 
 
 def _read_domains(value: object, info: ValidationInfo) -> object:
-    """Every mistake is an error: a list that is half understood would allow something else."""
+    """Read a list of domains. Any problem is an error: a partly read list would allow something else."""
     if not isinstance(value, Scalar | Sequence | Mapping):
         return value
     if value == Sequence((), value.line) and info.field_name == "allow":
@@ -52,18 +52,18 @@ _Domains = Annotated[tuple[str, ...], BeforeValidator(_read_domains)]
 
 
 class WebLists(FileModel):
-    """Domains, each with everything below it."""
+    """Allowed and denied domains, each including its subdomains."""
 
     shape_hint = "Write 'allow:' or 'deny:' below it, each with a list of domains"
 
     allow: _Domains = ()
-    """Empty: all."""
+    """Empty allows all."""
     deny: _Domains = ()
-    """Wins over `allow`."""
+    """Overrides `allow`."""
 
 
 def parse_domain(text: str) -> str:
-    """The domain in its one plain form, nothing where it is none."""
+    """Normalize a domain; empty if it is invalid."""
     plain = text.lower().removesuffix(".")
     try:
         plain = plain if plain.isascii() else plain.encode("idna").decode("ascii")
@@ -88,26 +88,26 @@ class AgentFields(FileModel):
     description: Text = ""
     metadata: FreeForm = Field(default_factory=dict[str, Plain])
     model: Annotated[Text, AfterValidator(_check_model)] | None = None
-    """`None` takes the model of the settings."""
+    """None: the model of the settings."""
     allowed_models: Texts = ()
     """Further models that may be chosen for this agent."""
     temperature: Annotated[float, within(0, 2)] | None = None
     max_tokens: Annotated[int, within(1, 10_000_000, whole=True)] | None = None
     tools: Texts | None = None
-    """`None`, like `inherit`, takes what the host offers; see `references.resolve_list`."""
+    """None or `inherit`: the host's tools; see `references.resolve_list`."""
     tool_approvals: Raw | None = None
-    """As written, with lines; the approval room gives it a meaning."""
+    """Unparsed, with lines; `approval` interprets it."""
     skills: Texts | None = None
     tasks: Texts | None = None
     task_approvals: Raw | None = None
     profile: Word[Profile] | None = None
-    """`None` is `guarded`."""
+    """None: `guarded`."""
     web: WebLists = WebLists()
 
 
 class AgentDefinition(AgentFields):
     id: str
-    """The folder's path under `agents/`, e.g. `foo/bar`."""
+    """Path of the folder under `agents/`, e.g. `foo/bar`."""
     file: Path
     body: str
     body_line: int = 1
@@ -115,21 +115,21 @@ class AgentDefinition(AgentFields):
 
 class AgentReading(Struct, frozen=True):
     agent: AgentDefinition | None
-    """Nothing when one of the problems is an error."""
+    """None if one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
-    """What it names, also where the definition is nothing."""
+    """Names that it refers to, even if it could not be loaded."""
     permits: tuple[Permits, ...] = ()
-    """What it says on what may be used, likewise."""
+    """Tools and commands that it permits, even if it could not be loaded."""
 
 
 def load_agent(file: Path, *, id: str = "", within: Path | None = None) -> AgentReading:  # noqa: A002 - the word of the format
-    """Read an `AGENT.md`. Unknown keys and wrong values are errors, all of them reported."""
+    """Read an `AGENT.md`. Unknown keys and invalid values are errors; all of them are reported."""
     return _read_agent(load_document(file, within=within), file=file, id=id or file.parent.name)
 
 
 def parse_agent(data: bytes, *, file: Path, id: str) -> AgentReading:  # noqa: A002 - the word of the format
-    """The same from bytes, such as those that a run is pinned to."""
+    """Parse the bytes of an `AGENT.md`, such as those that a run is pinned to."""
     return _read_agent(parse_document(data, file=file), file=file, id=id)
 
 

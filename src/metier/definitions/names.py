@@ -1,4 +1,4 @@
-"""Names in definitions: of tools, skills, agents and plugins, in their canonical form."""
+"""Names of tools, skills, agents and plugins in canonical form."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ from metier.telemetry.excerpt import cut_end
 
 MAX_NAME = 64
 SKILL_PIN = "skill:"
-"""In front of the name of a skill among the definitions that a run is pinned to."""
+"""Prefix of a skill's name among the definitions that a run is pinned to."""
 
 _USABLE = re.compile(rf"[\w-]{{1,{MAX_NAME}}}")
 _ALLOWED = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
@@ -22,15 +22,12 @@ PLUGIN = "plugin/"
 
 
 def canonical_name(name: str) -> str:
-    """`Kalshi_Markets` and `kalshi-markets` are one skill: lower case, hyphens."""
+    """Return the canonical form, in lower case with hyphens: `Kalshi_Markets` and `kalshi-markets` are one skill."""
     return name.lower().replace("_", "-")
 
 
 def check_name(name: str) -> None:
-    """Refuse what is not a plain name: separators, dots, spaces, control characters, more than 64 characters.
-
-    Raises `InvalidName`.
-    """
+    """Raise `InvalidName` for separators, dots, spaces, control characters and more than 64 characters."""
     if not _ALLOWED.fullmatch(name) or name.lower() in _RESERVED:
         raise InvalidName(
             f"Name {_shown(name)} is not allowed",
@@ -44,15 +41,15 @@ def is_usable_name(name: str) -> bool:
 
 
 def check_skill_id(name: str) -> None:
-    """Like `check_name`, for a name or an ID: plain names with slashes between them."""
+    """Check a name or an ID: names with slashes between them. Raises `InvalidName`."""
     for part in name.split("/"):
         check_name(part)
 
 
 def canonical_script_name(name: str) -> str:
-    """`status`, `status.py` and `Status.py` are one script: lower case, with its extension.
+    """Return a script's name in lower case with its extension: `status`, `status.py` and `Status.py` are one script.
 
-    Raises `InvalidName` when what stands before the extension is not a plain name.
+    Raises `InvalidName` if the name before the extension is invalid.
     """
     lowered = name.lower()
     stem = lowered.removesuffix(_SUFFIX)
@@ -61,7 +58,7 @@ def canonical_script_name(name: str) -> str:
 
 
 def name_capability(skill: str) -> str:
-    """The tool by which a run calls a skill's `impl.py`."""
+    """Return the name of the tool that calls a skill's `impl.py`."""
     return f"{canonical_name(skill)}.invoke"
 
 
@@ -70,7 +67,7 @@ def _shown(name: str) -> str:
 
 
 def fold_id(id: str) -> str:  # noqa: A002 - the word of the format
-    """The form in which two IDs are the same on a disk that knows no case: `Foo/Bar` and `foo/bar`."""
+    """Return an ID in the form that a case-insensitive disk compares: `Foo/Bar` and `foo/bar` are the same."""
     return unicodedata.normalize("NFKC", id).casefold()
 
 
@@ -80,4 +77,4 @@ type PluginName = Annotated[str, Field(pattern=rf"^{PLUGIN}[a-z0-9][a-z0-9._-]*$
 type Profile = Literal["permissive", "guarded", "strict"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile.__value__)
-"""The loosest first."""
+"""Most permissive first."""

@@ -1,4 +1,4 @@
-"""The known names nearest to one that was mistyped: the one place that compares spellings for a hint."""
+"""Suggestions for misspelled names: the known names that resemble one."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,15 +7,15 @@ from rapidfuzz import fuzz, process
 _ALIKE = 60.0
 _WITHIN = 85.0
 _LONG_ENOUGH = 4
-"""Shorter words stand inside others by chance."""
+"""Minimum length of a partial match; shorter words occur inside others by chance."""
 _MAX_COMPARED = 500
-"""Characters that are compared: a name from a model may have millions."""
+"""Maximum number of characters to compare: a name from a model may have millions."""
 
 
 def find_nearest(word: str, words: Iterable[str]) -> str | None:
-    """The one of the words that is written most alike, or else one that the word is a part of, if there is any.
+    """Return the most similar word, or one that contains the given word; None without a match.
 
-    `-` and `_` are the same; of equals the first in the alphabet is taken.
+    `-` and `_` are equal. Ties are resolved alphabetically.
     """
     choices = sorted(words)
     best = process.extractOne(word, choices, scorer=fuzz.ratio, processor=_fold, score_cutoff=_ALIKE)
@@ -26,7 +26,7 @@ def find_nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def list_nearest(word: str, words: Sequence[str], *, at_least: float = 0.0, most: int = 3) -> list[str]:
-    """The words most alike, the best first; `at_least` is a similarity from 0 to 1."""
+    """Return the most similar words, best first. `at_least` is a similarity from 0 to 1."""
     nearest = process.extract(
         word, words, scorer=fuzz.WRatio, processor=_truncate, limit=most, score_cutoff=100 * at_least
     )
@@ -34,12 +34,12 @@ def list_nearest(word: str, words: Sequence[str], *, at_least: float = 0.0, most
 
 
 def hint_nearest(word: str, words: Iterable[str]) -> str:
-    """`Did you mean 'x'?`, or nothing."""
+    """Return `Did you mean 'x'?`, or an empty text."""
     return suggest(find_nearest(word, words))
 
 
 def suggest(name: str | None) -> str:
-    """A hint, or nothing."""
+    """Return a hint with all suggestions, or an empty text."""
     return f"Did you mean {name!r}?" if name else ""
 
 

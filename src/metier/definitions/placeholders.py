@@ -1,6 +1,6 @@
-"""`{{inputs.x}}` and `{{steps.<file>.result}}` in the bodies of a task: found, checked, replaced. Nothing is executed.
+"""Placeholders `{{inputs.x}}` and `{{steps.<file>.result}}` in the bodies of a task: found, checked, replaced.
 
-One pass over the text: a value is data, and what looks like a placeholder inside a value stays as it is.
+One pass over the text: values are data, so placeholders inside a value are not replaced.
 """
 
 import re
@@ -20,31 +20,31 @@ _MEANT = re.compile(r"\{\{\s*(?:inputs?|steps?)\b[^{}]*\}\}")
 class Placeholder(Struct, frozen=True):
     kind: Literal["input", "step"]
     name: str
-    """The input, or the file of the step as `name_step` writes it."""
+    """The input, or the file of the step in the form of `name_step`."""
     line: int
-    """Within the body, from 1."""
+    """Line in the body, from 1."""
 
 
 def fill_arguments(args: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The arguments of an entrypoint with `{name}` replaced. One pass: what a value contains is not filled again."""
+    """Replace `{name}` in the arguments of an entrypoint, in one pass."""
     pattern = re.compile("{(" + "|".join(values) + ")}")
     return tuple(pattern.sub(lambda match: values[match.group(1)], arg) for arg in args)
 
 
 def name_step(file: str) -> str:
-    """How a step is called in a placeholder: its file, with or without the ending."""
+    """Return the name of a step in placeholders: its file with the ending."""
     return file[:-3] if file.lower().endswith(".md") else file
 
 
 def list_placeholders(body: str) -> list[Placeholder]:
-    """Those that mean something, in order."""
+    """Return the valid placeholders in order."""
     return [_build(match, body) for match in _PATTERN.finditer(body)]
 
 
 def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
-    """What no value can be found for: an input that is not declared, a step that is not before this one.
+    """Report placeholders without a value: undeclared inputs, and steps that do not come before this one.
 
-    An input that no body names is a warning: the model finds it in the input alone.
+    An input without a placeholder is a warning: the model sees it only among the run's inputs.
     """
     problems: list[Problem] = []
     inputs = [given.name for given in task.inputs]
@@ -54,8 +54,8 @@ def check_placeholders(task: TaskDefinition) -> tuple[Problem, ...]:
             known = inputs if placeholder.kind == "input" else earlier
             if placeholder.name not in known:
                 problems.append(_missing(placeholder, step, task=task, known=known))
-        problems += _list_misspelt(step)
-    # A misspelt placeholder explains why its input is in no body.
+        problems += _list_misspelled(step)
+    # A misspelled placeholder already explains the unused input.
     return tuple(problems) or tuple(_list_unused(task))
 
 
@@ -76,7 +76,7 @@ def _list_unused(task: TaskDefinition) -> list[Problem]:
 
 
 def render_body(body: str, *, inputs: Mapping[str, str], results: Mapping[str, str]) -> str:
-    """The body with every placeholder replaced. Raises `KeyError` for one that `check_placeholders` reports."""
+    """Replace every placeholder. Raises `KeyError` for one that `check_placeholders` reports."""
 
     def replace(match: re.Match[str]) -> str:
         placeholder = _build(match, "")
@@ -113,8 +113,8 @@ def _missing(placeholder: Placeholder, step: TaskStep, *, task: TaskDefinition, 
     )
 
 
-def _list_misspelt(step: TaskStep) -> list[Problem]:
-    """What was surely meant as a placeholder and is none."""
+def _list_misspelled(step: TaskStep) -> list[Problem]:
+    """Report text that looks like a misspelled placeholder."""
     return [
         Problem(
             severity="error",

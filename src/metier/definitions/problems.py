@@ -1,4 +1,4 @@
-"""What is wrong with a file, where, and what to do: the one shape every reader of files reports in."""
+"""Problems of files, with line and hint: the common format of every file reader."""
 
 from typing import Literal
 
@@ -8,18 +8,18 @@ type Severity = Literal["error", "warning"]
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One finding. An error keeps a definition from loading; a warning does not."""
+    """One problem. An error keeps a definition from loading; a warning does not."""
 
     severity: Severity
     code: str
-    """Stable and greppable, e.g. `unknown_key`."""
+    """Stable identifier, e.g. `unknown_key`."""
     message: str
-    """One sentence, capital letter, no final dot."""
+    """A sentence with a capital letter and no final period."""
     file: str = ""
     line: int | None = None
     hint: str = ""
     subject: str = ""
-    """The name of the definition that it is about, if the file does not tell."""
+    """Name of the definition, if the file does not identify it."""
 
     def render(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file

@@ -1,6 +1,6 @@
-"""Read project instructions: `AGENTS.md` (else `CLAUDE.md`, `GEMINI.md`) with the files that it imports.
+"""Project instructions: `AGENTS.md` (else `CLAUDE.md`, `GEMINI.md`) with the files that they import.
 
-Reads and checks only; `context.outside_text` renders what is found, and the runtime decides whose text it is.
+Reads and checks only; `context.outside_text` renders them, and the runtime decides if they are trusted.
 """
 
 import hashlib
@@ -16,55 +16,55 @@ from metier.definitions.files.contained_path import is_absent, read_contained
 from metier.definitions.problems import Problem
 
 NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
-"""The first one that a folder has is read."""
+"""In order of precedence: only one file per folder is read."""
 PERSONAL = Path(".agent/AGENTS.md")
-"""Below the home folder: what a user wants in every project."""
+"""The user's instructions for every project, relative to the home folder."""
 MAX_FILE_BYTES = 1_000_000
 MAX_CHARACTERS = 20_000
-"""Of one file with its imports. Two files at the start of a run fit into their layer whole."""
+"""Limit per file including imports. Two files of this size fit into their prompt layer."""
 MAX_DEPTH = 5
 MAX_IMPORTS = 30
 IMPORTED = frozenset({".md", ".markdown", ".mdx", ".mdc", ".txt", ".rst", ".adoc"})
-"""Only documents are imported: an import line cannot put `.env` or a key into a prompt."""
+"""Only documents can be imported: an import line must not put `.env` or a key into a prompt."""
 
 _IMPORT = re.compile(r"[ \t]*(?:[-*][ \t]+)?@(\S+)[ \t]*")
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 _PASSED_OVER = frozenset({"node_modules", "vendor", "site-packages", "__pycache__", "venv"})
-"""Folders of other projects' files. Hidden folders are passed over too."""
+"""Folders with files of other projects. Hidden folders are skipped too."""
 
 
 class ProjectFile(Struct, frozen=True, kw_only=True):
     path: str
-    """As it is shown: relative to the workspace, or below `~`."""
+    """Path for display: relative to the workspace, or below `~`."""
     text: str
-    """With imports in place, cleaned and capped."""
+    """Content with imports, sanitized and truncated."""
     sha256: str
-    """Of its own bytes and of those of every import, in order."""
+    """Digest of the file's bytes and of those of every import, in order."""
     imports: tuple[str, ...] = ()
     left_out: int = 0
-    """Characters beyond the cap."""
+    """Number of characters beyond the limit."""
     is_own: bool = True
-    """The text of the user, or of a project that the user trusts."""
+    """True for text of the user, or of a trusted project."""
     problems: tuple[Problem, ...] = ()
 
 
 type Clean = Callable[[str], str]
 type Deny = Callable[[str], str]
-"""Why a rule keeps a file of the workspace from being read, by its path; empty if none does."""
+"""Returns why a rule denies reading a file of the workspace; empty if it may be read."""
 
 
 def allow_all(_path: str) -> str:
-    """A `Deny` without rules."""
+    """Allow reading every file."""
     return ""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """What reading one file with its imports came to so far."""
+    """State of reading one file with its imports."""
 
     root: Path
     shown: str
-    """What stands before a path below `root` when it is shown."""
+    """Prefix of displayed paths below `root`."""
     deny: Deny
     read: list[bytes] = field(default_factory=list[bytes])
     imports: list[str] = field(default_factory=list[str])
@@ -84,7 +84,7 @@ class _Reading:
 def load_project_file(
     folder: Path, *, within: Path, clean: Clean, is_own: bool = True, deny: Deny = allow_all
 ) -> ProjectFile | None:
-    """The instructions of one folder of a workspace; None where it has none."""
+    """Return the instructions of one folder of a workspace; None if it has none."""
     for name in NAMES:
         file = folder / name
         if not is_absent(file) and not file.is_dir():
@@ -93,7 +93,7 @@ def load_project_file(
 
 
 def load_personal_file(home: Path, *, clean: Clean) -> ProjectFile | None:
-    """What the person wants in every project: `~/.agent/AGENTS.md`."""
+    """Return the user's own instructions: `~/.agent/AGENTS.md`."""
     file = home / PERSONAL
     if is_absent(file):
         return None
@@ -104,9 +104,9 @@ def load_personal_file(home: Path, *, clean: Clean) -> ProjectFile | None:
 def load_nearby_files(
     path: str, *, workspace: Path, clean: Clean, is_own: bool, deny: Deny = allow_all
 ) -> tuple[ProjectFile, ...]:
-    """The instructions of the folders between the workspace and a file in it, nearest last; not those of the root.
+    """Return the instructions of the folders between the workspace root (excluded) and a file, nearest last.
 
-    A repository inside the workspace, and what lies in it, is the text of its author.
+    Files in a repository inside the workspace are not the user's own.
     """
     target = Path(os.path.normpath(workspace / path))
     if not target.is_relative_to(workspace):
@@ -146,7 +146,7 @@ def _load(file: Path, reading: _Reading, clean: Clean, *, is_own: bool) -> Proje
 
 
 def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
-    """None, and a warning, for a file that cannot be used: it may be written for another program."""
+    """Read a file; None, with a warning, if it is unusable."""
     if denied := _get_denial(file, reading):
         reading.warn(f"It is not read: {denied}", file, line=line)
         return None
@@ -168,14 +168,14 @@ def _read(file: Path, reading: _Reading, *, line: int) -> str | None:
 
 
 def _get_denial(file: Path, reading: _Reading) -> str:
-    """By its name, or by the name of the file that its links lead to."""
+    """Return why the file, or the target of its links, must not be read."""
     real = os.path.relpath(file.resolve(), reading.root.resolve())
     paths = dict.fromkeys((os.path.relpath(file, reading.root), real))
     return next((denied for path in paths if (denied := reading.deny(path))), "")
 
 
 def _expand(text: str, file: Path, reading: _Reading, *, above: tuple[Path, ...]) -> Iterator[str]:
-    """The lines of a file, each import line replaced by the file that it names; code blocks are left alone."""
+    """Replace each import line by the content of its file. Code blocks stay unchanged."""
     fence = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if (mark := _FENCE.match(line)) is not None:
@@ -191,7 +191,7 @@ def _expand(text: str, file: Path, reading: _Reading, *, above: tuple[Path, ...]
 
 
 def _find_import(name: str, file: Path, reading: _Reading, *, line: int, above: tuple[Path, ...]) -> Path | None:
-    """The file that an import line names; None, and a warning where it looks like an import, for what is not used."""
+    """Return the file of an import line; None if there is none, with a warning if the line looks like an import."""
     if Path(name).suffix.lower() not in IMPORTED:
         return None  # "@name" is a mention, not an import
     target = Path(os.path.normpath(file.parent / name))

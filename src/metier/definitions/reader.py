@@ -1,8 +1,8 @@
-"""The reader of files that people write: a pydantic model for the shape, nodes for the lines.
+"""The reader of files that people write: a pydantic model defines the structure, and nodes provide the lines.
 
 `read_yaml`, `read_json` and `read_front_matter` turn text into nodes that know their lines. The fields of a `FileModel`
-are of the types below, which turn nodes into values. `read_model` reports all problems of a mapping at once, each with
-the line of the key or item that it's about:
+have the types below, which turn nodes into values. `read_model` reports all problems of a mapping at once, each with
+the line of its key or item:
 
     class Group(FileModel):
         matcher: Text = ""
@@ -64,10 +64,10 @@ class _Finding(Struct, frozen=True):
 
 
 class Context(Struct, kw_only=True):
-    """How a file is read, and the problems found so far. Reaches the validators as pydantic's `context`."""
+    """Options for reading a file, and the problems found so far. Passed to validators as pydantic's `context`."""
 
     strict: bool = True
-    """A deviation is an error. Otherwise it is a warning, and the rest of the file is used."""
+    """Report deviations as errors. Otherwise they are warnings, and the rest of the file is used."""
     unknown_keys: UnknownKeys = "error"
     findings: list[_Finding] = field(default_factory=list[_Finding])
 
@@ -80,16 +80,16 @@ class Context(Struct, kw_only=True):
     def deviate(  # noqa: PLR0917 - what a problem is made of
         self, node: Node, code: str, message: str, hint: str = "", *, line: int | None = None
     ) -> None:
-        """Report what the format does not allow but a lenient reader can use."""
+        """Report a deviation from the format that a lenient reader accepts."""
         self.report("error" if self.strict else "warning", node, code, message, hint, line=line)
 
 
 class ModelReading[M](Struct, frozen=True):
     value: M | None
-    """Nothing if one of the problems is an error."""
+    """None if one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
     draft: M | None = None
-    """The value as far as it could be read, also with errors."""
+    """The value as far as it could be read, even with errors."""
 
 
 def context_of(info: ValidationInfo) -> Context:
@@ -97,7 +97,7 @@ def context_of(info: ValidationInfo) -> Context:
 
 
 def fault(code: str, message: str, hint: str = "", *, key: str = "") -> PydanticCustomError:
-    """An error for a validator to raise; the reader adds file and line. A check of the whole can blame one `key`."""
+    """Return an error for a validator to raise; the reader adds file and line. A model validator can name one `key`."""
     return PydanticCustomError("fault", "{message}", {"code": code, "message": message, "hint": hint, "key": key})
 
 
@@ -106,7 +106,7 @@ class FileModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, arbitrary_types_allowed=True)
     shape_hint: ClassVar[str] = ""
-    """What to write instead of a value that is no mapping."""
+    """Hint for a value that should be a mapping."""
 
     @model_validator(mode="before")
     @classmethod
@@ -122,12 +122,12 @@ class FileModel(BaseModel):
 
 @cache
 def list_keys(model: type[BaseModel]) -> tuple[str, ...]:
-    """The keys that a model reads, in their order."""
+    """Return the keys of a model, in their order."""
     return tuple(each.alias or name for name, each in model.model_fields.items())
 
 
 def report_unknown_keys(mapping: Mapping, known: Iterable[str], context: Context) -> None:
-    """Report every key that is not known, with the one that it resembles."""
+    """Report every unknown key, with the known one that it resembles."""
     known = tuple(known)
     if context.unknown_keys == "ignore":
         return
@@ -144,9 +144,9 @@ def _hint_key(key: str, known: tuple[str, ...]) -> str:
 def read_model[M: FileModel](
     model: type[M], node: Node, *, file: str, subject: str = "The file", context: Context | None = None
 ) -> ModelReading[M]:
-    """Read a node into a model. Never raises: everything that is wrong with it is in `problems`, ordered by line.
+    """Read a node into a model. Never raises: all problems are in `problems`, ordered by line.
 
-    `subject` starts the message of a problem that no single field has.
+    `subject` starts the message of a problem that belongs to no field.
     """
     return read_values(model, node, node, file=file, subject=subject, context=context)
 
@@ -154,7 +154,7 @@ def read_model[M: FileModel](
 def read_values[M: BaseModel](
     model: type[M], values: object, node: Node, *, file: str, subject: str = "", context: Context | None = None
 ) -> ModelReading[M]:
-    """Read plain values, whose lines are those of `node`, into any pydantic model."""
+    """Read plain values, with the lines of `node`, into any pydantic model."""
     context = context or Context()
     errors: list[ErrorDetails] = []
     value: M | None = None
@@ -164,7 +164,7 @@ def read_values[M: BaseModel](
         errors = error.errors(include_url=False)
     problems = list_problems(context, node, file=file)
     if has_errors(problems):
-        # How fields fit together says nothing while one of them is wrong or misspelled.
+        # Model validators compare fields, which is misleading while one of them is invalid or misspelled.
         errors = [each for each in errors if each["type"] != "value_error" or each["loc"]]
     problems += [_describe(each, node, model, file=file, subject=subject) for each in errors]
     problems.sort(key=lambda problem: problem.line or 0)
@@ -172,7 +172,7 @@ def read_values[M: BaseModel](
 
 
 def list_problems(context: Context, root: Node, *, file: str) -> list[Problem]:
-    """The findings of a context, with the keys and lines of the values below `root`."""
+    """Return the findings of a context, with the keys and lines of the values below `root`."""
     if not context.findings:
         return []
     paths = {id(node): path for node, path in _walk(root, ())}
@@ -203,7 +203,7 @@ def _walk(node: Node, path: KeyPath) -> Iterator[tuple[Node, KeyPath]]:
 
 
 def get_line(root: Node, path: Iterable[str | int]) -> int:
-    """The line of a value by its path; that of the nearest value around it if there is none."""
+    """Return the line of a value by its path; for a missing value that of the nearest parent."""
     node, line = root, root.line
     for part in path:
         if isinstance(node, Mapping) and (entry := node.find(str(part))):
@@ -217,11 +217,11 @@ def get_line(root: Node, path: Iterable[str | int]) -> int:
 
 
 class Explanation(NamedTuple):
-    """A pydantic error in the words of our messages."""
+    """A pydantic error in Metier's wording."""
 
     code: str
     message: str
-    """Continues the name of the field if it starts in lower case."""
+    """Continues the field's name if it starts in lower case."""
     hint: str = ""
 
 
@@ -234,7 +234,7 @@ def explain(error: ErrorDetails, model: type[BaseModel]) -> Explanation:
         case "missing":
             return Explanation(f"missing_{key}", "is missing")
         case "extra_forbidden":
-            hint = _hint_key(key, list_keys(_find_model(model, error["loc"][:-1])))
+            hint = _hint_key(key, list_keys(_get_model(model, error["loc"][:-1])))
             return Explanation(UNKNOWN_KEY, f"Unknown key {key!r}", hint)
         case "value_error":
             return Explanation(BAD_VALUE, str(context["error"]))
@@ -264,8 +264,8 @@ def _describe(error: ErrorDetails, root: Node, model: type[BaseModel], *, file: 
     )
 
 
-def _find_model(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
-    """The model of the mapping at a path; `model` itself if the types don't tell."""
+def _get_model(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
+    """Return the model of the mapping at a path; `model` itself if the types are ambiguous."""
     for part in path:
         field_ = next((each for name, each in model.model_fields.items() if part in (name, each.alias)), None)
         parts = (field_.annotation, *get_args(field_.annotation)) if field_ is not None else ()
@@ -294,7 +294,7 @@ PHRASES = {
     "string_too_short": "must not be empty",
     "string_unicode": "must be Unicode text",
 }
-"""Pydantic's types of errors in the words of our messages."""
+"""Metier's wording of pydantic's error types."""
 _CODES = {
     "dict_type": "not_a_mapping",
     "model_type": "not_a_mapping",
@@ -304,7 +304,7 @@ _CODES = {
 
 
 def _complete(message: str, path: KeyPath, subject: str = "") -> str:
-    """The whole sentence of a message that starts with its verb."""
+    """Return a full sentence for a message that starts with a verb."""
     if not message[:1].islower():
         return message
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
@@ -314,7 +314,7 @@ def _complete(message: str, path: KeyPath, subject: str = "") -> str:
 
 
 def _read_text(value: object, info: ValidationInfo) -> object:
-    """A single text; a list of texts is joined by commas and reported."""
+    """Read a single text. A list of texts is joined by commas and reported."""
     match value:
         case Scalar(value=written):
             return show_text(value, written.strip(), context_of(info))
@@ -329,7 +329,7 @@ def _read_text(value: object, info: ValidationInfo) -> object:
 
 
 def show_text(node: Node, text: str, context: Context) -> str:
-    """The text as a user and a model see it: characters that would be hidden are made visible and reported."""
+    """Return the text as users and models see it: hidden characters are escaped and reported."""
     shown = sanitize(text)
     if shown != text:
         odd = next(char for char in text if sanitize(char) != char)
@@ -349,7 +349,7 @@ def _read_exact(value: object) -> object:
 
 
 def _read_texts(value: object, info: ValidationInfo) -> object:
-    """A list of texts; one text is a list of one, or of several with commas between them."""
+    """Read a list of texts. A single text is a list of one, or of several separated by commas."""
     match value:
         case Scalar() | Sequence():
             return list_texts(value)
@@ -381,7 +381,7 @@ def _read_entries(value: object) -> object:
 
 
 def one_of(*words: str) -> BeforeValidator:
-    """One of some words, in any case. A lenient reader takes the default instead of another word."""
+    """Read one of these words, in any case. A lenient reader falls back to the default."""
 
     def read(value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Scalar | Sequence | Mapping):
@@ -397,7 +397,7 @@ def one_of(*words: str) -> BeforeValidator:
 
 
 def some_of(*words: str) -> BeforeValidator:
-    """Some of some words, in any case; `none` is none of them. A lenient reader skips other words."""
+    """Read a list of these words, in any case; `none` is an empty list. A lenient reader skips other words."""
 
     def read(value: object, info: ValidationInfo) -> object:
         texts = _read_texts(value, info)
@@ -416,7 +416,7 @@ def some_of(*words: str) -> BeforeValidator:
 
 
 def within(low: float, high: float, *, whole: bool = False) -> BeforeValidator:
-    """A number with bounds. A lenient reader takes the nearest bound instead of a number beyond it."""
+    """Read a number with bounds. A lenient reader clamps it."""
 
     def read(value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Scalar | Sequence | Mapping):
@@ -447,7 +447,7 @@ def _read_flag(value: object, info: ValidationInfo) -> object:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """`'a', 'b' or 'c'`, as pydantic writes it."""
+    """Return `'a', 'b' or 'c'`, formatted like pydantic's messages."""
     *first, last = map(repr, words)
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -464,15 +464,15 @@ def _read_free(value: object) -> object:
 
 Flag = Annotated[bool, BeforeValidator(_read_flag)]
 Word = Annotated[T, BeforeValidator(_read_text)]
-"""A text that becomes something else: one of some words, a number."""
+"""A text for another type: one of some words, a number."""
 Text = Annotated[str, BeforeValidator(_read_text)]
 Exact = Annotated[str, BeforeValidator(_read_exact)]
 """A text exactly as written, for example a command."""
 Texts = Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 Items = Annotated[tuple[T, ...], BeforeValidator(_read_items)]
 Entries = Annotated[dict[str, T], BeforeValidator(_read_entries)]
-"""A mapping whose keys are up to the author."""
+"""A mapping with keys chosen by the author."""
 FreeForm = Annotated[dict[str, Plain], BeforeValidator(_read_free)]
-"""A mapping of texts, lists and mappings that only its author knows."""
+"""A mapping of texts, lists and mappings without a schema."""
 Raw = Annotated[Node, SkipValidation]
-"""The node itself, for a reader that gives it a meaning later."""
+"""The node itself, for a reader that interprets it later."""

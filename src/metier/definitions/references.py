@@ -1,4 +1,4 @@
-"""The names that a definition refers to and the tools, models and commands that it permits, with their lines."""
+"""Names that a definition refers to, and the tools, models and commands that it permits, with their lines."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,18 +12,18 @@ INHERIT = "inherit"
 
 
 def find_limit(own: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names that a skill's list leaves of what surrounds it; None where it leaves everything.
+    """Return the names that a skill's list leaves of its parent's; None if it leaves all.
 
-    What it adds beside `inherit` counts for nothing here: while a skill is in charge, authority only narrows.
+    Additions to `inherit` are ignored: a skill can only narrow authority.
     """
     return None if own is None or INHERIT in own else tuple(own)
 
 
 def resolve_list(own: Sequence[str] | None, inherited: Sequence[str]) -> tuple[str, ...]:
-    """The names that count, each once, inherited ones first.
+    """Return the effective names without duplicates, inherited ones first.
 
-    No list, or `inherit` alone, takes what surrounds it; `inherit` among others adds to it; a list without `inherit`
-    replaces it, and an empty list allows nothing.
+    No list, or `inherit` alone, inherits; `inherit` among others adds to the inherited names; a list without `inherit`
+    replaces them, and an empty list allows nothing.
     """
     if own is None:
         return tuple(dict.fromkeys(inherited))
@@ -46,7 +46,7 @@ class Reference(Struct, frozen=True):
 
 
 def read_references(root: Mapping, *, file: str) -> tuple[Reference, ...]:
-    """Every name, also of a definition that cannot be loaded for another reason."""
+    """Return every name, even if the definition cannot be loaded."""
     found: list[Reference] = []
     for key, kind in _KEYS:
         value = root.find_value(key)
@@ -59,7 +59,7 @@ def read_references(root: Mapping, *, file: str) -> tuple[Reference, ...]:
 
 
 def read_names(root: Mapping, key: str) -> dict[str, int]:
-    """The names of a list and their lines, without `inherit`."""
+    """Return the names of a list with their lines, without `inherit`."""
     entry = root.find(key)
     if entry is None or root.find_value(key) is None:
         return {}
@@ -74,23 +74,23 @@ _PERMIT_KEYS = ("tools", "model", "allowed_models", "tool_approvals", "task_appr
 
 
 class Permits(Struct, frozen=True, kw_only=True):
-    """Also of a definition that cannot be loaded for another reason."""
+    """Permitted tools and commands, even if the definition cannot be loaded."""
 
     file: str
     tools: dict[str, int] = field(default_factory=dict[str, int])
-    """Names and their lines, without `inherit`."""
+    """Names with their lines, without `inherit`."""
     is_limit: bool = False
-    """`tools` is a list without `inherit`: what it does not name is not there."""
+    """`tools` is a list without `inherit`, so other tools are unavailable."""
     model: dict[str, int] = field(default_factory=dict[str, int])
     allowed_models: dict[str, int] = field(default_factory=dict[str, int])
     commands: dict[str, int] = field(default_factory=dict[str, int])
-    """Those that say whether a step is done."""
+    """Commands of acceptance criteria."""
     tool_approvals: Node | None = None
     task_approvals: Node | None = None
 
 
 def read_permits(root: Mapping, *, file: str) -> tuple[Permits, ...]:
-    """One, or none if the file has none of these keys."""
+    """Return one item, or none if the file has none of these keys."""
     if not any(entry.key in _PERMIT_KEYS for entry in root.entries):
         return ()
     return (
@@ -115,7 +115,7 @@ def _is_limit(root: Mapping) -> bool:
 
 
 def _list_commands(root: Mapping) -> dict[str, int]:
-    """The commands below `acceptance` and their lines, also of a list with mistakes in it."""
+    """Return the commands below `acceptance` with their lines, also from an invalid list."""
     acceptance = root.find_value("acceptance")
     items = acceptance.items if isinstance(acceptance, ListNode) else ()
     found = [item.find("command") for item in items if isinstance(item, Mapping)]

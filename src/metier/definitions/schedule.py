@@ -1,4 +1,4 @@
-"""A schedule and its due times. From `.agent/schedules.yaml`, or made by `agent schedule add`.
+"""Schedules and their due times, from `.agent/schedules.yaml` or `agent schedule add`.
 
 schedules:
   nightly-report:
@@ -55,13 +55,13 @@ _SHORTCUTS = {
 }
 _ANY_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 MAX_DUE = 200
-"""Of the due times of a long absence only so many, the latest, are looked at and noted one by one."""
+"""Maximum number of due times of a long absence that are recorded; older ones are skipped."""
 
 
 def follow_cron(expression: str, after: datetime) -> Iterator[datetime]:
-    """The due times after a moment, in the time zone of that moment.
+    """Iterate over the due times after a moment, in its time zone.
 
-    Raises `ValueError` for what is no cron expression, `ConfigError` where the library is not installed.
+    Raises `ValueError` for an invalid cron expression, `ConfigError` if the library is not installed.
     """
     if find_spec("cronsim") is None:
         raise ConfigError(
@@ -76,7 +76,7 @@ def follow_cron(expression: str, after: datetime) -> Iterator[datetime]:
 
 
 def parse_seconds(text: object) -> object:
-    """`90s`, `15m`, `2h`, `1d` as seconds; what is no text is left to the caller's own check."""
+    """Convert `90s`, `15m`, `2h` and `1d` to seconds. Other values are left to pydantic."""
     if not isinstance(text, str):
         return text
     found = _DURATION.fullmatch(text.strip().lower())
@@ -89,25 +89,25 @@ Seconds = Word[Annotated[int, BeforeValidator(parse_seconds)]]
 
 
 class ScheduleFields(FileModel):
-    """The fields below the name of a schedule."""
+    """Fields of one schedule."""
 
     cron: Text = ""
-    """Five fields, or six with seconds first; or a word such as `@daily`."""
+    """Five fields, six with seconds first, or a word such as `@daily`."""
     every: Annotated[Seconds, Field(ge=0, le=366 * 86400)] = 0
-    """Instead of `cron`: seconds between two due times, counted from when the schedule was first seen."""
+    """Alternative to `cron`: seconds between two due times, counted from when the schedule was first seen."""
     timezone: Text = "UTC"
     prompt: Text = ""
     task: Text = ""
-    """Instead of `prompt`: the ID of a task definition."""
+    """Alternative to `prompt`: the ID of a task definition."""
     inputs: Entries[Text] = Field(default_factory=dict[str, str])
     agent: Text = ""
     profile: Word[Literal["", "permissive", "guarded", "strict"]] = ""
     overlap: Word[Literal["skip", "queue", "cancel"]] = "skip"
-    """What a due time means while the run of an earlier one has not ended."""
+    """Behavior at a due time while an earlier run has not ended."""
     missed: Word[Literal["skip", "once"]] = "skip"
-    """What becomes of due times at which no process was there: none of them is run, or one for all."""
+    """Behavior for due times without a running process: skip all, or run once for all."""
     jitter: Annotated[Seconds, Field(ge=0, le=86400)] = 0
-    """Up to so many seconds later, the same for every process."""
+    """Maximum random delay in seconds, the same in every process."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -136,12 +136,12 @@ class ScheduleFields(FileModel):
 
     @property
     def timing(self) -> str:
-        """What decides the due times, as text: where it changes, earlier due times no longer count."""
+        """Text that identifies the due times: after a change, earlier due times no longer count."""
         return f"every {self.every} s" if self.every else f"{self.cron_fields} {self.timezone}"
 
 
 class ScheduleDefinition(ScheduleFields):
-    """When an agent starts which work, and what happens when a due time is missed."""
+    """A schedule: its due times, its work, and how missed due times are handled."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
 
@@ -153,18 +153,18 @@ class _File(FileModel):
 
 
 class ScheduleFile(Struct, frozen=True, kw_only=True):
-    """What a workspace's file of schedules says."""
+    """Content of a workspace's schedule file."""
 
     schedules: tuple[ScheduleDefinition, ...] = ()
     problems: tuple[Problem, ...] = ()
     content: bytes = b""
     file: str = ""
     lines: MappingOf[str, int] = field(default_factory=dict[str, int])
-    """Where each schedule begins, by name."""
+    """First line of each schedule, by name."""
 
 
 def build_schedule(values: MappingOf[str, object]) -> ScheduleDefinition:
-    """Raises `ConfigError` that says all that is wrong."""
+    """Build a schedule. Raises `ConfigError` with all problems."""
     try:
         return ScheduleDefinition.model_validate(dict(values))
     except ValidationError as error:
@@ -173,7 +173,7 @@ def build_schedule(values: MappingOf[str, object]) -> ScheduleDefinition:
 
 
 def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
-    """The first file that is there, with its problems; nothing where there is none."""
+    """Load the first schedule file that exists; empty without one."""
     for folder in folders:
         file = workspace / folder / FILE_NAME
         try:
@@ -188,7 +188,7 @@ def load_schedules(workspace: Path, folders: tuple[str, ...]) -> ScheduleFile:
 
 
 def parse_schedules(data: bytes, *, file: str) -> ScheduleFile:
-    """Every valid schedule, and every problem of the others."""
+    """Return every valid schedule, and every problem of the others."""
     document = read_yaml(data.decode("utf-8", "replace"), file=file)
     root = document.root
     if root is None:
@@ -216,7 +216,7 @@ def _read_schedule(entry: Entry, *, file: str) -> ModelReading[ScheduleDefinitio
 
 
 def _name_schedule(entry: Entry, problem: Problem) -> Problem:
-    """A value is invalid for the schedule; a shape is what it is."""
+    """Start the message of an invalid value with the schedule's name."""
     if problem.code != BAD_VALUE:
         return problem
     message = f"Schedule {entry.key!r}: {problem.message}"
@@ -228,16 +228,16 @@ def _problem(message: str, *, file: str, line: int | None = None) -> Problem:
 
 
 def _describe(place: tuple[int | str, ...], message: str) -> str:
-    """The words of a check without the library's own beginning, which says nothing to a reader."""
+    """Return pydantic's message without its prefix."""
     text = message.removeprefix("Value error, ")
     return f"{place[0]}: {text}" if place else text
 
 
-# Pure: the time is passed in, and every process gets the same answer. Daylight saving follows the cron of Debian: a
-# fixed time that the clocks skip is due right after the gap, one that they show twice is due once; `*` in minutes or
-# hours follows elapsed time.
+# Pure: the time is passed in, and every process gets the same result. Daylight saving follows Debian's cron: a fixed
+# time in the skipped hour is due right after the gap, one in the repeated hour is due once; `*` in minutes or hours
+# follows elapsed time.
 def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime) -> Iterator[datetime]:
-    """Due times in UTC, ascending, without end. `anchor` is where intervals begin to count."""
+    """Iterate over due times in UTC, ascending and endless. `anchor` is the start of intervals."""
     if schedule.every:
         step = timedelta(seconds=schedule.every)
         number = max(0, (after - anchor) // step)
@@ -245,7 +245,7 @@ def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: date
             number += 1
             yield anchor + number * step
     previous = after
-    # A time that the clocks show twice comes out as the first of the two, which may lie before where we began.
+    # cronsim returns the first occurrence of a repeated hour, which may be before the start.
     for local in follow_cron(schedule.cron_fields, after.astimezone(ZoneInfo(schedule.timezone))):
         due = local.astimezone(UTC)
         if due > previous:
@@ -254,7 +254,7 @@ def iterate_times(schedule: ScheduleDefinition, *, after: datetime, anchor: date
 
 
 def list_due(schedule: ScheduleDefinition, *, after: datetime, now: datetime, anchor: datetime) -> list[datetime]:
-    """Due times later than `after` whose moment, jitter included, has come: in order, at most the last `MAX_DUE`."""
+    """Return due times after `after` that have passed, jitter included, in order: at most the last `MAX_DUE`."""
     begin = after
     while True:
         found: list[datetime] = []
@@ -262,17 +262,17 @@ def list_due(schedule: ScheduleDefinition, *, after: datetime, now: datetime, an
             if due + get_jitter(schedule, due) > now:
                 return found
             found.append(due)
-        # A long absence: continue from the middle of what is left, rather than through all of it.
+        # A long absence: bisect the rest instead of iterating over all of it.
         begin += (now - begin) / 2
 
 
 def list_next(schedule: ScheduleDefinition, *, after: datetime, anchor: datetime, count: int) -> list[datetime]:
-    """When it is due next, jitter not counted."""
+    """Return the next due time, without jitter."""
     return list(islice(iterate_times(schedule, after=after, anchor=anchor), count))
 
 
 def get_jitter(schedule: ScheduleDefinition, due: datetime) -> timedelta:
-    """How much later than its due time a run starts. The same in every process: it follows from name and time."""
+    """Return the delay of a due time, derived from name and time, so that it is the same in every process."""
     if not schedule.jitter:
         return timedelta()
     seed = hashlib.sha256(f"{schedule.name} {due.astimezone(UTC).isoformat()}".encode()).digest()

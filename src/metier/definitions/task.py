@@ -1,6 +1,6 @@
-"""A task: what to do. `TASK.md` is the first step; `next` names the file of the one after it, in the same folder.
+"""Task definitions: `TASK.md` is the first step; `next` names the file of the following step, in the same folder.
 
-A step is done when its acceptance criteria are met: texts for the model to read, files and commands to check.
+A step is done when its acceptance criteria are met: texts for the model to judge, files and commands to check.
 """
 
 import re
@@ -22,16 +22,16 @@ from metier.definitions.text.yaml_text import Entry, Mapping, Node, Plain, Scala
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One thing that must hold. Without `file` and `command` only the model can judge it."""
+    """An acceptance criterion. Without `file` and `command` only the model can judge it."""
 
     text: str = ""
-    """In words."""
+    """Description."""
     file: str = ""
-    """Below the workspace; it must be there and not be empty."""
+    """A file of the workspace that must exist and not be empty."""
     contains: str = ""
-    """A text that is in the file."""
+    """Text that the file must contain."""
     command: str = ""
-    """A program and its arguments, run in the workspace; it must end with exit code 0."""
+    """A program with arguments, run in the workspace, that must exit with 0."""
 
     @property
     def is_checkable(self) -> bool:
@@ -39,7 +39,7 @@ class Criterion:
 
 
 def _read_item(value: object) -> object:
-    """A criterion of one text is its `text`."""
+    """Read a plain text as the `text` of a criterion."""
     if not isinstance(value, Scalar):
         return value
     if not value.value.strip():
@@ -70,7 +70,7 @@ Acceptance = Items[Annotated[CriterionFields, BeforeValidator(_read_item)]]
 
 
 def render_criterion(criterion: Criterion) -> str:
-    """One line for the agent that has to meet it."""
+    """Describe a criterion in one line, for the agent."""
     said = [criterion.text] if criterion.text else []
     if criterion.file and criterion.contains:
         said.append(f"the file {criterion.file} contains {criterion.contains!r}")
@@ -91,9 +91,9 @@ class TaskInput(Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""
     default: str | None = None
-    """`None` means that the caller must give it."""
+    """None: the caller must provide it."""
     schema: Node | None = None
-    """As written: a JSON Schema of the value; without one every text will do."""
+    """Unparsed: a JSON Schema of the value; None accepts any text."""
 
 
 def _check_name(name: str) -> str:
@@ -117,7 +117,7 @@ class _InputFields(FileModel):
     name: Annotated[Text, AfterValidator(_check_name)]
     description: Text = ""
     default: Exact | None = None
-    """An empty default in quotes is a default; nothing after the colon is none."""
+    """An empty quoted default is a default; an empty value is none."""
     value_schema: _Schema | None = Field(default=None, alias="schema")
 
 
@@ -128,18 +128,18 @@ class StepFields(FileModel):
     description: Text = ""
     metadata: FreeForm = Field(default_factory=dict[str, Plain])
     agent: Text | None = None
-    """An agent's ID; `None` takes the agent of the task, else the default one."""
+    """ID of an agent; None: that of the task, else the default agent."""
     tools: Texts | None = None
-    """`None`, like `inherit`, takes what surrounds the step; see `references.resolve_list`."""
+    """None or `inherit`: the tools around the step; see `references.resolve_list`."""
     tool_approvals: Raw | None = None
-    """As written, with lines; the approval room gives it a meaning."""
+    """Unparsed, with lines; `approval` interprets it."""
     skills: Texts | None = None
     tasks: Texts | None = None
     task_approvals: Raw | None = None
     inputs: Raw | None = None
     next: Text | None = None
     output_schema: _Schema | None = None
-    """As written: a JSON Schema of the result, which must then be JSON."""
+    """Unparsed: a JSON Schema of the result, which must then be JSON."""
     acceptance: Acceptance = ()
 
 
@@ -151,7 +151,7 @@ class TaskStep(Struct, frozen=True, kw_only=True):
     body: str
     body_line: int = 1
     data: bytes = b""
-    """The bytes that it was read from."""
+    """The bytes it was parsed from."""
     description: str = ""
     metadata: dict[str, Plain] = field(default_factory=dict[str, Plain])
     agent: str | None = None
@@ -167,10 +167,10 @@ class TaskStep(Struct, frozen=True, kw_only=True):
 
 class TaskDefinition(Struct, frozen=True, kw_only=True):
     id: str
-    """The folder's path under `tasks/`, e.g. `foo/bar`."""
+    """Path of the folder under `tasks/`, e.g. `foo/bar`."""
     inputs: tuple[TaskInput, ...] = ()
     steps: tuple[TaskStep, ...]
-    """In order; the first is `TASK.md` and speaks for the whole task."""
+    """In order; the first is `TASK.md` and has the fields of the whole task."""
 
     @property
     def name(self) -> str:
@@ -187,14 +187,14 @@ class TaskDefinition(Struct, frozen=True, kw_only=True):
 
 class TaskReading(Struct, frozen=True):
     task: TaskDefinition | None
-    """Nothing when one of the problems is an error."""
+    """None if one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
-    """What it names, also where the definition is nothing."""
+    """Names that it refers to, even if it could not be loaded."""
     permits: tuple[Permits, ...] = ()
-    """What its steps say on what may be used, likewise."""
+    """Tools and commands that its steps permit, even if it could not be loaded."""
     draft: TaskDefinition | None = None
-    """The task as far as it could be read, for further checks; nothing where its inputs are not known."""
+    """The task as far as it could be read, for further checks; None if its inputs are unknown."""
 
 
 def load_task(
@@ -205,9 +205,9 @@ def load_task(
     load: Callable[[Path], Document] | None = None,
     exists: Callable[[Path], bool] = Path.is_file,
 ) -> TaskReading:
-    """Read a `TASK.md` and the chain of steps that follows it. Every problem of every step is reported.
+    """Read a `TASK.md` and its chain of steps. Every problem of every step is reported.
 
-    `load` and `exists` find the files elsewhere than on disk, for a task as it once was.
+    `load` and `exists` override the file system, for an earlier version of a task.
     """
     load = load or partial(load_document, within=within)
     problems: list[Problem] = []
@@ -306,7 +306,7 @@ def _next_fault(
 
 
 def _find_inputs(document: Document, problems: list[Problem]) -> tuple[TaskInput, ...] | None:
-    """The inputs of a task; nothing if they cannot be relied on."""
+    """Return the inputs of a task; None if they are unreliable."""
     before = len(problems)
     inputs = None if document.is_unreadable else _read_inputs(document, problems)
     return inputs if len(problems) == before else None

@@ -1,4 +1,4 @@
-"""Everything a project defines, read strictly, and whether what it names exists."""
+"""All definitions of a project, read strictly, with a check that the names they refer to exist."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,9 +17,9 @@ from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem
 from metier.definitions.references import Permits, Reference
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME as SKILL_FILE
+from metier.definitions.skills.skill_names import hint_skill
 from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS, is_own_folder
 from metier.definitions.task import TaskDefinition, load_task
 
@@ -27,7 +27,7 @@ type Definition = AgentDefinition | SkillDefinition | TaskDefinition
 
 
 class Checked(Struct, frozen=True, kw_only=True):
-    """One file of the workspace and what was found in it."""
+    """One file of the workspace with its problems."""
 
     kind: str
     id: str
@@ -37,27 +37,25 @@ class Checked(Struct, frozen=True, kw_only=True):
     references: tuple[Reference, ...] = ()
     permits: tuple[Permits, ...] = ()
     draft: TaskDefinition | None = None
-    """A task as far as it could be read."""
+    """The task as far as it could be read."""
 
 
 class Workspace(Struct, frozen=True, kw_only=True):
     root: Path
     agents: dict[str, AgentDefinition]
-    """By ID."""
+    """Agents by ID."""
     tasks: dict[str, TaskDefinition]
     checked: tuple[Checked, ...]
-    """Every agent, task and skill file, in this order, sorted by place and ID."""
+    """Every agent, task and skill file, in this order, sorted by location and ID."""
     problems: tuple[Problem, ...]
-    """Of folders, not of a single file."""
+    """Problems of folders."""
 
 
 def load_workspace(root: Path, catalog: Catalog, *, strict: bool = False, skills_dir: Path | None = None) -> Workspace:
-    """Read every definition below a project folder. `catalog` says which skills exist for it.
+    """Read every definition below a project folder. `catalog` has the available skills.
 
-    `skills_dir` is a further folder of skills; below the project it is the project's own.
-
-    The project's own skills must follow the Agent Skills specification; those in folders shared with other tools only
-    with `strict`.
+    `skills_dir` is an additional folder of skills; inside the project it is the project's own. The project's own skills
+    must follow the Agent Skills specification; those in folders shared with other tools only with `strict`.
     """
     problems: list[Problem] = []
     found_agents = _load_kind(root, "agents", agents.FILE_NAME, problems=problems, load=read_agent)
@@ -121,7 +119,7 @@ def _list_empty(task: TaskDefinition | None) -> Iterator[Problem]:
 
 def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Checked:
     reading = load_skill(Path(found.path).parent, strict=strict or is_own, id=found.id, within=found.within)
-    # Our own fields are what a project's skills are written with; only who asks for the specification hears of them.
+    # A project's own skills may use Metier's fields; only `--strict` reports them.
     problems = [problem for problem in reading.problems if strict or problem.code != "extension_field"]
     return Checked(
         kind="skill",
@@ -129,7 +127,7 @@ def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Che
         path=found.path,
         definition=reading.skill,
         problems=tuple(problems),
-        # In a skill made for another tool these fields may mean something else.
+        # In a skill for another tool these fields may have another meaning.
         references=reading.references if strict or is_own else (),
         permits=reading.permits if strict or is_own else tuple(replace(each, tools={}) for each in reading.permits),
     )
@@ -138,7 +136,7 @@ def _checked_skill(found: FoundDefinition, *, is_own: bool, strict: bool) -> Che
 def _load_kind(
     root: Path, folder: str, file_name: str, *, problems: list[Problem], load: Callable[[FoundDefinition], Checked]
 ) -> list[Checked]:
-    """The definitions of one kind; an ID that stands twice counts once, in `.agent` before `.nanobot`."""
+    """Return the definitions of one kind. For duplicate IDs, `.agent` takes precedence over `.nanobot`."""
     taken: dict[str, str] = {}
     checked: list[Checked] = []
     for base in WORKSPACE_FOLDERS:
@@ -155,7 +153,7 @@ def _load_kind(
 
 
 def _list_without_definition(folder: Path, file_name: str, found: Iterable[str]) -> Iterator[Problem]:
-    """Folders whose Markdown is never read, because the file is missing that makes them a definition."""
+    """Return folders with Markdown files that are never read, because the defining file is missing."""
     paths = [Path(path) for path in found]
     if not folder.is_dir():
         return
@@ -198,7 +196,7 @@ def _load_skills(folders: Iterable[_SkillFolder], problems: list[Problem], *, st
 
 
 class _Known:
-    """Which agents, tasks and skills exist; reports names that do not."""
+    """Reports references to agents, tasks and skills that do not exist."""
 
     def __init__(self, *, agents: Iterable[str], tasks: Iterable[str], catalog: Catalog) -> None:
         self._agents = {fold_id(id): id for id in agents}  # noqa: A001

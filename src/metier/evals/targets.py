@@ -14,9 +14,9 @@ from metier.definitions.names import fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.project_files import NAMES as PROJECT_FILES
-from metier.definitions.skills.naming import is_called
 from metier.definitions.skills.skill import load_skill
 from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
+from metier.definitions.skills.skill_names import is_called
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.errors import SkillError, UsageError
 from metier.evals.cases import EvalCase, TargetKind, Trigger

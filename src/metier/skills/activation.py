@@ -17,9 +17,9 @@ from metier.definitions.files.contained_path import is_absent
 from metier.definitions.files.walk import Walk
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
-from metier.definitions.skills.naming import find_called, hint_skill, is_called, list_shared_names
 from metier.definitions.skills.skill import SkillReading, find_version_problem, load_skill
 from metier.definitions.skills.skill_file import FILE_NAME
+from metier.definitions.skills.skill_names import find_called, hint_skill, is_called, list_shared_names
 from metier.definitions.skills.sources import PRECEDENCE, SKILL_FOLDERS, USER_FOLDERS, SourceKind, is_own_folder
 from metier.errors import UsageError
 from metier.skills.install.installed import Registry, RegistryEntry, SkillHome

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
-from metier.definitions.skills.naming import hint_skill
 from metier.definitions.skills.scripts import is_capability
 from metier.definitions.skills.skill import SkillDefinition
+from metier.definitions.skills.skill_names import hint_skill
 from metier.definitions.text.yaml_text import Entry, Mapping, Scalar, Sequence, flat_texts
 from metier.skills.activation import FoundSkills, Selection, activate, find_package, hint_trust
 from metier.skills.package import SkillPackage

@@ -17,8 +17,8 @@ from metier.definitions.names import canonical_name, check_skill_id, name_capabi
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
-from metier.definitions.skills.naming import hint_skill, is_called
 from metier.definitions.skills.scripts import discover_scripts, is_capability, list_references, report_missing_scripts
+from metier.definitions.skills.skill_names import hint_skill, is_called
 from metier.errors import SkillError, SkillNotFound
 from metier.runtime.confinement import open_confinement
 from metier.runtime.host import Host

@@ -10,7 +10,7 @@ from metier.cli.shared.context import current_settings, current_workspace, home_
 from metier.definitions.files.user_folders import get_cache_folder
 from metier.definitions.problems import Problem
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_reading import load_catalog
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.skill_file import FILE_NAME, get_skill_file
 from metier.definitions.skills.sources import (
     SkillSource,

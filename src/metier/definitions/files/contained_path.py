@@ -1,8 +1,8 @@
-"""Open and read files beneath a folder, by descriptor: no path and no link leads out of it, at any moment.
+"""Opens files below a folder by descriptor, so that no path and no link can lead out of it, not even in a race.
 
-Two ways with one meaning: the kernel resolves (`openat2`), or we walk the path ourselves, one open folder at a time.
-The result is a regular file or a folder, open for reading, with its real path. Definitions, context files, policies and
-the files of skills all come through here.
+There are two equivalent implementations: the kernel resolves the path (`openat2`), or we walk it, one open folder at a
+time. The result is a regular file or a folder, open for reading, with its real path. Definitions, context files,
+policies and the files of skills are all opened here.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ from metier.definitions.files.quarantine import is_unsettled, read_records
 from metier.errors import ToolFailed
 
 _OPENAT2 = 437
-"""The number of the system call, the same on every architecture that Python runs on but Alpha."""
+"""Number of the system call, the same on every architecture that Python supports except Alpha."""
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
 """`struct open_how`: flags, mode, resolve."""
 _DESCRIPTORS = "/proc/self/fd"
 _TRIES = 64
-"""The kernel says `EAGAIN` while another process renames folders on the way."""
+"""The kernel returns `EAGAIN` while another process renames folders of the path."""
 _MAX_LINKS = 40
 
 READ_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -44,7 +44,7 @@ class Opened(Struct, frozen=True):
 
     descriptor: int
     path: str
-    """Where it really is, relative to the folder it was opened beneath; empty for that folder itself."""
+    """Real path relative to the base folder; empty for the base folder itself."""
     status: os.stat_result
 
     @property
@@ -54,17 +54,17 @@ class Opened(Struct, frozen=True):
 
 class Opener(Protocol):
     def __call__(self, root: int, path: str, *, links: bool) -> Opened:
-        """Raises `ToolFailed` for what leads out or is no file, `OSError` for the rest."""
+        """Open a path. Raises `ToolFailed` if it leads out or is no regular file, `OSError` otherwise."""
         ...
 
 
 def choose_opener() -> Opener:
-    """The kernel's way where it works, tried by using it."""
+    """Return the `openat2` opener if that system call works here."""
     return open_by_kernel if _kernel_resolves() else open_by_walking
 
 
 def open_by_kernel(root: int, path: str, *, links: bool) -> Opened:
-    """One `openat2`, without opening the file itself; then the very same file is opened, whatever its name is now."""
+    """Resolve a path with one `openat2`, without opening the file itself, then open that same file."""
     resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if links else _NO_LINKS)
     try:
         found = _openat2(root, path or ".", resolve)
@@ -81,7 +81,7 @@ def open_by_kernel(root: int, path: str, *, links: bool) -> Opened:
 
 
 def read_by_kernel(root: int, path: str, *, links: bool) -> Opened:
-    """Like `open_by_kernel` in one call, for who needs the content and not the real path."""
+    """Read a file like `open_by_kernel`, in one call and without its real path."""
     resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if links else _NO_LINKS)
     try:
         found = _openat2(root, path or ".", resolve, flags=READ_FILE)
@@ -99,7 +99,7 @@ def read_by_kernel(root: int, path: str, *, links: bool) -> Opened:
 
 
 def open_by_walking(root: int, path: str, *, links: bool) -> Opened:
-    """Each folder on the way is opened without following links and stays open until the end, so `..` is a step back."""
+    """Open each folder of the path without following links. All stay open, so that `..` returns to the previous one."""
     todo = deque(path.split("/"))
     followed = 0
     with _Trail(root) as trail:
@@ -118,7 +118,7 @@ def open_by_walking(root: int, path: str, *, links: bool) -> Opened:
 
 
 class _Trail:
-    """The folders that are open on the way down."""
+    """The open folders of a path."""
 
     def __init__(self, root: int) -> None:
         self._open: list[int] = [os.dup(root)]
@@ -207,7 +207,7 @@ def _translate(error: OSError, path: str, *, links: bool) -> Exception:
 
 
 def _path_between(root: int, found: int, path: str) -> str:
-    """The path that the kernel knows an open file by, beneath the root that it was opened from."""
+    """Return the kernel's path of an open file, relative to the open root."""
     if os.fstat(found).st_nlink == 0:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     base, real = (str(Path(f"{_DESCRIPTORS}/{descriptor}").readlink()) for descriptor in (root, found))
@@ -219,9 +219,7 @@ def _path_between(root: int, found: int, path: str) -> str:
 
 
 def _openat2(folder: int, path: str, resolve: int, *, flags: int | None = None) -> int:
-    """Without flags, a descriptor that stands for the file and does not open it: a pipe does not block, a device does
-    nothing.
-    """
+    """Resolve a path. Without flags the descriptor only refers to the file, so that a pipe or device has no effect."""
     library = _load_library()
     how = _HOW.pack(os.O_PATH | os.O_CLOEXEC if flags is None else flags, 0, resolve)
     for _ in range(_TRIES):
@@ -241,7 +239,7 @@ def _load_library() -> ctypes.CDLL:
 
 @cache
 def _kernel_resolves() -> bool:
-    """Tried once, on the root folder: a step up must be refused with the very error that this call gives."""
+    """Test `openat2` once, on the root folder: a step up must fail with its specific error."""
     if sys.platform != "linux" or not Path(_DESCRIPTORS).is_dir():
         return False
     with ExitStack() as opened:
@@ -256,16 +254,16 @@ def _kernel_resolves() -> bool:
 
 
 def read_contained(file: Path, *, within: Path, limit: int) -> bytes:
-    """At most `limit + 1` bytes of a regular file below `within`, whichever links are on the way.
+    """Read at most `limit + 1` bytes of a regular file below `within`, through any links.
 
-    Raises `OSError`, whose `strerror` says what is in the way: also for a link that leads out, and for a pipe. A
-    protected path that appeared while a confined program was running counts as missing.
+    Raises `OSError` with a reason in `strerror`, also for a link that leads out and for a pipe. A protected path that
+    appeared while a confined program was running counts as missing.
     """
     before, records = read_records()
     data = _read_file(file, within=within, limit=limit)
     after, more = read_records()
     if before != after:
-        # A program started or ended meanwhile: what was read may have been moved to quarantine since.
+        # A program started or ended meanwhile: the file may have been moved to quarantine since it was read.
         return read_contained(file, within=within, limit=limit)
     if any(record.find(str(file)) for record in (*records, *more)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
@@ -287,10 +285,10 @@ def _read_file(file: Path, *, within: Path, limit: int) -> bytes:
 
 
 def is_absent(path: str | Path) -> bool:
-    """Nothing has this name, or only since a confined program is running (see `quarantine`).
+    """Return True if the path is missing, or appeared while a confined program was running (see `quarantine`).
 
-    Where a folder on the way may not be searched, or links lead in a circle, nothing is known: a caller that counted
-    that as absent would leave out rules that a user wrote. It reads, and says why it cannot.
+    A folder without search permission and a link cycle return False: treating them as absent would skip a rule file.
+    The caller then reads the file and reports the error.
     """
     try:
         os.lstat(path)
@@ -302,7 +300,7 @@ def is_absent(path: str | Path) -> bool:
 
 
 def is_contained(path: str, *, base: str) -> bool:
-    """Where `path` really leads lies in `base`, which is a real path itself."""
+    """Return True if the real path of `path` is in `base`, which must be a real path."""
     real = os.path.realpath(path)
     return real == base or real.startswith(base.rstrip("/") + "/")
 
@@ -310,7 +308,7 @@ def is_contained(path: str, *, base: str) -> bool:
 def _open(root: int, file: Path, within: Path) -> Opened:
     opener = _get_opener()
     base, path = f"{within}/", str(file)
-    # Nearly always the one is written as the beginning of the other; a catalog asks this thousands of times.
+    # Nearly always one path is a prefix of the other. A catalog checks thousands of paths, so avoid resolving them.
     relative = path[len(base) :] if path.startswith(base) else os.path.relpath(path, within)
     try:
         return opener(root, relative, links=True)
@@ -318,7 +316,7 @@ def _open(root: int, file: Path, within: Path) -> Opened:
         base, real = os.path.realpath(within), os.path.realpath(file)
         if error.code != "permission_denied" or not is_contained(real, base=base):
             raise _refuse(error, file, within) from error
-        # An absolute link that stays inside. Opened by its real name, on which no link may stand any more.
+        # An absolute link that stays inside: opened by its real path, which must not contain a link.
         try:
             return opener(root, os.path.relpath(real, base), links=False)
         except ToolFailed as second:
@@ -338,7 +336,7 @@ def _get_opener() -> Opener:
 
 
 def _read(descriptor: int, most: int) -> bytes:
-    """Like `open().read(most)`, at half the cost: a catalog reads thousands of small files."""
+    """Read like `open().read(most)`, at half the cost: a catalog reads thousands of small files."""
     data = os.read(descriptor, min(most, _FIRST_READ))
     while len(data) >= _FIRST_READ and len(data) < most and (more := os.read(descriptor, most - len(data))):
         data += more

@@ -1,10 +1,10 @@
-"""Protected paths that a confined program created: not read while it runs, moved to quarantine when it ended.
+"""Protected paths that a confined program created: ignored while it runs, moved to quarantine when it ends.
 
-A sandbox cannot keep a program from creating one certain name in a folder that takes new files. So each launch is
-recorded in `~/.agent/confined`, which no confined program reaches: the workspace, and the protected paths that were
-missing there. As long as the record exists, nothing of such a name is read (`is_unsettled`). When the program ended,
-such paths are moved away, then the record is removed. The supervisor of the program holds a lock on the record; one
-without a lock belongs to a supervisor that was killed, and the next run settles it.
+A sandbox cannot block the creation of a single name in a writable folder. So each launch is recorded in
+`~/.agent/confined`, which no confined program can access: the workspace, and its missing protected paths. While the
+record exists, none of these paths is read (`is_unsettled`). When the program has ended, those that appeared are moved
+away, then the record is deleted. The program's supervisor holds a lock on the record. A record without a lock belongs
+to a killed supervisor, and the next run settles it.
 
 Imported by `supervisor.py`, which runs without site packages: standard library only.
 """
@@ -15,15 +15,16 @@ import time
 from contextlib import suppress
 
 _FRESH_NS = 100_000_000
-"""Two changes of a folder within one tick of the kernel's clock leave the same time stamp, so a younger one proves
-nothing."""
+"""Two changes of a folder within one tick of the kernel's clock have the same timestamp, so a younger timestamp proves
+nothing.
+"""
 _FOLDER = getattr(os, "O_PATH", 0) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _ADOPTED = "="
-"""Before a path in a record: a tool of the agent wrote it, with the user's consent."""
+"""Prefix of a path in a record that a tool of the agent wrote with the user's consent."""
 
 
 class Record:
-    """One launch: a workspace, known by its device and inode, and the protected paths that were missing there."""
+    """One launch: a workspace, identified by device and inode, and its missing protected paths."""
 
     def __init__(self, mark: str, text: str) -> None:
         self.mark = mark
@@ -32,9 +33,9 @@ class Record:
         self.missing = [name for name in names if not name.startswith(_ADOPTED) and name not in adopted]
 
     def find(self, path: str) -> str:
-        """The missing path that `path` is or lies beneath, else nothing.
+        """Return the missing protected path that is `path` or contains it.
 
-        Judged by names and not by inodes: a program that swaps files while this looks changes nothing.
+        Compares names, not inodes: a program that swaps files meanwhile must not affect the result.
         """
         whole = folder = os.path.abspath(path)  # noqa: PTH100  as text: links of the program must not count
         while folder != (folder := os.path.dirname(folder)):  # noqa: PTH120
@@ -45,14 +46,14 @@ class Record:
 
 
 type Records = tuple[int, tuple[Record, ...]]
-"""When the folder of the records changed last, and the records."""
+"""Modification time of the folder of records, and the records."""
 _last: tuple[str, Records] = ("", (0, ()))
 
 
 def record_launch(mark: str, *, workspace: str, missing: list[str], quarantine: str) -> tuple[int, str]:
-    """The locked descriptor of a new record, and its path. Raises `OSError`.
+    """Create a record, and return its locked descriptor and its path. Raises `OSError`.
 
-    `quarantine` is a folder that need not exist; if it is empty, paths are renamed where they are.
+    `quarantine` may be missing; if it is empty, paths are renamed in place.
     """
     import fcntl  # noqa: PLC0415  not on every platform
 
@@ -72,7 +73,7 @@ def record_launch(mark: str, *, workspace: str, missing: list[str], quarantine: 
 
 
 def read_records() -> Records:
-    """The records of programs that run, or whose supervisor was killed."""
+    """Return the records of programs that run or whose supervisor was killed."""
     global _last  # noqa: PLW0603
     folder = _locate()
     try:
@@ -89,12 +90,12 @@ def read_records() -> Records:
 
 
 def is_unsettled(path: str) -> bool:
-    """It is a protected path that appeared while a confined program was running: it must not be read."""
+    """Return True if a protected path appeared while a confined program was running: it must not be read."""
     return any(record.find(path) for record in read_records()[1])
 
 
 def adopt(path: str) -> None:
-    """Let the path stay: a tool of the agent is about to write all of it."""
+    """Exempt a path from quarantine: a tool of the agent is about to replace its whole content."""
     folder = _locate()
     for name in os.listdir(folder) if read_records()[1] else ():  # noqa: PTH208
         record = _read(f"{folder}/{name}")
@@ -107,9 +108,9 @@ def adopt(path: str) -> None:
 
 
 def settle(path: str) -> list[str]:
-    """Move away the paths of a record that appeared, then remove it. Returns where each of them is now.
+    """Move away the paths of a record that appeared, then delete the record. Returns their new paths.
 
-    If one cannot be moved, the record stays, and so the path stays unread.
+    If a path cannot be moved, the record stays, and so the path stays ignored.
     """
     record = _read(path)
     if record is None:
@@ -142,7 +143,7 @@ def settle_abandoned() -> None:
 
 
 def _move_away(record: Record, name: str) -> str:
-    """Return its new path; empty if nothing was there. A link is moved itself, not followed."""
+    """Move a path, and return its new path; empty if it does not exist. A link is moved, not followed."""
     *folders, last = name.split("/")
     try:
         here = os.open(record.workspace, _FOLDER)
@@ -172,7 +173,7 @@ def _move_away(record: Record, name: str) -> str:
 
 
 def _rename(record: Record, folder: int, name: str) -> str:
-    """Move it to the quarantine, or rename it in place if that is on another disk."""
+    """Move a path to the quarantine, or rename it in place if that is on another disk."""
     last = name.rpartition("/")[2]
     if record.quarantine:
         place = f"{record.quarantine}/{name.replace('/', '-')}.quarantined"
@@ -185,7 +186,7 @@ def _rename(record: Record, folder: int, name: str) -> str:
 
 
 def _open_up(folder: int, needed: int) -> None:
-    """A program may have taken the rights to its folder away to keep what it put there."""
+    """Restore permissions that a program may have removed to protect its files."""
     mode = stat.S_IMODE(os.fstat(folder).st_mode)
     if mode & needed != needed:
         os.chmod(f"/proc/self/fd/{folder}", mode | needed)  # noqa: PTH101

@@ -1,6 +1,6 @@
-"""The folders of a user by the XDG rules: settings, data and caches of the agent.
+"""The agent's folders for settings, data and caches, by the XDG rules.
 
-Not `platformdirs`: it reads only the environment of this process, and on macOS it names `~/Library`. These are the
+Not `platformdirs`: it reads only the environment of this process, and on macOS it uses `~/Library`. These are the
 documented paths on every system.
 """
 
@@ -21,6 +21,6 @@ def get_cache_folder(environ: Mapping[str, str], home: Path) -> Path:
 
 
 def _get_folder(configured: str, default: Path) -> Path:
-    # By the XDG rules a relative path is ignored.
+    # The XDG specification requires ignoring relative paths.
     base = Path(configured)
     return (base if base.is_absolute() else default) / "agent"

@@ -1,4 +1,4 @@
-"""Find the definition files below a folder, by name, with few system calls. Opens nothing."""
+"""A walk that finds definition files below a folder by name, with few system calls. Opens no file."""
 
 import os
 from collections.abc import Iterator
@@ -15,33 +15,33 @@ MAX_DEPTH = 12
 MAX_DEPTH_EVERYWHERE = 64
 _NEVER = frozenset({"node_modules", "__pycache__"})
 _INSIDE_A_SKILL = frozenset({"references", "assets", "scripts", "toolsets", "evals", "templates", "examples", "tests"})
-"""What lies in these belongs to the skill around it, even where it looks like a skill."""
+"""Folders inside a skill whose files belong to that skill, even if they look like a skill."""
 
 
 class FoundDefinition(Struct, frozen=True):
     id: str
-    """The folder's path under the root, with slashes; the root's own name for a file in the root."""
+    """Path of the folder under the root, with slashes; the root's own name for a file in the root."""
     path: str
     stat: os.stat_result
     within: Path
-    """The folder that no link on the way to it may lead out of."""
+    """Folder that links must not leave."""
 
 
 @dataclass
 class Walk:
-    """One walk over one root. Iterate over it, then read `problems`."""
+    """A walk over one root. Iterate over it, then read `problems`."""
 
     root: Path
     file_name: str
-    """Found in any case; the exact one wins."""
+    """Matched in any case; an exact match wins."""
     within: Path | None = None
-    """Linked folders are entered where they lead to a place below this one; without it, below the root."""
+    """Linked folders are followed if they lead below this folder; by default below the root."""
     everywhere: bool = False
-    """Look into dot folders and into the parts of a skill too: for checking files, not for using them."""
+    """Include dot folders and the parts of skills: for validation, not for loading."""
     folders: list[tuple[str, os.stat_result]] | None = None
-    """Where a list is given: every folder that was listed, with its status from before."""
+    """If given, receives every listed folder with its status from before the listing."""
     has_links: bool = False
-    """A link decided what was found: what it leads to may change, and no folder here tells of it."""
+    """The result depends on a link, whose target may change without a change in these folders."""
     problems: list[Problem] = field(default_factory=list[Problem])
     _entered: set[str] = field(default_factory=set[str])
 
@@ -104,7 +104,7 @@ class Walk:
         return [
             entry
             for entry in listed
-            # First what the listing knows already: most entries are files.
+            # The listing already knows the type, and most entries are files: no further system call for them.
             if entry.is_dir(follow_symlinks=not inside)
             and not self._is_left_out(entry.name, inside=inside)
             and entry.name.lower() != self._wanted
@@ -116,7 +116,7 @@ class Walk:
         return name[0] == "." or name in _NEVER or (inside and name in _INSIDE_A_SKILL)
 
     def _may_enter(self, link: os.DirEntry[str]) -> bool:
-        """A linked folder is entered once, and never when it leads back to where we came from."""
+        """Return True if a linked folder was not visited yet and does not contain the walk's own path."""
         target = os.path.realpath(link.path)
         if not is_contained(target, base=self._base):
             self._report("link_out", f"Link {link.name!r} leads out of the project and is not followed", link.path)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, among them cache files."""
+"""Atomic replacement of files, and cache files."""
 
 import os
 import secrets
@@ -13,14 +13,14 @@ from typing import NamedTuple
 from metier.version import __version__
 
 MAX_BYTES = 256 * 1024 * 1024
-"""More is not kept: it would fill the folder, and hardly be read faster than what it was made from."""
+"""Larger content is not cached: reading it back would hardly be faster than recomputing it."""
 _LENGTH_BYTES = 8
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = False, is_private: bool = True) -> None:
-    """`durable` where losing it in a power cut would matter. Without `is_private` the file has the mode of any other.
+    """Write a file atomically. `durable` if losing it in a power cut would matter. Raises `OSError`.
 
-    Raises `OSError`, and leaves nothing of the new content behind then.
+    Without `is_private` the file has the default mode.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -39,7 +39,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False, is_privat
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut. Windows has no such call, and needs none."""
+    """Make renames in a folder survive a power cut. Windows has no such call and needs none."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
@@ -54,19 +54,19 @@ _STATX_BYTES, _BTIME_OFFSET = 256, 0x50
 
 
 def identify_file(path: Path) -> str:
-    """Return an identity that a file keeps when it is renamed and that no copy of it has. Raises `OSError`.
+    """Return an identity that survives a rename and differs for every copy. Raises `OSError`.
 
-    The inode number alone is not enough: ext4 gives that of a removed file to the next one. So it has the time of
-    creation behind it, where the file system records one.
+    The inode number alone is not enough, because ext4 reuses that of a removed file. So the creation time is appended
+    if the file system records one.
     """
-    # By its path: to close a descriptor of a database would drop the locks that SQLite holds on it in this process.
+    # By path: closing a descriptor of a database would drop the POSIX locks that SQLite holds in this process.
     found = path.stat()
     born = _read_birth(path) if sys.platform == "linux" else str(getattr(found, "st_birthtime", ""))
     return f"{found.st_ino}:{born}"
 
 
 def _read_birth(path: Path) -> str:
-    """Python 3.12 has no `statx`, and its `stat` no time of creation on Linux."""
+    """Return the creation time, which Python 3.12 does not provide on Linux."""
     import ctypes  # noqa: PLC0415  a millisecond that most commands don't need
 
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
@@ -84,16 +84,16 @@ def _read_birth(path: Path) -> str:
 # A cache file: one header line (name, format, version, byte order, subject, checksum) and length-prefixed sections.
 # If anything does not match, nothing is cached; losing it costs time only.
 class CacheFiles(NamedTuple):
-    """Files of one kind in a folder, each with a key that says what it was made of."""
+    """Cache files of one kind in a folder, each with a key that identifies its sources."""
 
     folder: Path
     kind: str
     format: int
     most: int
-    """So many stay; the one that was not used for longest goes first."""
+    """Maximum number of files; the least recently used ones are removed."""
 
     def read(self, key: str) -> list[memoryview] | None:
-        """The sections of exactly this key, or nothing."""
+        """Return the sections stored under exactly this key."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -108,7 +108,7 @@ class CacheFiles(NamedTuple):
         return list(_split(body))
 
     def write(self, key: str, sections: Sequence[bytes]) -> None:
-        """Of two writers one wins. A folder that cannot be written is no error."""
+        """Store sections. Errors are ignored, and of two writers one wins."""
         body = b"".join(part for section in sections for part in (len(section).to_bytes(_LENGTH_BYTES, "big"), section))
         if len(body) > MAX_BYTES:
             return
@@ -126,7 +126,7 @@ class CacheFiles(NamedTuple):
 
 
 def remove_old_files(newest: Path, pattern: str, *, most: int) -> None:
-    """Of the files beside it that fit the pattern, so many stay: those that were used last. Raises `OSError`."""
+    """Remove all but the `most` recently used files that match the pattern. Raises `OSError`."""
     others = [path for path in newest.parent.glob(pattern) if path != newest]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[most - 1 :]:
         path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Every skill that can be found, by its front matter only: name, description, and what is wrong with it.
+"""The catalog of skills by front matter: names, descriptions and problems.
 
-Bodies are not kept; `skill.load_skill` reads one when it is wanted. A catalog is a value: load it again to see changes.
+Bodies are not included; `skill.load_skill` reads one on demand. A catalog is immutable: load it again to see changes.
 """
 
 from abc import abstractmethod
@@ -13,27 +13,27 @@ from msgspec import Struct
 
 from metier.definitions.names import canonical_name
 from metier.definitions.problems import Problem
-from metier.definitions.skills.naming import find_called, hint_skill
+from metier.definitions.skills.skill_names import find_called, hint_skill
 from metier.definitions.skills.sources import SkillSource
 from metier.errors import SkillNotFound
 
 
 class CatalogSkill(Struct, frozen=True, kw_only=True):
-    """What stage 0 knows of a skill."""
+    """Front matter of a skill in the catalog."""
 
     id: str
     name: str
-    """Its ID where another skill of its source has the same name."""
+    """Its ID if another skill of the same source has the same name."""
     description: str
     path: str
-    """Of its `SKILL.md`."""
+    """Path of its `SKILL.md`."""
     source: SkillSource
     version: str | None = None
     license: str | None = None
     tags: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] = ()
     digest: str = ""
-    """Of what its file held when it was read."""
+    """Digest of its file's content."""
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -50,7 +50,7 @@ class CatalogSkill(Struct, frozen=True, kw_only=True):
 
 
 class SkillContent(NamedTuple):
-    """Which skill a file is, and what it held: what an index of the catalog is found by."""
+    """Identity and digest of a skill file, the key of a catalog's index."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class SkillContent(NamedTuple):
 
 
 class LateSequence[T](Sequence[T]):
-    """Values that are made when they are asked for. Equal to a tuple of the same values."""
+    """A sequence whose values are created on access. Equal to a tuple of the same values."""
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -70,7 +70,7 @@ class LateSequence[T](Sequence[T]):
 
 
 class LateSkills(LateSequence[CatalogSkill]):
-    """The skills of a kept catalog. What most questions need of them is known without making any."""
+    """The skills of a cached catalog. Most queries need no `CatalogSkill`."""
 
     @property
     @abstractmethod
@@ -85,30 +85,30 @@ class LateSkills(LateSequence[CatalogSkill]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     skills: tuple[CatalogSkill, ...] | LateSkills = ()
-    """One for each name, sorted by it."""
+    """One skill per name, sorted by name."""
     shadowed: Sequence[CatalogSkill] = ()
-    """Those whose name another skill has taken."""
+    """Skills whose name another skill has taken."""
     problems: Sequence[Problem] = ()
-    """Of every file, of folders, and of names that stand twice."""
+    """Problems of files, of folders, and of duplicate names."""
     _by_name: dict[str, CatalogSkill] = field(default_factory=dict[str, CatalogSkill], repr=False, compare=False)
-    """Filled when a skill is first looked for."""
+    """Index by name, built on the first lookup."""
 
     @property
     def contents(self) -> Sequence[SkillContent]:
-        """One for each skill, in their order."""
+        """Identities of the skills, in their order."""
         if isinstance(self.skills, LateSkills):
             return self.skills.contents
         return [SkillContent(skill.id, skill.name, skill.digest) for skill in self.skills]
 
     @property
     def sources(self) -> frozenset[SkillSource]:
-        """Those that one of the skills comes from."""
+        """Sources that have at least one of the skills."""
         if isinstance(self.skills, LateSkills):
             return self.skills.sources
         return frozenset(skill.source for skill in self.skills)
 
     def keep(self, whole: Iterable[SkillSource], wanted: Callable[[CatalogSkill], bool]) -> "Catalog":
-        """The same catalog with all skills of some sources, and of the others only some."""
+        """Return the catalog with all skills of some sources, and only selected ones of the others."""
         sources = frozenset(whole)
         if isinstance(self.skills, LateSkills):
             skills = self.skills.keep(sources, wanted)
@@ -117,11 +117,11 @@ class Catalog:
         return Catalog(skills=skills, shadowed=self.shadowed, problems=self.problems)
 
     def find(self, name: str) -> CatalogSkill | None:
-        """By name in any case, `_` like `-`; else by ID."""
+        """Find a skill by name in any case, `_` like `-`, else by ID."""
         return self._names().get(canonical_name(name)) or find_called(self.skills, name)
 
     def get(self, name: str) -> CatalogSkill:
-        """Like `find`. Raises `SkillNotFound` with the nearest name."""
+        """Get a skill like `find`. Raises `SkillNotFound` with the nearest name."""
         found = self.find(name)
         if found is None:
             hint = hint_skill(name, self._names()) or "Run `agent skills list` to see them all"

@@ -1,8 +1,7 @@
-"""The caches of the catalog: each `SKILL.md` as it was read, and a large catalog with all that it was read from.
+"""The caches of the catalog: each parsed `SKILL.md`, and large catalogs with everything they were built from.
 
-A file is known by path, size, times and inode; a folder whose times and inode are the same has the same names in it.
-Links are another matter: their targets change elsewhere, so a catalog that depends on one is not cached. Losing a cache
-costs time only.
+A file is identified by path, size, times and inode; a folder with the same times and inode has the same names. Link
+targets can change elsewhere, so a catalog that depends on a link is not cached. Losing a cache costs time only.
 """
 
 import hashlib
@@ -27,12 +26,12 @@ from metier.version import __version__
 
 _FILES_FORMAT = 5
 FRESH_NS = 100_000_000
-"""A file younger than this when it was read may change again without a new time stamp, so it is not remembered."""
+"""A file younger than this when it was read may change again without a new timestamp, so it is not cached."""
 
 type Stamp = tuple[int, int, int, int]
 """Size, modification time, change time, inode."""
 type Payload = list[object]
-"""What the catalog wants to have back; see `catalog`."""
+"""Cached value of a file; see `catalog_loader`."""
 
 
 def stamp_of(stat: os.stat_result) -> Stamp:
@@ -40,12 +39,12 @@ def stamp_of(stat: os.stat_result) -> Stamp:
 
 
 def digest_content(data: bytes) -> str:
-    """Names the content of a `SKILL.md` in caches. Trust has a digest of its own, of the whole folder."""
+    """Return the digest of a `SKILL.md` for caches. Trust uses a separate digest of the whole folder."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class CatalogCache:
-    """The remembered files of one root folder. Whatever is wrong with the cache file, the answer is: nothing known."""
+    """Parsed files of one root folder. An unusable cache file counts as empty."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         key = hashlib.sha256(os.fsencode(os.path.abspath(root))).hexdigest()[:24]  # noqa: PTH100
@@ -68,7 +67,7 @@ class CatalogCache:
             self._kept[path] = [list(stamp), payload]
 
     def save(self) -> None:
-        """Replace the file as a whole, when something is new. A folder that cannot be written is no error."""
+        """Replace the cache file if there are new entries. Write errors are ignored."""
         if not self._is_changed and len(self._kept) == len(self._known):
             return
         body = json.dumps(self._kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -87,29 +86,30 @@ class CatalogCache:
 
 
 def _header(body: bytes) -> bytes:
-    """Format, version and checksum: a torn, foreign or outdated file does not match."""
+    """Return format, version and checksum, so that a torn, foreign or outdated file does not match."""
     return f"{_FILES_FORMAT} {__version__} {hashlib.blake2b(body, digest_size=16).hexdigest()}\n".encode()
 
 
 _CATALOG_FORMAT = 3
 MAX_FILES = 4
 MIN_SKILLS = 64
-"""Skills from which on a catalog is kept; a smaller one is read in less time than its file takes."""
+"""Minimum number of skills of a cached catalog; a smaller one loads faster than its cache file."""
 
 _STAMP = 4
 _PLACES, _STAMPS, _COUNTS, _SOURCES, _IDS, _NAMES, _DIGESTS, _ENDS, _RECORDS, _PROBLEMS = range(10)
-"""The sections: paths, their stamps, the number of skills; then a column for each thing that is asked of all skills,
-and a record of the rest of each skill, with where it ends; then the problems of the catalog."""
+"""The sections: paths, their stamps, the number of skills; a column per frequently read field; a record per skill with
+the remaining fields; the ends of the records; the problems of the catalog.
+"""
 
 
 @dataclass
 class Seen:
-    """What a catalog was read from."""
+    """The files and folders that a catalog was built from."""
 
     files: list[tuple[str, Stamp]] = field(default_factory=list[tuple[str, Stamp]])
     folders: list[tuple[str, Stamp]] = field(default_factory=list[tuple[str, Stamp]])
     is_complete: bool = True
-    """These say all: no link was followed, and every folder could be read."""
+    """True if no link was followed and every folder could be read."""
     started: int = field(default_factory=time.time_ns)
 
     def add_walk(self, walk: Walk) -> None:
@@ -118,13 +118,13 @@ class Seen:
 
     @property
     def can_be_compared(self) -> bool:
-        """A file or folder that has just changed may change again without a new time."""
+        """Return False for a file or folder that changed so recently that a further change might keep its timestamp."""
         newest = max((max(stamp[1:3]) for _, stamp in (*self.files, *self.folders)), default=0)
         return self.is_complete and newest < self.started - FRESH_NS
 
 
 class CachedCatalog:
-    """The place of the catalog of some sources in a cache folder."""
+    """The cached catalog of some sources in a cache folder."""
 
     def __init__(self, folder: Path, sources: Sequence[SkillSource]) -> None:
         self._files = CacheFiles(folder, "catalog", _CATALOG_FORMAT, MAX_FILES)
@@ -132,7 +132,7 @@ class CachedCatalog:
         self._key = _get_key(sources)
 
     def load(self) -> Catalog | None:
-        """The catalog, where nothing that it was read from has changed."""
+        """Return the catalog if none of its files and folders has changed."""
         sections = self._files.read(self._key)
         if sections is None or not _are_unchanged(_read_json(sections[_PLACES]), sections[_STAMPS]):
             return None
@@ -145,7 +145,7 @@ class CachedCatalog:
         )
 
     def save(self, catalog: Catalog, seen: Seen) -> None:
-        """Nothing where it is small, or where its files and folders do not tell of every change."""
+        """Store the catalog, unless it is small or changes could go unnoticed."""
         skills = [*catalog.skills, *catalog.shadowed]
         if len(skills) < MIN_SKILLS or not seen.can_be_compared:
             return
@@ -174,7 +174,7 @@ class CachedCatalog:
 
 
 def _get_key(sources: Sequence[SkillSource]) -> str:
-    """The places that are looked at, where they really are now, and which of them are not there."""
+    """Return the real paths of the searched folders, and those that are missing."""
     places = [
         (
             source.kind,
@@ -201,7 +201,7 @@ def _are_unchanged(paths: Iterable[str], stamps: memoryview) -> bool:
 
 
 class _Rows:
-    """The skills of a kept catalog: columns that are read when they are needed, and records, each read alone."""
+    """The skills of a cached catalog: columns and records that are read on demand."""
 
     def __init__(self, sections: list[memoryview], sources: Sequence[SkillSource]) -> None:
         self._sections = sections
@@ -229,7 +229,7 @@ class _Rows:
 
     def build(self, number: int) -> CatalogSkill:
         record = self._sections[_RECORDS][self._ends[number - 1] if number else 0 : self._ends[number]]
-        # The shape is that of `_pack`; the checksum says that nothing else is here.
+        # The format is that of `_pack`; the checksum rules out other content.
         path, description, version, license_, tags, tools, problems = _read_json(record)
         return CatalogSkill(
             id=self.ids[number],
@@ -323,7 +323,7 @@ def _pack_problems(problems: Iterable[Problem]) -> list[object]:
 
 
 def _unpack_problems(packed: object) -> Iterable[Problem]:
-    # The shape is that of `_pack_problems`.
+    # The format is that of `_pack_problems`.
     for severity, code, message, file, line, hint in cast(
         "list[tuple[Severity, str, str, str, int | None, str]]", packed
     ):

@@ -1,4 +1,4 @@
-"""The scripts and reference files that a skill offers. Scripts are found by name and file type; nothing is run."""
+"""Scripts and reference files of a skill, found by name and file type. Runs nothing."""
 
 import os
 from fnmatch import fnmatchcase
@@ -18,20 +18,20 @@ MAX_REFERENCES = 500
 MAX_TITLE_CHARACTERS = 100
 _TITLE_BYTES = 4_096
 IMPL_FILE = "impl.py"
-"""The code of a skill that can be called with inputs; see the capabilities room."""
+"""The code of a callable skill; see `capabilities`."""
 
 
 class Script(Struct, frozen=True):
     name: str
-    """Canonical: lower case, with `.py`."""
+    """Canonical name: lower case, with `.py`."""
     path: Path
 
 
 def discover_scripts(skill: SkillDefinition) -> tuple[Script, ...]:
-    """The scripts of a skill, sorted by name: the listed ones, else every `scripts/*.py` that is not ignored.
+    """Return the scripts of a skill, sorted by name: the listed ones, else every `scripts/*.py` that is not ignored.
 
-    Symbolic links, dot files, folders and names that are not plain are left out. Of two files whose names differ
-    only in case the first in byte order is taken.
+    Symbolic links, dot files, folders and invalid names are skipped. Of two files whose names differ only in case the
+    first in byte order is used.
     """
     found: dict[str, Script] = {}
     for file_name in _plain_files(skill.folder / FOLDER):
@@ -42,17 +42,17 @@ def discover_scripts(skill: SkillDefinition) -> tuple[Script, ...]:
 
 
 class ReferenceFile(Struct, frozen=True):
-    """A file that a skill offers for reading on demand."""
+    """A file that the model can read on demand."""
 
     path: str
     """Relative to the skill's folder, as a model names it."""
     title: str
-    """Its first heading or sentence; empty for a file that is no text."""
+    """First heading or sentence; empty for a binary file."""
     bytes: int
 
 
 def list_references(skill: SkillDefinition) -> tuple[ReferenceFile, ...]:
-    """The files below `references/`, sorted by path. Symbolic links and dot files are left out."""
+    """Return the files below `references/`, sorted by path, without symbolic links and dot files."""
     found: list[ReferenceFile] = []
     for folder, folders, files in os.walk(skill.folder / REFERENCES_FOLDER):
         if Path(folder).is_symlink():
@@ -80,13 +80,13 @@ def _read_reference(path: Path, root: Path) -> ReferenceFile:
 
 
 def list_missing_scripts(skill: SkillDefinition) -> tuple[str, ...]:
-    """The listed scripts that are not there, as they are listed."""
+    """Return the listed scripts that do not exist."""
     there = {script.name for script in discover_scripts(skill)} if skill.scripts else set[str]()
     return tuple(listed for listed in skill.scripts or () if f"{listed.lower().removesuffix('.py')}.py" not in there)
 
 
 def report_missing_scripts(skill: SkillDefinition) -> tuple[Problem, ...]:
-    """An error for each listed script that is not there: a run does not load such a skill."""
+    """Report an error for each listed script that does not exist: a run does not load such a skill."""
     missing = list_missing_scripts(skill)
     if missing and not (skill.folder / FOLDER).is_dir():
         return (_describe_missing(skill, f"The folder {FOLDER!r} is missing", missing[0]),)
@@ -106,13 +106,13 @@ def _describe_missing(skill: SkillDefinition, message: str, script: str) -> Prob
 
 
 def find_impl(skill: SkillDefinition) -> Path | None:
-    """The skill's `impl.py`, if it is a file of its own."""
+    """Return the skill's `impl.py` if it is a regular file."""
     path = skill.folder / IMPL_FILE
     return path if path.is_file() and not path.is_symlink() else None
 
 
 def is_capability(skill: SkillDefinition) -> bool:
-    """It can be called with inputs: it has an `impl.py`."""
+    """Return True if the skill is callable: it has an `impl.py`."""
     return find_impl(skill) is not None
 
 

@@ -1,4 +1,4 @@
-"""A skill: the folder with `SKILL.md`. Reads the one file; runs nothing, follows no reference."""
+"""A skill: the folder of a `SKILL.md`. Reads only that file and runs nothing."""
 
 import html
 from collections.abc import Iterable
@@ -26,18 +26,18 @@ _NO_ENTRIES = Mapping((), 1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillDefinition:
     id: str
-    """The folder's path under its collection, e.g. `foo/bar`."""
+    """Path of the folder in its collection, e.g. `foo/bar`."""
     name: str
     description: str
     folder: Path
     file: Path
     data: bytes = field(default=b"", repr=False, compare=False)
-    """The bytes that it was read from: what is shown, hashed and kept is one and the same."""
+    """The bytes it was parsed from, so that the shown, hashed and stored content is the same."""
     body: str = ""
     body_line: int = 1
-    """The line of the file in which `body` begins."""
+    """Line of the file in which `body` starts."""
     header: str = ""
-    """The front matter as it was written, without its markers."""
+    """Text of the front matter, without its markers."""
     license: str | None = None
     compatibility: str | None = None
     metadata: dict[str, str] = field(default_factory=dict[str, str])
@@ -50,34 +50,34 @@ class SkillDefinition:
     toolsets: tuple[str, ...] = ()
     """Each `module:Class`."""
     scripts: tuple[str, ...] | None = None
-    """The listed ones; `None` means: look into `scripts/`."""
+    """The listed ones; None: all in `scripts/`."""
     scripts_ignore: tuple[str, ...] = ()
     permissions_env: tuple[str, ...] = ()
     timeout_seconds: float | None = None
-    """How long one of its scripts may run, within what the host allows."""
+    """Time limit of one of its scripts, at most that of the host."""
     max_output_bytes: int | None = None
-    """How much one of its scripts may print, likewise."""
+    """Output limit of one of its scripts, at most that of the host."""
     tags: tuple[str, ...] = ()
     entrypoint: Entrypoint | None = None
     tools: tuple[str, ...] | None = None
-    """`None`, like `inherit`, takes what the surrounding run allows; see `inherit.resolve_list`."""
+    """None or `inherit`: the tools of the run; see `references.resolve_list`."""
     skills: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
     tool_approvals: Node | None = None
-    """As written, with lines; the approval room gives it a meaning."""
+    """Unparsed, with lines; `approval` interprets it."""
     task_approvals: Node | None = None
     contract: Mapping = _NO_ENTRIES
-    """The fields of `CONTRACT_FIELDS` as written; the capabilities room gives them a meaning."""
+    """Fields of `CONTRACT_FIELDS`, unparsed; `capabilities` interprets them."""
 
 
 class SkillReading(Struct, frozen=True):
     skill: SkillDefinition | None
-    """Nothing when one of the problems is an error."""
+    """None if one of the problems is an error."""
     problems: tuple[Problem, ...] = ()
     references: tuple[Reference, ...] = ()
-    """What it names, also where the definition is nothing."""
+    """Names that it refers to, even if it could not be loaded."""
     permits: tuple[Permits, ...] = ()
-    """What it says on what may be used, likewise."""
+    """Tools and commands that it permits, even if it could not be loaded."""
 
 
 def load_skill(
@@ -88,10 +88,10 @@ def load_skill(
     id: str = "",  # noqa: A002 - the word of the format
     within: Path | None = None,
 ) -> SkillReading:
-    """Read the skill in a folder. `strict` is the Agent Skills specification; else everything usable is taken.
+    """Read the skill of a folder. `strict` enforces the Agent Skills specification; else everything usable is read.
 
-    A skill of the workspace's `own` must have valid front matter with a description. No link leads out of `within`, or
-    of the folder itself.
+    A skill of the workspace's `own` must have valid front matter with a description. Links must not lead out of
+    `within`, by default out of the folder.
     """
     found = get_skill_file(folder, strict=strict)
     if isinstance(found, Problem):
@@ -112,9 +112,9 @@ def parse_skill(
     strict: bool = False,
     own: bool = False,
 ) -> SkillReading:
-    """Read the bytes of a `SKILL.md` that lies, or will lie, at `file`.
+    """Parse the bytes of a `SKILL.md` at `file`, existing or planned.
 
-    The runs of a process mostly find the same files: the same bytes are parsed once, however often they are read.
+    The runs of a process use mostly the same skills, so the same bytes are parsed once.
     """
     return parse_once(data, file=file, id=id, strict=strict, own=own)
 
@@ -127,7 +127,7 @@ def parse_once(
     strict: bool = False,
     own: bool = False,
 ) -> SkillReading:
-    """Like `parse_skill`, for a reader of many files that keeps none of them."""
+    """Parse like `parse_skill`, without caching: for a reader of many files."""
     if (link := find_stored_link(data, file)) is not None:
         return SkillReading(None, (link,))
     front = read_front_matter(data, file=str(file), strict=strict or own)
@@ -150,7 +150,7 @@ def parse_once(
 
 
 def get_field_line(skill: SkillDefinition, key: str) -> int:
-    """The line of a field in the front matter of a skill, at the top or below `metadata`."""
+    """Return the line of a front matter field, at the top or below `metadata`."""
     root = read_front_matter(skill.data).mapping or _NO_ENTRIES
     entry, metadata = root.find(key), root.find("metadata")
     if entry is None and metadata is not None and isinstance(metadata.value, Mapping):
@@ -214,7 +214,7 @@ def _build(  # noqa: PLR0913 - what a skill is made of
 
 
 def find_version_problem(skill: SkillDefinition) -> Problem | None:
-    """Why the skill cannot be used with this version of Metier; None if it can."""
+    """Return why the skill does not support this version of Metier."""
     bounds = (
         ("min_agent_base_version", skill.min_agent_base_version),
         ("max_agent_base_version", skill.max_agent_base_version),

@@ -1,7 +1,7 @@
-"""The fields of a skill by the Agent Skills specification and by Metier, and the rules for them.
+"""The front matter of a skill, by the Agent Skills specification and Metier's additions, and the rules for its fields.
 
-`SkillFields` reads the front matter; `check_fields` applies the rules that need the folder and the body. A lenient
-reader reports a deviation as a warning and uses the rest.
+`SkillFields` reads the front matter; `check_fields` applies rules that need the folder and the body. A lenient reader
+reports a deviation as a warning and uses the rest.
 """
 
 import math
@@ -32,7 +32,7 @@ _ABOVE = re.compile(
 )
 _ABSOLUTE = re.compile(rf"(?<![\w./:~-])~?/(?:[\w.-]+/)*[\w.-]+{_EXTENSIONS}")
 _ABSOLUTE_STARTS = (" /", "`/", '"/', "'/", "(/", "\n/", "~/")
-"""Looking for these first spares most texts the expression."""
+"""A fast filter: most texts have none of these, so the expression is not needed."""
 _SCRATCH = ("/tmp/", "/var/tmp/")  # noqa: S108 - where a skill has the model write scripts of its own
 
 MAX_DESCRIPTION = 1024
@@ -55,7 +55,7 @@ CONTRACT_FIELDS = (
     "depends_on",
     "sync_celery",
 )
-"""What a skill promises to the callers of its `impl.py`; `contract` may hold the others."""
+"""Contract of a callable skill; `contract` may contain the others."""
 OWN_FIELDS = frozenset(
     (
         "version",
@@ -97,21 +97,21 @@ _LIFTED = frozenset(
 )
 NAME_NOT_USED = "name_not_used"
 MIN_ENV_PREFIX = 3
-"""Letters in front of a wildcard in `permissions.env`."""
+"""Minimum number of letters before a wildcard in `permissions.env`."""
 _SEMANTIC = re.compile(r"v?\d+(?:\.\d+){0,2}(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII)
 _TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?[^\s,(]*|\([^)]*\)")
 
 
 class Entrypoint(Struct, frozen=True):
-    """What the offline backbone runs for this skill."""
+    """The script that the offline provider runs for this skill."""
 
     script: str
     args: tuple[str, ...] = ()
-    """With `{placeholders}` that the caller fills."""
+    """May contain `{placeholders}`."""
 
 
 def _read_metadata(value: object, info: ValidationInfo) -> dict[str, str]:
-    """Text to text, as the specification has it; nested values are joined, and other readers may not take them."""
+    """Read text values, as the specification requires. Nested values are joined; other readers may reject them."""
     context = context_of(info)
     if not isinstance(value, Mapping):
         _deviate(info, "metadata_not_mapping", "must be a mapping", "Write 'key: value' lines below it", value=value)
@@ -129,7 +129,7 @@ def _read_metadata(value: object, info: ValidationInfo) -> dict[str, str]:
 
 
 def _read_allowed_tools(value: object, info: ValidationInfo) -> tuple[str, ...]:
-    """`Bash(git:*) Read`: separated by spaces; by commas or as a list where a lenient reader allows it."""
+    """Read `Bash(git:*) Read`: separated by spaces. A lenient reader also accepts commas and lists."""
     if isinstance(value, Scalar):
         return tuple(_TOOL.findall(value.value))
     hint = "Write the tools in one line, separated by spaces"
@@ -164,7 +164,7 @@ def _read_arguments(value: object) -> object:
 
 
 def _split_words(text: str) -> tuple[str, ...]:
-    """As a shell would; by spaces where a quote is never closed."""
+    """Split like a shell; by spaces if a quote is not closed."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -172,7 +172,7 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def _read_limit(value: object, info: ValidationInfo) -> float:
-    """A number above zero."""
+    """Read a number above zero."""
     text = value.value.strip() if isinstance(value, Scalar) else ""
     try:
         number = float(text)
@@ -180,7 +180,7 @@ def _read_limit(value: object, info: ValidationInfo) -> float:
         number = 0.0
     if 0 < number < math.inf:
         return number
-    # The contract of a skill has a problem of its own for a wrong `timeout_seconds`.
+    # The contract reader reports an invalid `timeout_seconds`.
     if info.field_name not in CONTRACT_FIELDS:
         hint = "Leave it out to have the host's limit"
         _deviate(info, "bad_limit", f"must be a number above 0, not {text!r}", hint, value=value)
@@ -226,7 +226,7 @@ class SkillFields(FileModel):
     scripts_ignore: Texts = ()
     permissions: Annotated[_Permissions, BeforeValidator(_read_permissions)] = _Permissions.model_construct()
     permissions_env: Texts = ()
-    """Only below `metadata`, which has text only."""
+    """Only below `metadata`, whose values are text."""
     timeout_seconds: _Limit | None = None
     max_output_bytes: _Limit | None = None
     tags: Texts = ()
@@ -239,7 +239,7 @@ class SkillFields(FileModel):
 
 
 def lift_metadata(root: Mapping) -> Mapping:
-    """The front matter with our fields from below `metadata`, where the specification has room for them."""
+    """Return the front matter with Metier's fields from `metadata`, which the specification reserves for them."""
     metadata = root.find_value("metadata")
     if not isinstance(metadata, Mapping):
         return root
@@ -254,17 +254,17 @@ def lift_metadata(root: Mapping) -> Mapping:
 
 class OutsideScript(NamedTuple):
     written: str
-    """As the text names it."""
+    """Path as written in the text."""
     path: str
-    """Absolute; one in the home folder begins with `~/`."""
+    """Absolute; a path in the home folder starts with `~/`."""
     at: int
-    """Line of the text that names it."""
+    """Line of the text."""
 
 
-# A skill is reviewed and trusted as one folder. A script elsewhere is no part of that, so it is reported, and it is
-# not run while the skill is active.
-def find_outside_scripts(body: str, folder: Path) -> Iterator[OutsideScript]:
-    """Each place of the text that names a script outside of the folder."""
+# A skill is reviewed and trusted as one folder. A script elsewhere is not covered by that trust, so it is reported, and
+# it is not run while the skill is active.
+def scan_outside_scripts(body: str, folder: Path) -> Iterator[OutsideScript]:
+    """Find paths of scripts outside of the folder in the text."""
     if "../" in body:
         for match in _ABOVE.finditer(body):
             if _leaves(match[0]):
@@ -288,7 +288,7 @@ def _leaves(path: str) -> bool:
 
 
 class FieldChecks:
-    """The rules for the fields of one skill. Problems go to the context, with the line of the field."""
+    """Rules for the fields of one skill. Problems are added to the context, with the line of the field."""
 
     def __init__(self, fields: SkillFields, root: Mapping, context: Context) -> None:
         self._fields = fields
@@ -303,7 +303,7 @@ class FieldChecks:
         self._context.deviate(self._root, *finding, line=get_line(self._root, (key,)))
 
     def read_name(self, folder_name: str) -> str:
-        """The name as written; the folder's if there is none, or if the name cannot be used."""
+        """Return the name; the folder's if there is none or it is invalid."""
         if not self._fields.name:
             self._deviate("missing_name", "Field 'name' is missing", f"Add 'name: {folder_name}'", key="name")
             return folder_name
@@ -320,7 +320,7 @@ class FieldChecks:
         return folder_name
 
     def read_description(self, fallback: Callable[[], str] | None) -> str:
-        """The description; without one, the `fallback` if there is any."""
+        """Return the description, or the `fallback`."""
         text = self._fields.description
         if text:
             if len(text) > MAX_DESCRIPTION:
@@ -353,7 +353,7 @@ class FieldChecks:
             self._check_specified()
 
     def _check_additions(self) -> None:
-        """`[inherit, Bash]` is `inherit`: a skill narrows a run, and names that it adds have no effect."""
+        """Report additions to `inherit`: a skill only narrows a run, so they have no effect."""
         fields = self._fields
         for key, names in (("tools", fields.tools), ("skills", fields.skills), ("tasks", fields.tasks)):
             added = [name for name in names or () if name != INHERIT]
@@ -363,7 +363,7 @@ class FieldChecks:
                 self._warn("idle_addition", message, hint, key=key)
 
     def _check_patterns(self) -> None:
-        """`*` and `AB*` match nothing: they would pass on variables that the author did not think of."""
+        """Report wildcards such as `*` and `AB*`, which would pass on unrelated variables. They match nothing."""
         for name in self._fields.permissions.env:
             prefix = re.split(r"[*?\[]", name, maxsplit=1)[0]
             if prefix != name and len(prefix) < MIN_ENV_PREFIX:
@@ -376,7 +376,7 @@ class FieldChecks:
         """Report scripts outside of the skill's own folder that its text names: they are not run for it."""
         found = {
             (script.written, first_line + body.count("\n", 0, script.at))
-            for script in find_outside_scripts(body, folder)
+            for script in scan_outside_scripts(body, folder)
         }
         for written, line in sorted(found, key=lambda each: each[1]):
             message = f"The text names the script {written!r}, which lies outside of the skill's folder"
@@ -384,7 +384,7 @@ class FieldChecks:
             self._context.report("warning", self._root, "script_outside", message, hint, line=line)
 
     def _check_specified(self) -> None:
-        """Report the fields that only Metier knows, and the unknown ones."""
+        """Report fields that only Metier knows, and unknown ones."""
         # The specification names six fields and gives 'metadata' to clients, but forbids no other: only warnings.
         for entry in self._root.entries:
             if entry.key in SPECIFIED_FIELDS:

@@ -1,4 +1,4 @@
-"""Where skills come from, and who wins when two have one name. Looks at nothing on disk."""
+"""Sources of skills, and their precedence for skills of the same name. Reads nothing from disk."""
 
 from pathlib import Path
 from typing import Literal
@@ -10,17 +10,17 @@ from metier import version
 type SourceKind = Literal["bundled", "user", "workspace", "folder"]
 
 PRECEDENCE: tuple[SourceKind, ...] = ("folder", "workspace", "bundled", "user")
-"""Of two skills with one name the one from the earlier source is used.
+"""For skills of the same name the earlier source wins.
 
-A folder that was asked for hides the workspace's skills of the same name, the workspace hides bundled and user skills.
-Bundled skills are not hidden by user skills: what is installed cannot take the place of what is trusted.
+An explicitly given folder hides the workspace's skills, and the workspace hides bundled and user skills. User skills do
+not hide bundled ones: an installed skill must not replace a trusted one.
 """
 
 WORKSPACE_FOLDERS = (".agent", ".nanobot")
-"""Where the definitions of a project live; the first is ours."""
+"""Folders with the definitions of a project; the first is Metier's own."""
 OWN_SKILL_FOLDERS = (".agent/skills", ".nanobot/skills")
 SKILL_FOLDERS = (*OWN_SKILL_FOLDERS, ".agents/skills", ".claude/skills")
-"""Where a project keeps skills; the last two are shared with other tools."""
+"""Folders with a project's skills; the last two are shared with other tools."""
 USER_FOLDERS = (".agent/skills", ".agents/skills")
 
 
@@ -28,7 +28,7 @@ class SkillSource(Struct, frozen=True):
     kind: SourceKind
     folder: Path
     within: Path | None = None
-    """No link in it is followed to a place outside of this folder; without it, outside of its own."""
+    """Folder that links must not leave; by default the source's own."""
 
     @property
     def is_own(self) -> bool:
@@ -44,19 +44,19 @@ def is_own_folder(folder: Path, workspace: Path) -> bool:
 
 
 def get_bundled_folder() -> Path:
-    """Where the skills lie that come with Metier."""
+    """Return the folder of the bundled skills."""
     return Path(version.__file__).parent / "bundled"
 
 
 def build_search_path(
     workspace: Path, *, home: Path, skills_dir: Path | None = None, bundled: Path | None = None
 ) -> tuple[SkillSource, ...]:
-    """The sources of skills, the one that wins first; folders of one kind in the order named above."""
+    """Return the sources of skills in order of precedence."""
     asked = ()
     if skills_dir is not None:
         asked = (SkillSource("folder", skills_dir, workspace if skills_dir.is_relative_to(workspace) else None),)
     users = [home / folder for folder in USER_FOLDERS]
-    # In the home folder itself the two meet: what was installed there is no part of a project.
+    # In the home folder the two are the same folder: installed skills are not part of a project.
     own = [workspace / folder for folder in SKILL_FOLDERS if workspace / folder not in users]
     sources = (
         *asked,

@@ -1,7 +1,7 @@
-"""Split a Markdown file into front matter and body, as people write it. Reads text; knows no field names.
+"""Splitting a Markdown file into front matter and body. Knows no field names.
 
-In strict reading a file begins with `---`, ends its front matter with a line `---`, and is YAML in between. A lenient
-reader takes more: blank lines first, no end marker, one broken value among good ones. Each is a problem with a line.
+In strict mode a file starts with `---`, ends its front matter with a line `---`, and has YAML in between. A lenient
+reader accepts more: leading blank lines, a missing end marker, a broken value among valid ones. Each is reported.
 """
 
 import re
@@ -28,10 +28,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\
 _LINE_ENDS = re.compile(r"\r\n?")
 _HEADING_OR_GAP = re.compile(r"^(?:#{1,6}[ \t]|[ \t]*$)", re.MULTILINE)
 _HEADING_AFTER_GAP = re.compile(r"^[ \t]*\n(?=#{1,6}[ \t])", re.MULTILINE)
-_PREFACE = 2_000
-"""How many characters may stand before the first marker of a file whose author put a remark there."""
+_MAX_PREFACE = 2_000
+"""Maximum number of characters before the first marker, for files that start with a remark."""
 _LIMITS = frozenset({"yaml_too_large", "yaml_too_deep", "yaml_too_many_nodes"})
-"""What is too much for the reader is not taken apart a second time."""
+"""A text that exceeds a limit is not parsed again field by field."""
 _BEGIN = "Begin the file with a line '---', the fields, and a line '---'"
 _NO_END = "End the front matter with a line '---'"
 
@@ -47,7 +47,7 @@ class _Block(Struct, frozen=True):
 
 
 def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
-    """The fields that could be read, with a warning for each that was not YAML; `None` when there is no field."""
+    """Return the readable fields, with a warning for each invalid one; None without any field."""
     entries: dict[str, Entry] = {}
     problems: list[Problem] = []
     for glued in _GLUED_VALUE.finditer(text):
@@ -68,7 +68,7 @@ def repair_yaml(text: str, *, file: str, first_line: int) -> Repaired | None:
 
 
 def _split(text: str, *, first_line: int) -> list[_Block]:
-    """One block for each line that begins a field at the margin, with the lines that follow it."""
+    """Return one block per field: its line at the margin, with the lines that follow."""
     lines = text.split("\n")[:_MAX_LINES]
     starts = [index for index, line in enumerate(lines) if _FIELD.fullmatch(line)]
     ends = [*starts[1:], len(lines)]
@@ -123,22 +123,22 @@ def _warning(code: str, message: str, *, file: str, line: int, hint: str = "") -
 
 class FrontMatter(Struct, frozen=True):
     mapping: Mapping | None
-    """Nothing when there is none, or it could not be read."""
+    """None if there is no front matter or it could not be read."""
     body: str
     body_line: int
-    """The line of the file in which the body begins, from 1."""
+    """Line of the file in which the body starts, from 1."""
     header: str
-    """The text between the markers, as it was read."""
+    """The text between the markers."""
     problems: tuple[Problem, ...]
 
 
 def read_front_matter(data: bytes, *, file: str = "", strict: bool = False) -> FrontMatter:
-    """Never raises: what is wrong is in `problems`."""
+    """Split a text. Never raises: problems are in `problems`."""
     return _Splitter(file=file, strict=strict).read(data)
 
 
 def read_body(data: bytes) -> str:
-    """The body of a file that `read_front_matter` reads without a problem; its fields are not read again."""
+    """Return the body of a file that `read_front_matter` has read without a problem."""
     return _Splitter(file="", strict=False).read_body(data)
 
 
@@ -185,12 +185,12 @@ class _Splitter:
         return data.decode("utf-8", "replace")
 
     def _find_late_opening(self, text: str) -> re.Match[str] | None:
-        """Front matter after blank lines, a comment or a code fence, or without its first marker."""
+        """Find front matter after blank lines, a comment or a code fence, or without its first marker."""
         start = len(text) - len(text.lstrip())
         found = (
             _OPEN.match(text, start)
             or _GLUED_OPEN.match(text, start)
-            or _LATE_OPEN.search(text, start, start + _PREFACE)
+            or _LATE_OPEN.search(text, start, start + _MAX_PREFACE)
         )
         if found is None:
             found = _BARE_FIELD.match(text, start)
@@ -207,7 +207,7 @@ class _Splitter:
         return FrontMatter(None, text, 1, "", tuple(self._problems))
 
     def _cut(self, text: str, start: int) -> tuple[str, int]:
-        """The header and where the body begins."""
+        """Return the header and the start of the body."""
         closing = _CLOSE.search(text, start)
         rule = _RULE_CLOSE.search(text, start, closing.start() if closing else len(text))
         if rule is not None and _BARE_FIELD.match(text, start):
@@ -223,7 +223,7 @@ class _Splitter:
         return text[start:end], end
 
     def _parse(self, header: str, *, first_line: int) -> tuple[Mapping | None, int]:
-        """The fields, and how much of the header they are."""
+        """Return the fields, and the length of the header that they cover."""
         clean = self._without_control(header, first_line=first_line)
         document = read_yaml(clean, file=self._file, first_line=first_line)
         if isinstance(document.root, Mapping):
@@ -235,14 +235,14 @@ class _Splitter:
             if repaired is not None:
                 return repaired
             if isinstance(document.root, Scalar) or document.problems:
-                # A rule at the top of a text, not a marker: there is no field at all.
+                # A horizontal rule at the top of a text, not a marker: there is no field.
                 self._deviate("no_front_matter", "The file has no front matter", line=first_line, hint=_BEGIN)
                 return None, 0
         self._refuse(document.problems, first_line=first_line, is_empty=document.root is None)
         return None, len(header)
 
     def _repair(self, header: str, *, first_line: int) -> tuple[Mapping, int] | None:
-        # A rule in the body was taken for the end: the fields stop where the first heading begins.
+        # The end marker was a horizontal rule in the body: the fields end at the first heading.
         heading = _HEADING_AFTER_GAP.search(header)
         used = heading.start() if heading else len(header)
         repaired = repair_yaml(header[:used], file=self._file, first_line=first_line)
@@ -293,18 +293,16 @@ class Document(Struct, frozen=True, kw_only=True):
     body: str = ""
     body_line: int = 1
     data: bytes = b""
-    """The bytes that all of this was read from."""
+    """The bytes of the file."""
 
     @property
     def is_unreadable(self) -> bool:
-        """Nothing of the front matter could be read, and that is reported."""
+        """True if the front matter could not be read at all, which is reported."""
         return not self.root.entries and has_errors(self.problems)
 
 
 def load_document(file: Path, *, within: Path | None = None) -> Document:
-    """Never raises: what is wrong with the file is in `problems`. No link leads out of `within`, or of the file's own
-    folder.
-    """
+    """Load a file. Never raises: problems are in `problems`. Links must not leave `within`, by default the folder."""
     try:
         data = read_contained(file, within=within or file.parent, limit=MAX_FILE_BYTES)
     except OSError as error:
@@ -313,13 +311,13 @@ def load_document(file: Path, *, within: Path | None = None) -> Document:
 
 
 def parse_document(data: bytes, *, file: Path) -> Document:
-    """The same from bytes; `file` is where problems are said to be."""
+    """Parse the bytes of a file; `file` is its path in problems."""
     if len(data) > MAX_FILE_BYTES:
         return _without_text(file, "file_too_large", f"The file is larger than {MAX_FILE_BYTES} bytes")
     front = read_front_matter(data, file=str(file), strict=True)
     return Document(
         file=str(file),
-        # A problem of the whole front matter is at the top of the file.
+        # A problem of the whole front matter is reported for the first line.
         root=Mapping(front.mapping.entries if front.mapping else (), 1),
         problems=front.problems,
         body=front.body,

@@ -1,4 +1,4 @@
-"""The heading tree of a Markdown body: what each section is called and where it lies. Renders nothing."""
+"""The heading tree of a Markdown body: titles and positions of sections. Renders nothing."""
 
 import io
 import itertools
@@ -22,7 +22,7 @@ class _Markdown(MarkdownIt):
 
 
 _INLINE = _Markdown("commonmark").enable("strikethrough")
-# Only the blocks: a body is long, and only the text of its headings is needed.
+# Block rules only: bodies are long, and only the text of headings is needed.
 _BLOCKS = _Markdown("commonmark").enable("table").disable("inline")
 
 
@@ -31,18 +31,18 @@ class Section(Struct, frozen=True, kw_only=True):
 
     level: int
     text: str
-    """Without Markdown marks."""
+    """Without Markdown syntax."""
     slug: str
     """Unique in its body: a second `usage` is `usage-1`."""
     line: int
     end_line: int
-    """The last line of the section, deeper sections included."""
+    """Last line of the section, including nested ones."""
     start: int
     end: int
-    """Positions in the text of the body."""
+    """Character positions in the body."""
     start_byte: int
     end_byte: int
-    """The same in its UTF-8 form."""
+    """Byte positions in its UTF-8 form."""
     children: tuple["Section", ...] = ()
 
 
@@ -50,23 +50,23 @@ class _Heading(Struct, frozen=True):
     level: int
     text: str
     index: int
-    """The line of the body, from 0, in which the heading begins."""
+    """Line of the heading in the body, from 0."""
 
 
 def parse_sections(body: str, *, first_line: int = 1) -> tuple[Section, ...]:
-    """The sections of the top level, each with its own below it."""
+    """Return the top-level sections, each with its nested ones."""
     return _TreeBuilder(_split_lines(body), list(_list_headings(body)), first_line).build()
 
 
 def walk_sections(sections: tuple[Section, ...]) -> Iterator[Section]:
-    """Every section in the order of the text."""
+    """Iterate over all sections in the order of the text."""
     for section in sections:
         yield section
         yield from walk_sections(section.children)
 
 
 def find_section(sections: tuple[Section, ...], name: str) -> Section | None:
-    """By heading text in any case, else by slug; of several with one text the first."""
+    """Find a section by heading in any case, else by slug; the first of several."""
     wanted = _plain_text(name).casefold()
     every = list(walk_sections(sections))
     for section in every:
@@ -76,7 +76,7 @@ def find_section(sections: tuple[Section, ...], name: str) -> Section | None:
 
 
 def first_paragraph(body: str) -> str:
-    """The first lines of prose, list items included, without images and HTML; else the first heading's text."""
+    """Return the first prose, including list items, without images and HTML; else the first heading."""
     lines = _split_lines(body)
     heading = ""
     for token, following in itertools.pairwise(_BLOCKS.parse(body)):
@@ -91,13 +91,13 @@ def first_paragraph(body: str) -> str:
 
 
 def _split_lines(body: str) -> list[str]:
-    """The lines as Markdown ends them, with their ends."""
+    """Split text at Markdown's line endings, and keep them."""
     return list(io.StringIO(body, newline=""))
 
 
 def _list_headings(body: str) -> Iterator[_Heading]:
     for before, token in itertools.pairwise(_BLOCKS.parse(body)):
-        # Deeper ones are in a quote or a list.
+        # Nested headings are inside a quote or a list.
         if before.type == "heading_open" and before.level == 0 and before.map is not None:
             yield _Heading(int(before.tag.removeprefix("h")), _plain_text(token.content), before.map[0])
 

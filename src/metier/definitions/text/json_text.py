@@ -1,4 +1,4 @@
-"""Parse JSON into the same nodes as YAML, so that every value of a file has a line."""
+"""Parses JSON into the same nodes as YAML, so that every value of a file has a line."""
 
 import json
 import re
@@ -16,15 +16,15 @@ _WORD = re.compile(r"[^\s,\]}]+")
 
 class JsonDocument(Struct, frozen=True):
     root: Node | None
-    """Nothing if the text is not JSON."""
+    """None if the text is not JSON."""
     problems: tuple[Problem, ...] = ()
 
 
 def read_json(data: bytes | str, *, file: str = "") -> JsonDocument:
-    """Parse one document. Never raises: problems are in `problems`. The last of two equal keys counts, as in `json`."""
+    """Parse a document. Never raises: problems are in `problems`. The last of duplicate keys wins, as in `json`."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        # The standard parser decides what JSON is; the nodes only add the lines.
+        # The standard parser validates the text; the nodes only add lines.
         json.loads(text)
         nodes = _Nodes(text, file)
         root, _ = nodes.read(0)
@@ -40,7 +40,7 @@ def read_json(data: bytes | str, *, file: str = "") -> JsonDocument:
 
 
 class _Nodes:
-    """Builds the nodes of a text that is known to be JSON."""
+    """Builds the nodes of a text that is valid JSON."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text

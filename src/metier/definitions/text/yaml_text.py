@@ -1,11 +1,11 @@
-"""Read YAML as text: every scalar stays the string that was written, with its line. Nothing is constructed.
+"""Reads YAML as text: every scalar stays a string with its line, and nothing is constructed.
 
 YAML's own types would turn a skill named `on` into true and a version `1.0` into a number, and lose the line. The
-reader of a field knows its type: pydantic for settings, the definition models for front matter.
+model of a file defines the types.
 
-Settings and front matter both come through here. A hostile text costs a bounded amount of work: size, depth
-and the number of nodes are capped. Anchors, aliases, merge keys, tags and directives are errors; a lenient reader
-continues with the text as it is written, where the expansion of an alias counts and a merge key is a key.
+Hostile input costs a bounded amount of work: size, depth and number of nodes are limited. Anchors, aliases, merge
+keys, tags and directives are errors; a lenient reader continues with the text as written, counts the expansion of an
+alias, and treats a merge key as an ordinary key.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Scalar(Struct, frozen=True):
     value: str
     line: int
     is_plain: bool = True
-    """Written without quotes and not as a block: only then may a reader take `null` or `~` as nothing."""
+    """Written without quotes and not as a block: only then can `null` or `~` mean null."""
 
 
 class Sequence(Struct, frozen=True):
@@ -50,14 +50,14 @@ class Mapping(Struct, frozen=True):
         return next((entry for entry in self.entries if entry.key == key), None)
 
     def find_value(self, key: str) -> Node | None:
-        """The value of a key, unless it is empty."""
+        """Return the value of a key; None if it is missing or empty."""
         entry = self.find(key)
         return None if entry is None or is_nothing(entry.value) else entry.value
 
 
 class YamlDocument(Struct, frozen=True):
     root: Node | None
-    """Nothing when the text is empty or an error was found."""
+    """None if the text is empty or invalid."""
     problems: tuple[Problem, ...] = ()
 
 
@@ -70,7 +70,7 @@ class _Refused(Exception):
 
 
 def read_yaml(text: str, *, file: str = "", first_line: int = 1) -> YamlDocument:
-    """Read one document. Never raises on bad text: what is wrong is in `problems`."""
+    """Read a document. Never raises: problems are in `problems`."""
     reader = _Reader(file=file, first_line=first_line)
     try:
         root = reader.read(text)
@@ -84,7 +84,7 @@ def read_yaml(text: str, *, file: str = "", first_line: int = 1) -> YamlDocument
 
 
 def plain_value(node: Node) -> Plain:
-    """The value without positions: strings, lists, dicts; an unquoted empty or `null` scalar is `None`."""
+    """Return strings, lists and dicts without positions; an unquoted empty or `null` scalar is None."""
     match node:
         case Scalar() if is_nothing(node):
             return None
@@ -101,7 +101,7 @@ def is_nothing(node: Node) -> bool:
 
 
 def flat_texts(node: Node) -> list[str]:
-    """Every text below the node, in order; of a mapping `key: value`."""
+    """Return every text below the node, in order; for a mapping `key: value`."""
     match node:
         case Scalar(value=value):
             return [value.strip()] if value.strip() and not is_nothing(node) else []
@@ -112,31 +112,31 @@ def flat_texts(node: Node) -> list[str]:
 
 
 def list_texts(node: Node) -> tuple[str, ...]:
-    """Every text below a node; one text is split at its commas."""
+    """Return every text below a node; a single text is split at commas."""
     if isinstance(node, Scalar):
         return tuple(part.strip() for part in node.value.split(",") if part.strip())
     return tuple(flat_texts(node))
 
 
 def _with_last_line_end(text: str) -> str:
-    """Spaces after the last end of line are a line of their own; the parser sees that only when it ends."""
+    """Return the text with a final line end: the parser treats trailing spaces after it as another line."""
     return f"{text}\n" if text[text.rfind("\n") + 1 :].isspace() else text
 
 
 def _parse(text: str) -> Iterator[yaml.Event]:
-    # What `yaml.parse` does, without its Python loop: after the last event the parser answers `None`.
+    # Like `yaml.parse`, without its Python loop: after the last event the parser returns `None`.
     return iter(yaml.CBaseLoader(text).get_event, None)
 
 
 class _Reader:
-    """Builds nodes from parser events, counting as it goes."""
+    """Builds nodes from parser events, and enforces the limits."""
 
     def __init__(self, *, file: str, first_line: int) -> None:
         self.file = file
         self.offset = first_line
         self.problems: list[Problem] = []
         self._reported: set[tuple[str, str]] = set()
-        """An alias that is used a thousand times is one problem."""
+        """Reported problems: an alias that is used a thousand times is reported once."""
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._count = 0
         self._text = ""
@@ -155,7 +155,7 @@ class _Reader:
         self.report("error", "yaml_syntax", f"YAML syntax error: {what}", line=line)
 
     def read(self, text: str) -> Node | None:
-        # A character is at most four bytes, so most texts need no counting.
+        # A character has at most four bytes, so most texts need not be encoded to check the limit.
         if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise _Refused("yaml_too_large", f"The YAML is larger than {MAX_BYTES} bytes", line=self.offset)
         self._text = _with_last_line_end(text)
@@ -190,7 +190,7 @@ class _Reader:
         return node
 
     def _check_properties(self, event: yaml.Event, line: int) -> None:
-        """An anchor or a tag would let one text mean different things to different readers."""
+        """Reject anchors and tags, with which one text could mean different things to different readers."""
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor:
             message = f"Anchor '&{anchor}' is not supported"
@@ -237,7 +237,7 @@ class _Reader:
             yield Entry(key.value, key.line, value)
 
     def _check_key(self, event: yaml.Event) -> None:
-        # In `{?a: b}` the parser takes the question mark for an indicator; by the rules it belongs to the key.
+        # In `{?a: b}` libyaml reads the question mark as an indicator; by the specification it is part of the key.
         index = event.start_mark.index if event.start_mark else 0
         if index and self._text[index - 1 : index] == "?":
             raise _Refused("yaml_key", "A key must not begin with '?'", line=self._line(event), hint="Put it in quotes")

@@ -9,7 +9,7 @@ from metier.context.budget import FittedPrompt, fit_exactly
 from metier.context.decoder import Decoded, RejectedCall, Undecodable
 from metier.decisions import ActionStep, answers_in_json, write_failure
 from metier.definitions.names import canonical_name
-from metier.definitions.skills.naming import hint_skill
+from metier.definitions.skills.skill_names import hint_skill
 from metier.engine.actions import CallModel
 from metier.engine.decide import describe_disabled
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, Rejection

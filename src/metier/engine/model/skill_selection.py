@@ -7,7 +7,7 @@ from metier.context.disclosure import Disclosure, DisclosureLimits, disclose_fil
 from metier.context.tokens import estimate_tokens
 from metier.definitions.problems import Problem
 from metier.definitions.skills.skill import SkillDefinition
-from metier.definitions.skills.skill_rules import find_outside_scripts
+from metier.definitions.skills.skill_rules import scan_outside_scripts
 from metier.engine.actions import Disclose
 from metier.engine.entries.run import RunFailed
 from metier.engine.entries.skill import (
@@ -182,7 +182,7 @@ async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
 
 def _list_outside_scripts(skill: SkillDefinition) -> list[Problem]:
     """A warning for each script outside of the skill's folder that its text names."""
-    found = {script.written: script for script in find_outside_scripts(skill.body, skill.folder)}
+    found = {script.written: script for script in scan_outside_scripts(skill.body, skill.folder)}
     return [
         Problem(
             severity="warning",

@@ -7,7 +7,7 @@ from msgspec import Struct
 from metier.approval.rules import Rule, Scope
 from metier.definitions.names import fold_id
 from metier.definitions.policy_file import read_policy_file
-from metier.definitions.skills.naming import is_called
+from metier.definitions.skills.skill_names import is_called
 from metier.runtime.build import list_all_tools
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent

@@ -30,10 +30,10 @@ from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import INHERIT, Permits, Reference, resolve_list
 from metier.definitions.schedule import load_schedules
 from metier.definitions.skills.catalog import Catalog
-from metier.definitions.skills.catalog_reading import load_catalog
-from metier.definitions.skills.naming import hint_skill
+from metier.definitions.skills.catalog_loader import load_catalog
 from metier.definitions.skills.scripts import discover_scripts, report_missing_scripts
 from metier.definitions.skills.skill import SkillDefinition, find_version_problem, get_field_line, load_skill
+from metier.definitions.skills.skill_names import hint_skill
 from metier.definitions.skills.sources import WORKSPACE_FOLDERS, build_search_path
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.task import TaskDefinition, TaskStep

@@ -15,7 +15,7 @@ from metier.definitions.names import Profile, canonical_name, fold_id
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.problems import Problem
 from metier.definitions.references import INHERIT, read_names, resolve_list
-from metier.definitions.skills.naming import hint_skill, is_called
+from metier.definitions.skills.skill_names import hint_skill, is_called
 from metier.definitions.task import FILE_NAME as TASK_FILE
 from metier.definitions.text.front_matter import MAX_FILE_BYTES, parse_document
 from metier.errors import ConfigError, UsageError

@@ -23,8 +23,8 @@ from metier.definitions.names import canonical_name
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.definitions.problems import has_errors
 from metier.definitions.references import find_limit
-from metier.definitions.skills.naming import is_called
-from metier.definitions.skills.skill_rules import find_outside_scripts
+from metier.definitions.skills.skill_names import is_called
+from metier.definitions.skills.skill_rules import scan_outside_scripts
 from metier.definitions.task import TaskDefinition, TaskStep
 from metier.errors import ConfigError
 from metier.skills.package import SkillPackage
@@ -129,7 +129,7 @@ def list_outside_scripts(packages: Iterable[SkillPackage], workspace: Path) -> O
         canonical_name(package.definition.name): tuple(
             dict.fromkeys(
                 path
-                for script in find_outside_scripts(package.definition.body, package.definition.folder)
+                for script in scan_outside_scripts(package.definition.body, package.definition.folder)
                 for path in (script.path.removeprefix(base), script.written)
             )
         )

@@ -13,7 +13,7 @@ from metier.definitions.nearest import hint_nearest
 from metier.definitions.placeholders import check_placeholders
 from metier.definitions.problems import Problem, has_errors
 from metier.definitions.references import INHERIT, Reference, resolve_list
-from metier.definitions.skills.naming import hint_skill, is_called
+from metier.definitions.skills.skill_names import hint_skill, is_called
 from metier.definitions.task import FILE_NAME, TaskDefinition, TaskReading, TaskStep, load_task
 from metier.definitions.text.front_matter import Document, parse_document
 from metier.engine.delegation.orders import read_output_schema

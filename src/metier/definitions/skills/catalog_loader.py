@@ -1,4 +1,4 @@
-"""Read the catalog of some sources: the front matter of every skill, from the files or as it was kept."""
+"""The loader of the catalog: the front matter of every skill, from the files or from the cache."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,14 +10,14 @@ from metier.definitions.files.walk import FoundDefinition, Walk
 from metier.definitions.problems import Problem, Severity
 from metier.definitions.skills.catalog import Catalog, CatalogSkill
 from metier.definitions.skills.catalog_cache import CachedCatalog, CatalogCache, Payload, Seen, digest_content, stamp_of
-from metier.definitions.skills.naming import list_shared_names
 from metier.definitions.skills.skill import SkillDefinition, parse_once
 from metier.definitions.skills.skill_file import FILE_NAME, MAX_FILE_BYTES, misnamed, read_skill_file
+from metier.definitions.skills.skill_names import list_shared_names
 from metier.definitions.skills.sources import SkillSource
 
 
 def load_catalog(sources: Sequence[SkillSource], *, cache_folder: Path | None = None) -> Catalog:
-    """Read the front matter of every skill in the sources, the source that wins first. Never stops at a bad file."""
+    """Read the front matter of every skill in the sources, in order of precedence. Continues after unreadable files."""
     if cache_folder is None:
         return _read_catalog(sources, None, Seen())
     kept = CachedCatalog(cache_folder, sources)
@@ -61,7 +61,7 @@ def _read_source(
 
 
 def _read_payload(found: FoundDefinition, *, own: bool) -> Payload:
-    """What the cache keeps: the fields of the skill, or nothing, and the problems."""
+    """Return a file's cached value: the fields of the skill, if it is usable, and the problems."""
     file = Path(found.path)
     problems = misnamed(file)
     data = read_skill_file(file, limit=MAX_FILE_BYTES, within=found.within)
@@ -83,7 +83,7 @@ def _pack_problems(problems: Iterable[Problem]) -> list[object]:
 
 
 def _unpack_problems(payload: Payload, path: str) -> tuple[Problem, ...]:
-    # The shape is that of `_pack_problems`; the cache gives back nothing else.
+    # The format is that of `_pack_problems`; the cache returns nothing else.
     raw = cast("list[tuple[Severity, str, str, int | None, str]]", payload[1])
     return tuple(
         Problem(severity=severity, code=code, message=message, file=path, line=line, hint=hint)
@@ -94,7 +94,7 @@ def _unpack_problems(payload: Payload, path: str) -> tuple[Problem, ...]:
 def _unpack(
     payload: Payload, found: FoundDefinition, *, source: SkillSource, problems: tuple[Problem, ...]
 ) -> CatalogSkill:
-    # The shape is that of `_pack`; the cache gives back nothing else.
+    # The format is that of `_pack`; the cache returns nothing else.
     name, description, version, license_, tags, tools, digest = cast(
         "tuple[str, str, str | None, str | None, list[str], list[str], str]", payload[0]
     )
@@ -114,7 +114,7 @@ def _unpack(
 
 
 class _Collector:
-    """Gives each name to the first skill that has it; those of one kind of source that share it get their IDs."""
+    """Assigns each name to the first skill that has it. Skills of one source with the same name get their IDs."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

@@ -1,6 +1,6 @@
-"""What a skill is called among others: by its name, or by its ID where skills of one source share the name. Pure.
+"""Identifying skills by name, or by ID if skills of one source share a name. Pure.
 
-The ID, the folder's path under its collection, names a skill in every place; the name is the shorter form of it.
+The ID is the folder's path in its collection and is always unambiguous; the name is its short form.
 """
 
 from collections import defaultdict
@@ -19,12 +19,12 @@ class NamedSkill(Protocol):
 
 
 def is_called(skill: NamedSkill, name: str) -> bool:
-    """In any case, `_` like `-`."""
+    """Compare names in any case, `_` like `-`."""
     return canonical_name(name) in (canonical_name(skill.name), canonical_name(skill.id))
 
 
 def find_called[T: NamedSkill](skills: Iterable[T], name: str) -> T | None:
-    """The skill of that name, else the one of that ID."""
+    """Find a skill by name, else by ID."""
     wanted, found = canonical_name(name), None
     for skill in skills:
         if canonical_name(skill.name) == wanted:
@@ -35,7 +35,7 @@ def find_called[T: NamedSkill](skills: Iterable[T], name: str) -> T | None:
 
 
 def list_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
-    """The canonical names that skills with different IDs have: each of these is called by its ID."""
+    """Return the canonical names that several IDs share; such skills are identified by ID."""
     ids: dict[str, set[str]] = defaultdict(set)
     for skill in skills:
         ids[canonical_name(skill.name)].add(canonical_name(skill.id))
@@ -43,7 +43,7 @@ def list_shared_names(skills: Iterable[NamedSkill]) -> frozenset[str]:
 
 
 def hint_skill(name: str, known: Iterable[str]) -> str:
-    """Which skills the name could mean: those with IDs that end in it, else the nearest one."""
+    """Return a hint with the skills that a name could mean: IDs that end in it, else the most similar name."""
     names = sorted({canonical_name(each) for each in known})
     meant = [each for each in names if each.rpartition("/")[2] == canonical_name(name).rpartition("/")[2]]
     if len(meant) > 1:
