@@ -148,6 +148,17 @@ class ApprovalAttempt(Struct, frozen=True, kw_only=True):
     """It was the first one."""
 
 
+class RecordedDecision(Struct, frozen=True, kw_only=True):
+    """A decision on an approval with the call it was about, for an audit."""
+
+    attempt: ApprovalAttempt
+    run_id: str
+    payload: bytes
+    edited_payload: bytes | None
+    number: int
+    """The order in which decisions were recorded: the cursor of `list_decisions`."""
+
+
 CHANGEABLE = frozenset({"status", "turns", "cost_usd", "tokens", "reason", "model", "ending", "queue", "skill"})
 """The columns of a run that its driver may change."""
 
@@ -303,6 +314,12 @@ class Store(Protocol):
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         """Every decision that was made or tried, oldest first."""
+        ...
+
+    async def list_decisions(
+        self, *, decided_by: str = "", status: str = "", before: int = 0, limit: int = 100
+    ) -> list[RecordedDecision]:
+        """Decisions on all approvals, newest first. `before` is the `number` of the last row of the page before."""
         ...
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:

@@ -12,6 +12,7 @@ from metier.store.base import (
     ApprovalAttempt,
     ApprovalRow,
     Lease,
+    RecordedDecision,
     RunRow,
     RunSearch,
     StoredEntry,
@@ -223,6 +224,14 @@ class SqlStore:
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self._database.read(lambda db: approvals.list_attempts(db, approval_id))
+
+    async def list_decisions(
+        self, *, decided_by: str = "", status: str = "", before: int = 0, limit: int = 100
+    ) -> list[RecordedDecision]:
+        where: run_index.Conditions = {
+            "attempt.decided_by = ?": decided_by, "attempt.status = ?": status, "attempt.number < ?": before
+        }  # fmt: skip
+        return await self._database.read(lambda db: approvals.list_decisions(db, where, limit=limit))
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
         order = 'approval_id COLLATE "C"'

@@ -76,6 +76,18 @@ class RunCount(NamedTuple):
     runs: int
 
 
+class RunTime(NamedTuple):
+    """The time that an ended run took, from its creation to its last change."""
+
+    run_id: str
+    created_at: datetime
+    seconds: float
+    status: TaskState
+    model: str
+    agent: str
+    task_id: str
+
+
 class Span(NamedTuple):
     """The time from the start of a period on."""
 
@@ -116,6 +128,13 @@ class UsageStore(Protocol):
 
     async def count_by_hour(self, *, since: datetime) -> list[RunCount]:
         """The number of runs by the hour of their creation and by status, without child runs."""
+        ...
+
+    async def sample_times(self, *, since: datetime, most: int) -> tuple[int, list[RunTime]]:
+        """The number of runs that were created since then and have ended, and about `most` of them, evenly chosen.
+
+        Newest first, without child runs. Reading the times of all of 100,000 runs takes half a second.
+        """
         ...
 
 

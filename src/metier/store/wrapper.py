@@ -5,7 +5,16 @@ from datetime import datetime
 from typing import Literal
 
 from metier.decisions import TaskState
-from metier.store.base import ApprovalAttempt, ApprovalRow, Lease, RunRow, RunSearch, Store, StoredEntry
+from metier.store.base import (
+    ApprovalAttempt,
+    ApprovalRow,
+    Lease,
+    RecordedDecision,
+    RunRow,
+    RunSearch,
+    Store,
+    StoredEntry,
+)
 from metier.store.contexts import ContextStore
 from metier.store.outbox import OutboxStore
 from metier.store.schedules import ScheduleStore
@@ -86,6 +95,11 @@ class StoreReader:
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
         return await self.inner.list_attempts(approval_id)
+
+    async def list_decisions(
+        self, *, decided_by: str = "", status: str = "", before: int = 0, limit: int = 100
+    ) -> list[RecordedDecision]:
+        return await self.inner.list_decisions(decided_by=decided_by, status=status, before=before, limit=limit)
 
 
 class StoreWrapper(StoreReader):

@@ -240,6 +240,14 @@ async def the_first_decision_counts(case: Case) -> None:
     assert await case.first.list_approvals(status="open") == []
     attempts = [(one.decided_by, one.status, one.counted) for one in await case.second.list_attempts("a1")]
     assert attempts == [("bob", "approved", True), ("eve", "denied", False)]
+    decisions = await case.second.list_decisions()
+    assert [(one.attempt.decided_by, one.run_id, one.payload) for one in decisions] == [
+        ("eve", "r1", row.payload),
+        ("bob", "r1", row.payload),
+    ]
+    assert await case.first.list_decisions(before=decisions[0].number) == decisions[1:]
+    assert await case.first.list_decisions(status="denied") == decisions[:1]
+    assert await case.first.list_decisions(decided_by="bob", limit=1) == decisions[1:]
     assert await case.first.list_approvals(run_id="r2") == []
     await refused(ApprovalUnknown, case.first.decide_approval("a2", status="denied", decided_by="eve"))
 

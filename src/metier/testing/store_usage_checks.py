@@ -111,6 +111,23 @@ async def check_runs_are_counted_by_hour_and_status(case: Case) -> None:
     assert (await usage.count_created(), await usage.count_created(since=later)) == ((4, 2), (2, 0))
 
 
+async def check_times_of_ended_runs_are_sampled(case: Case) -> None:
+    for number in range(9):
+        run = replace(build_run(f"r{number}"), status="completed", created_at=NOON + timedelta(minutes=number))
+        await case.first.create_run(replace(run, updated_at=run.created_at + timedelta(seconds=number)))
+    await case.first.create_run(replace(build_run("child-r9"), status="completed"))
+    await case.first.create_run(build_run("r10"))
+
+    count, every = await case.second.usage.sample_times(since=NOON, most=100)
+    assert (count, [time.run_id for time in every]) == (9, [f"r{number}" for number in reversed(range(9))])
+    assert [time.seconds for time in every][:2] == [8.0, 7.0]
+    later = NOON + timedelta(minutes=3)
+    count, some = await case.second.usage.sample_times(since=later, most=3)
+    assert count == 6
+    assert 2 <= len(some) <= 3
+    assert {time.created_at >= later for time in some} == {True}
+
+
 USAGE_CHECKS: tuple[Check, ...] = (
     check_usage_is_summed_by_each_group,
     check_usage_before_a_time_is_left_out,
@@ -120,4 +137,5 @@ USAGE_CHECKS: tuple[Check, ...] = (
     check_usage_without_a_time_counts_for_the_last_change,
     check_ended_runs_without_recorded_usage_are_listed,
     check_runs_are_counted_by_hour_and_status,
+    check_times_of_ended_runs_are_sampled,
 )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metier.store.base import ApprovalAttempt, ApprovalRow
+from metier.store.base import ApprovalAttempt, ApprovalRow, RecordedDecision
 from metier.store.failures import ApprovalUnknown, StoreDamaged
 from metier.store.queries.run_index import Conditions, build_where
 from metier.store.queries.session import NO_LIMIT, Session, SqlRow, parse_optional_time, parse_time
@@ -74,6 +74,35 @@ async def list_attempts(db: Session, approval_id: str) -> list[ApprovalAttempt]:
             counted=bool(counted),
         )
         for status, decided_by, reason, at, counted in rows
+    ]
+
+
+async def list_decisions(db: Session, where: Conditions, *, limit: int) -> list[RecordedDecision]:
+    """Newest first."""
+    conditions, values = build_where(where)
+    rows = await db.fetch_all(
+        "SELECT attempt.number, attempt.approval_id, attempt.status, attempt.decided_by, attempt.reason, attempt.at,"
+        " attempt.counted, attempt.run_id, asked.payload, asked.edited_payload FROM approval_attempts AS attempt"
+        " JOIN approvals AS asked ON asked.approval_id = attempt.approval_id"
+        f" WHERE {conditions} ORDER BY attempt.number DESC LIMIT ?",
+        (*values, limit),
+    )
+    return [
+        RecordedDecision(
+            attempt=ApprovalAttempt(
+                approval_id=approval_id,
+                status=status,
+                decided_by=decided_by,
+                reason=reason,
+                at=parse_time(at),
+                counted=bool(counted),
+            ),
+            run_id=run_id,
+            payload=payload,
+            edited_payload=edited,
+            number=number,
+        )
+        for number, approval_id, status, decided_by, reason, at, counted, run_id, payload, edited in rows
     ]
 
 

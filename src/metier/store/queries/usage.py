@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from metier.decisions import TaskState
-from metier.store.queries.session import Database, Session, SqlRow, SqlValue
+from metier.store.queries.session import Database, Session, SqlRow, SqlValue, parse_time
 from metier.store.usage import (
     ALL_TIME,
     MAX_TASK_NAME,
@@ -13,6 +13,7 @@ from metier.store.usage import (
     DayTotal,
     Dimension,
     RunCount,
+    RunTime,
     Span,
     UsageGrouping,
     UsageRow,
@@ -98,8 +99,30 @@ class SqlUsage:
 
         return await self._database.read(query)
 
+    async def sample_times(self, *, since: datetime, most: int) -> tuple[int, list[RunTime]]:
+        # Number and conditions are in the index by creation: only the rows of the sample are read.
+        ended = f"FROM runs WHERE created_at >= ? AND run_id NOT LIKE 'child-%' AND {_ENDED}"
+
+        async def query(db: Session) -> tuple[int, list[RunTime]]:
+            row = await db.fetch_one(f"SELECT count(*) {ended}", (since,))
+            count = int(row[0]) if row else 0
+            rows = await db.fetch_all(
+                "SELECT run_id, created_at, updated_at, status, model, agent, task_id"
+                f" {ended} AND number % ? = 0 ORDER BY created_at DESC",
+                (since, max(1, -(-count // most))),
+            )
+            return count, [_build_time(row) for row in rows]
+
+        return await self._database.read(query)
+
     async def _fetch(self, query: str, values: Sequence[SqlValue] = ()) -> list[SqlRow]:
         return await self._database.read(lambda db: db.fetch_all(query, values))
+
+
+def _build_time(row: SqlRow) -> RunTime:
+    run_id, created, updated, *rest = row
+    created_at = parse_time(created)
+    return RunTime(run_id, created_at, max(0.0, (parse_time(updated) - created_at).total_seconds()), *rest)
 
 
 def _from_unrecorded(db: Session) -> str:
