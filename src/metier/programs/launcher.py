@@ -93,6 +93,13 @@ EDITOR = Use(
     "all of it, without import paths and search paths in the workspace",
     "a private folder that holds the text",
 )
+CLIPBOARD = Use(
+    "the clipboard: `wl-copy`, `xclip`, `xsel`, `pbcopy` or `clip`",
+    "`/copy` in a chat",
+    "trusted search",
+    "a short list and the address of the display",
+    "`/`",
+)
 NOTIFICATION = Use(
     "`notify.command`",
     "[notifications](../how-to/notifications.md)",
@@ -112,8 +119,8 @@ MCP_SERVER = Use(
 TASKKILL = Use("`taskkill` (Windows)", "ending a process tree", "in `%SYSTEMROOT%`", "none", "`/`")
 
 USES = (
-    GIT, RIPGREP, BUBBLEWRAP, UV, PROBE, SUPERVISOR, TRIAL, WORKER, SERVER_PROCESS, EDITOR, NOTIFICATION, MCP_SERVER,
-    TASKKILL,
+    GIT, RIPGREP, BUBBLEWRAP, UV, PROBE, SUPERVISOR, TRIAL, WORKER, SERVER_PROCESS, EDITOR, CLIPBOARD, NOTIFICATION,
+    MCP_SERVER, TASKKILL,
 )  # fmt: skip
 
 
@@ -180,6 +187,28 @@ def run_program(
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, input=given, timeout=timeout, check=False
     )
+
+
+def feed_program(program: Program, *arguments: str, given: bytes, timeout: float) -> int:
+    """Run with this input, discard the output and return the exit code. Raises `OSError`, `subprocess.TimeoutExpired`.
+
+    No pipe for the output: a program that continues in the background, as `xclip` does, would keep it open.
+    """
+    command = [*program.command, *arguments]
+    with subprocess.Popen(
+        command,
+        cwd=NEUTRAL_FOLDER,
+        env=dict(program.environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            process.communicate(given, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return process.returncode
 
 
 async def run_program_async(

@@ -102,5 +102,13 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
+def format_age(seconds: float) -> str:
+    """`now`, `5 min`, `3 h`, `2 d`."""
+    minutes = max(0, int(seconds)) // 60
+    if minutes < 60:
+        return f"{minutes} min" if minutes else "now"
+    return f"{minutes // 60} h" if minutes < 24 * 60 else f"{minutes // (24 * 60):,} d"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else f'{noun}s'}"

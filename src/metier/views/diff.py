@@ -13,7 +13,7 @@ from metier.telemetry.sanitize import reveal
 from metier.views.run_view import StepView
 
 MAX_LINES = 80
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(?P<old>\d+)(?:,(?P<removed>\d+))? \+(?P<new>\d+)(?:,(?P<added>\d+))? @@")
 _MAX_COMPARED = 2_000
 """Lines; comparing more costs the square of their number."""
 
@@ -94,27 +94,31 @@ def render_diff(
 
 
 def parse_diff(unified: str) -> Iterator[DiffLine]:
-    """The lines of a unified diff with their numbers, safe to show. What is no diff is context."""
-    old = new = 0
+    """Parse the lines of a unified diff of any number of files, safe to show. What is no diff is context."""
+    old = new = old_left = new_left = 0
+    name = ""
     for line in reveal(unified).splitlines():
+        # Inside a hunk, `--- x` is a removed line that starts with `-- x`: the hunk's own counts tell.
+        is_inside = old_left > 0 or new_left > 0
         if hunk := _HUNK.match(line):
-            old, new = int(hunk[1]), int(hunk[2])
+            old, new = int(hunk["old"]), int(hunk["new"])
+            old_left, new_left = int(hunk["removed"] or 1), int(hunk["added"] or 1)
             yield DiffLine("hunk", 0, line)
-        elif line.startswith("--- ") and not old:
-            continue
-        elif line.startswith("+++ ") and not new:
-            yield DiffLine("file", 0, line[4:])
+        elif line.startswith("--- ") and not is_inside:
+            name = line[4:]
+        elif line.startswith("+++ ") and not is_inside:
+            yield DiffLine("file", 0, f"{name} (deleted)" if line == "+++ /dev/null" else line[4:])
         elif line.startswith("+"):
             yield DiffLine("added", new, line)
-            new += 1
+            new, new_left = new + 1, new_left - 1
         elif line.startswith("-"):
             yield DiffLine("removed", old, line)
-            old += 1
+            old, old_left = old + 1, old_left - 1
         elif line.startswith("\\"):
             yield DiffLine("note", 0, line)
         else:
             yield DiffLine("same", new, line)
-            old, new = old + 1, new + 1
+            old, new, old_left, new_left = old + 1, new + 1, old_left - 1, new_left - 1
 
 
 def _list_lines(unified: str, *, names_file: bool) -> Iterator[Text]:
@@ -127,6 +131,7 @@ def _list_lines(unified: str, *, names_file: bool) -> Iterator[Text]:
                     yield Text("      …", "dim")
                 is_first = False
             case "file":
+                is_first = True
                 if names_file:
                     yield Text(line.text, "bold")
             case "added":

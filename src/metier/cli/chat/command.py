@@ -10,31 +10,28 @@ from typing import Annotated, Literal, cast
 import anyio
 import typer
 from msgspec.structs import replace
-from pydantic import JsonValue
 
+from metier.cli.chat.listed_chats import ListedChat, list_chats_with_messages
 from metier.cli.chat.screen import PlainScreen, Screen
 from metier.cli.chat.session import ChatOptions, Session
 from metier.cli.shared.context import current_settings, is_at_terminal
 from metier.cli.shared.open_host import open_host, open_run_host
 from metier.cli.shared.options import AsJson, CommandGroup, Config
-from metier.cli.shared.output import count, warn_line, write_json, write_line
+from metier.cli.shared.output import warn_line, write_json, write_line
 from metier.errors import UsageError, unwrapped
 from metier.providers.model_names import qualify_model_name
-from metier.runtime.chat.chats import MAX_RUNS, Chat, ChatRequest, is_turn, list_chats, open_chat
+from metier.runtime.chat.chats import Chat, ChatRequest, open_chat
 from metier.runtime.host import Host
 from metier.runtime.mcp import keep_servers
-from metier.runtime.records.index_rows import find_listed_cost, render_cost
-from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.runs import open_runtime
 from metier.runtime.workspace.plugins import using_plugins
-from metier.store.contexts import ContextState
-from metier.telemetry.excerpt import one_line
+from metier.views.painter import build_painter
 
 app = typer.Typer(
     cls=CommandGroup, rich_markup_mode=None, add_completion=False, help="Start or continue a conversation."
 )
 
 PROFILE = "runtime.profile"
-_SHOWN = 60
 
 
 @app.callback(invoke_without_command=True)
@@ -99,35 +96,19 @@ def list_conversations(
 ) -> None:
     """List conversations."""
 
-    async def read() -> list[dict[str, JsonValue]]:
+    async def read() -> list[ListedChat]:
         async with open_runtime(open_host(config)) as runtime:
-            return [await _describe(runtime, state) for state in await list_chats(runtime, limit=limit)]
+            return await list_chats_with_messages(runtime, limit=limit)
 
-    rows = anyio.run(read)
+    chats = anyio.run(read)
     if as_json:
-        write_json(rows)
+        write_json([each.as_json() for each in chats])
         return
-    for row in rows:
-        cost = render_cost(cast("float | None", row["cost_usd"]))
-        short = one_line(str(row["last_message"]), _SHOWN)
-        write_line(f"{row['context_id']}  {count(cast('int', row['turns']), 'turn'):>9}  {cost:>12}  {short}")
-    if not rows:
+    width = build_painter(sys.stdout).width
+    for each in chats:
+        write_line(each.render(width=width))
+    if not chats:
         warn_line("No conversations yet")
-
-
-async def _describe(runtime: Runtime, state: ContextState) -> dict[str, JsonValue]:
-    """Describe a conversation. Its cost includes the runs that summarized it."""
-    runs = await runtime.store.list_runs(context_id=state.context_id, limit=MAX_RUNS)
-    turns = [row for row in runs if is_turn(row)]
-    costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
-    return {
-        "context_id": state.context_id,
-        "turns": len(turns),
-        "status": state.task_state,
-        "cost_usd": None if None in costs else round(sum(cost or 0.0 for cost in costs), 6),
-        "last_message": turns[0].task if turns else "",
-        "updated_at": state.updated_at.isoformat(timespec="seconds"),
-    }
 
 
 async def _converse(host: Host, request: ChatRequest, options: ChatOptions) -> int:

@@ -1,41 +1,59 @@
 """The slash commands of a chat: one function each, and the table at the end."""
 
+import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from metier.approval.scopes import ScopeReader
+from metier.cli.chat.listed_chats import list_chats_with_messages
 from metier.cli.chat.permission_modes import SUMMARIES, PermissionModes, list_modes
 from metier.cli.chat.turn_view import TurnView
 from metier.cli.cost import print_totals
 from metier.cli.mcp import examine, write_standing
+from metier.cli.setting_change import change_setting, tell_change
+from metier.cli.shared.clipboard import copy_text
+from metier.cli.shared.context import current_settings
 from metier.cli.shared.output import count, printable, warn_line, write_line
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state.run_state import RunState
 from metier.errors import UsageError
 from metier.ids import get_user
+from metier.prompts.texts import load_text
 from metier.runtime.build import list_all_tools
 from metier.runtime.chat.chats import Chat, list_always, list_chats
 from metier.runtime.chat.commands import check_trusted, list_own_commands
-from metier.runtime.cleaning import build_host_cleaner
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.driver import DriveOptions
+from metier.runtime.history.run_views import read_run_view
 from metier.runtime.history.spending import read_conversation_spending
 from metier.runtime.history.undo import CANNOT, UndoPlan, plan_undo
 from metier.runtime.history.undo import undo as undo_files
 from metier.runtime.questions.approval_questions import Asker
+from metier.settings.setting_values import get_value, render_value
 from metier.telemetry.excerpt import one_line
+from metier.tools.files.snapshots import Unavailable, find_repository, run_git
+from metier.version import __version__
+from metier.views.closing import format_cost, format_tokens
 from metier.views.context_use import render_context
+from metier.views.diff import build_diff, build_step_diff, render_diff
 from metier.views.painter import build_painter
 from metier.views.spending import Grouping, sum_up
 
 _LISTED_CHATS = 10
-_TASK_WIDTH = 70
 _WIDTH = 90
+_DIFF_LINES = 400
+_NEW_FILES = 50
+_NEW_FILE_BYTES = 200_000
+_GIT_HEADER = re.compile(r"diff --git |index [0-9a-f]+\.\.|(?:new|deleted) file mode |(?:old|new) mode ")
 _PROFILES = {
     "permissive": "allows everything unless a rule asks or denies",
     "guarded": "asks before every change, unless a rule allows it",
@@ -265,12 +283,12 @@ async def clear(context: ChatContext, _: str) -> None:
 async def resume(context: ChatContext, wanted: str) -> None:
     chats = await list_chats(context.chat.runtime, limit=_LISTED_CHATS)
     if not wanted:
-        for number, state in enumerate(chats, start=1):
-            runs = await context.chat.runtime.store.list_runs(context_id=state.context_id, limit=1)
-            said = one_line(runs[0].task, _TASK_WIDTH) if runs else ""
-            mark = "*" if state.context_id == context.chat.context_id else " "
-            write_line(f"{mark}{number:>2}  {state.context_id}  {said}")
-        if not chats:
+        width = build_painter(sys.stdout).width - 6
+        listed = await list_chats_with_messages(context.chat.runtime, limit=_LISTED_CHATS)
+        for number, each in enumerate(listed, start=1):
+            mark = "*" if each.context_id == context.chat.context_id else " "
+            write_line(f"{mark}{number:>2}  {each.render(width=width)}")
+        if not listed:
             warn_line("No conversations yet")
         return
     chosen = chats[int(wanted) - 1].context_id if wanted.isdecimal() and 0 < int(wanted) <= len(chats) else wanted
@@ -336,6 +354,122 @@ async def remember(context: ChatContext, text: str) -> None:
 async def forget(context: ChatContext, key: str) -> None:
     await context.chat.forget(key)
     warn_line(f"Forgotten: {key}")
+
+
+async def write_instructions(context: ChatContext, _: str) -> None:
+    """Let the model write `AGENTS.md`. Its changes are approved like others."""
+    await _ask_model(context, load_text("commands/init"))
+
+
+async def review(context: ChatContext, what: str) -> None:
+    subject = f"Review: {what}" if what else "Review: everything that is not committed"
+    await _ask_model(context, f"{load_text('commands/review')}\n\n{subject}")
+
+
+async def _ask_model(context: ChatContext, message: str) -> None:
+    await context.drive(lambda watch: context.chat.send(message, watch, is_typed=False))
+
+
+async def show_diff(context: ChatContext, path: str) -> None:
+    """Show what is not committed; outside of a git repository, the changes of this conversation."""
+    workspace = context.chat.runtime.host.root
+    redactor = build_host_redactor(context.chat.runtime.host)
+    painter = build_painter(sys.stdout)
+    if find_repository(workspace) is None:
+        unified = await _collect_changes(context.chat)
+    else:
+        unified = await run_sync(_read_git_diff, workspace, path)
+    if not unified.strip():
+        warn_line("No changes")
+        return
+    painter.print(*render_diff(redactor.redact(unified), width=painter.width, most=_DIFF_LINES))
+
+
+async def _collect_changes(chat: Chat) -> str:
+    views = [await read_run_view(chat.runtime, state.run_id) for state, _ in await chat.list_turns()]
+    steps = (step for view in views for run in view.walk() for step in run.steps if step.state == "succeeded")
+    return "\n".join(change.rstrip("\n") for step in steps if (change := build_step_diff(step)))
+
+
+def _read_git_diff(workspace: Path, path: str) -> str:
+    """Diff the work tree with the last commit, and add new files. No program that the repository names is run."""
+    limited = ("--", path) if path else ()
+    shown = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-prefix", "--ignore-submodules")
+    try:
+        has_commit = run_git(workspace, ("rev-parse", "--verify", "-q", "HEAD"), allowed=(0, 1))
+        changed = run_git(workspace, ("diff", *shown, *(["HEAD"] if has_commit else []), *limited))
+        new = run_git(workspace, ("ls-files", "--others", "--exclude-standard", "-z", *limited))
+    except Unavailable as error:
+        raise UsageError(f"Cannot read the changes: {error}") from error
+    # Lines such as `diff --git` and `index` say nothing that the names of the files don't.
+    lines = [line for line in changed.decode("utf-8", "replace").splitlines() if not _GIT_HEADER.match(line)]
+    names = [os.fsdecode(each) for each in new.split(b"\0") if each][:_NEW_FILES]
+    lines += [_render_new_file(workspace / name, name) for name in names]
+    return "\n".join(lines)
+
+
+def _render_new_file(file: Path, name: str) -> str:
+    try:
+        is_shown = file.is_file() and not file.is_symlink() and file.stat().st_size <= _NEW_FILE_BYTES
+        text = file.read_bytes().decode("utf-8") if is_shown else ""
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    return build_diff("", text, path=name) or f"--- {name}\n+++ {name} (new)"
+
+
+async def copy_answer(context: ChatContext, _: str) -> None:
+    """Copy the last answer as Markdown, with secrets redacted."""
+    answers = [turn.answer for _, turn in await context.chat.list_turns() if turn.answer.strip()]
+    if not answers:
+        warn_line("No answer to copy yet")
+        return
+    host = context.chat.runtime.host
+    ways = await run_sync(partial(copy_text, build_host_cleaner(host).text(answers[-1]), workspace=host.workspace))
+    if not ways:
+        raise UsageError("No clipboard found", hint="Use `/export FILE`, or install wl-clipboard or xclip")
+    warn_line(f"Copied {count(len(answers[-1]), 'character')} to the clipboard ({' and '.join(ways)})")
+
+
+async def show_status(context: ChatContext, _: str) -> None:
+    chat, host = context.chat, context.chat.runtime.host
+    agent = chat.resolve()
+    used = await context.turns.get_context()
+    turns = await chat.list_turns()
+    mode = context.modes.mode if context.modes.mode in list_modes(agent.profile) else ""
+    cost = await chat.find_cost()
+    rows = {
+        "version": __version__,
+        "workspace": f"{host.workspace} ({'trusted' if host.trust.is_trusted else 'not trusted: see `agent trust`'})",
+        "conversation": f"{chat.context_id}, {count(len(turns), 'turn')}",
+        "agent": agent.definition.name if agent.definition else "built-in agent",
+        "model": f"{chat.answered_by} ({agent.model.provider})",
+        "permissions": f"{agent.profile}{f', mode {mode}' if mode else ''}: {_PROFILES[agent.profile]}",
+        "context": f"{format_tokens(used.tokens)} of {format_tokens(used.limit)} tokens" if used.limit else "empty",
+        "cost": format_cost(cost),
+        "runs": str(host.runs),
+    }
+    for name, value in rows.items():
+        write_line(f"{name:<14} {printable(value)}")
+
+
+async def configure(_: ChatContext, given: str) -> None:
+    """Show the settings that are not the default, or one; with a value, change it for later runs."""
+    key, value = (given.split(maxsplit=1) + ["", ""])[:2]
+    if value:
+        tell_change(change_setting(key, value.strip(), mine=False))
+        warn_line("The change applies to the next chat")
+        return
+    loaded = current_settings(None, {})
+    shown = [
+        each for each in loaded.origins if (each.startswith(key) if key else loaded.origins[each].kind != "default")
+    ]
+    if key and not shown:
+        raise UsageError(
+            f"Unknown setting {key!r}", hint=hint_nearest(key, loaded.origins) or "Run `agent config show`"
+        )
+    for each in shown:
+        write_line(f"{each:<32} {render_value(get_value(loaded.settings, each)):<24} {loaded.origins[each].render()}")
+    write_line(f"file: {loaded.file}" if loaded.file else "No settings file; everything else is the default")
 
 
 async def export(context: ChatContext, name: str) -> None:
@@ -408,7 +542,22 @@ COMMANDS: dict[str, Command] = {
     "facts": Command("Show the saved facts.", show_facts, is_free=True),
     "remember": Command("Save a fact.", remember, "[name:] fact"),
     "forget": Command("Delete a fact.", forget, "name"),
+    "init": Command("Write AGENTS.md: instructions for this workspace.", write_instructions),
+    "review": Command("Review changes: uncommitted ones, a branch or a commit.", review, "[what]"),
+    "diff": Command("Show uncommitted changes.", show_diff, "[path]", is_free=True),
+    "copy": Command("Copy the last answer to the clipboard.", copy_answer, is_free=True),
+    "status": Command("Show workspace, model, permissions, context and cost.", show_status, is_free=True),
+    "config": Command("Show settings, or change one.", configure, "[key [value]]", is_free=True),
     "export": Command("Export the conversation as Markdown.", export, "[file]"),
     "quit": Command("Exit; the conversation is saved.", _quit, is_free=True),
 }
-ALIASES = {"exit": "quit", "q": "quit", "?": "help", "approvals": "approve", "new": "clear", "usage": "cost"}
+ALIASES = {
+    "exit": "quit",
+    "q": "quit",
+    "?": "help",
+    "approvals": "approve",
+    "new": "clear",
+    "usage": "cost",
+    "sessions": "resume",
+    "settings": "config",
+}

@@ -1,0 +1,69 @@
+"""Conversations in a list: age, turns, cost and first message. `agent chat list` and `/resume` show the same."""
+
+from datetime import UTC, datetime
+
+from msgspec import Struct
+from pydantic import JsonValue
+from rich.cells import cell_len, set_cell_size
+
+from metier.cli.shared.output import count, printable
+from metier.runtime.chat.chats import MAX_RUNS, is_turn, list_chats
+from metier.runtime.records.index_rows import find_listed_cost, render_cost
+from metier.runtime.runs import Runtime
+from metier.store.contexts import ContextState
+from metier.telemetry.excerpt import one_line
+from metier.views.closing import format_age
+
+_LEAST_MESSAGE = 20
+_ID_WIDTH = 28
+
+
+class ListedChat(Struct, frozen=True, kw_only=True):
+    context_id: str
+    status: str
+    turns: int
+    cost_usd: float | None
+    """Includes the runs that summarized it; None if a price is unknown."""
+    first_message: str
+    last_message: str
+    updated_at: datetime
+
+    def as_json(self) -> dict[str, JsonValue]:
+        return {
+            "context_id": self.context_id,
+            "turns": self.turns,
+            "status": self.status,
+            "cost_usd": self.cost_usd,
+            "first_message": self.first_message,
+            "last_message": self.last_message,
+            "updated_at": self.updated_at.isoformat(timespec="seconds"),
+        }
+
+    def render(self, *, width: int) -> str:
+        """`2 h  4 turns  $0.021  Translate the note  20260102-030405-…`: what people remember, then the ID."""
+        age = format_age((datetime.now(UTC) - self.updated_at).total_seconds())
+        start = f"{age:>6}  {count(self.turns, 'turn'):>8}  {render_cost(self.cost_usd):>12}"
+        room = max(_LEAST_MESSAGE, width - cell_len(start) - _ID_WIDTH - 4)
+        said = one_line(printable(self.first_message), room)
+        return f"{start}  {set_cell_size(said, max(room, cell_len(said)))}  {self.context_id}"
+
+
+async def list_chats_with_messages(runtime: Runtime, *, limit: int) -> list[ListedChat]:
+    """List conversations, the one used last first."""
+    return [await _read(runtime, state) for state in await list_chats(runtime, limit=limit)]
+
+
+async def _read(runtime: Runtime, state: ContextState) -> ListedChat:
+    runs = await runtime.store.list_runs(context_id=state.context_id, limit=MAX_RUNS)
+    turns = [row for row in runs if is_turn(row)]
+    costs = [find_listed_cost(row.cost_usd, turns=row.turns, model=row.model) for row in runs]
+    return ListedChat(
+        context_id=state.context_id,
+        status=state.task_state,
+        turns=len(turns),
+        cost_usd=None if None in costs else round(sum(cost or 0.0 for cost in costs), 6),
+        # The store lists the newest run first.
+        first_message=turns[-1].task if turns else "",
+        last_message=turns[0].task if turns else "",
+        updated_at=state.updated_at,
+    )
