@@ -454,7 +454,7 @@ async def show_status(context: ChatContext, _: str) -> None:
 
 async def configure(_: ChatContext, given: str) -> None:
     """Show the settings that are not the default, or one; with a value, change it for later runs."""
-    key, value = (given.split(maxsplit=1) + ["", ""])[:2]
+    key, _, value = given.partition(" ")
     if value:
         tell_change(change_setting(key, value.strip(), mine=False))
         warn_line("The change applies to the next chat")
