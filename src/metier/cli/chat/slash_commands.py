@@ -454,9 +454,9 @@ async def show_status(context: ChatContext, _: str) -> None:
 
 async def configure(_: ChatContext, given: str) -> None:
     """Show the settings that are not the default, or one; with a value, change it for later runs."""
-    key, _, value = given.partition(" ")
+    key, *value = given.split(maxsplit=1) or [""]
     if value:
-        tell_change(change_setting(key, value.strip(), mine=False))
+        tell_change(change_setting(key, value[0], mine=False))
         warn_line("The change applies to the next chat")
         return
     loaded = current_settings(None, {})
