@@ -1,20 +1,27 @@
 """A real Chromium for the tests of the console: Debian's, driven by Playwright."""
 
 import shutil
+import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from running_server import RunningServer
+import pytest
+from console_scene import prepare
+from model_server import ModelServer, running_model
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
+from run_workspace import Workspace
+from running_server import RunningServer, serving
 
+from agent_command import AGENT
 from metier.server.security.login_codes import LoginCodes
 from metier.server.security.users import User
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 AXE = Path(sys.prefix) / "servers-node/node_modules/axe-core/axe.min.js"
 WAIT_MILLISECONDS = 100_000
+PHONE = ViewportSize(width=390, height=844)
 
 
 @contextmanager
@@ -35,6 +42,44 @@ def sign_in(context: BrowserContext, server: RunningServer) -> Page:
     page.set_default_timeout(WAIT_MILLISECONDS)
     page.goto(f"{server.url}/login?code={code}")
     return page
+
+
+class ProcessWorkspace(Workspace):
+    """Commands as processes of their own: the browser's event loop runs in this one."""
+
+    def agent(self, *args: str) -> int:
+        done = subprocess.run(
+            [AGENT, *args],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode
+
+
+class Scene:
+    """One workspace and one server for all tests of a file: starting them takes longer than most tests."""
+
+    def __init__(self, workspace: Workspace, model: ModelServer, server: RunningServer) -> None:
+        self.workspace, self.model, self.server = workspace, model, server
+        self.folder = workspace.folder
+
+
+@contextmanager
+def open_scene(base: Path, fill: Callable[[Workspace, ModelServer], None]) -> Generator[Scene]:
+    """A workspace after `fill`, with its server."""
+    with pytest.MonkeyPatch.context() as patch, running_model() as model:
+        for name in ("home", "notebook"):
+            (base / name).mkdir()
+        patch.setenv("HOME", str(base / "home"))
+        patch.setenv("OPENAI_API_KEY", "k" * 12)
+        patch.chdir(base / "notebook")
+        workspace = ProcessWorkspace(prepare(base / "notebook", model).folder)
+        fill(workspace, model)
+        with serving(workspace.folder) as server:
+            yield Scene(workspace, model, server)
 
 
 class Watched:

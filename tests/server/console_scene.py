@@ -2,6 +2,7 @@
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast, get_args
@@ -211,7 +212,9 @@ def fill_list(folder: Path, *, count: int, minutes: int = 5) -> None:
                     )
                 )
 
-    anyio.run(fill)
+    # In a thread of its own: the event loop of a browser may run in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(anyio.run, fill).result()
 
 
 def _keep_evals(folder: Path) -> None:

@@ -48,7 +48,7 @@ def wait_until_done(console: ConsoleClient, run_id: str) -> str:
 def test_an_empty_inbox_is_reported(console: ConsoleClient) -> None:
     console.open("/")
 
-    assert "Nothing waits for you" in console.words()
+    assert "Nothing is waiting for you" in console.words()
 
 
 def test_an_approval_is_shown_with_its_diff_and_approving_it_lets_the_run_continue(
@@ -275,7 +275,7 @@ def test_a_filter_that_no_run_can_have_is_refused_with_what_there_is(listed: Con
 
 
 def test_a_shared_run_and_an_export_are_downloads_that_cannot_run(listed: ConsoleClient) -> None:
-    (run_id,) = re.findall(r'/runs/([\w-]+)">Alpha', listed.open("/runs"))
+    (run_id,) = re.findall(r'/runs/([\w-]+)" title="[^"]*">Alpha', listed.open("/runs"))
 
     for kind in ("share", "export"):
         answer = listed.http.get(f"/runs/{run_id}/{kind}")

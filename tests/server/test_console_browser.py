@@ -1,27 +1,20 @@
 """The console in a real browser: live updates, a phone, two people, the keyboard, dark mode, hostile text, axe-core."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from browser import AXE, CHROMIUM, WAIT_MILLISECONDS, Watched, running_browser, sign_in
-from console_scene import NOTES, prepare, run_everything, wait_for_approval
-from model_server import ModelServer, Reply, calls, running_model, says
-from playwright.sync_api import Browser, Page, ViewportSize, expect
-from run_workspace import Workspace
-from running_server import RunningServer, serving
-
-from agent_command import AGENT
+from browser import AXE, CHROMIUM, PHONE, WAIT_MILLISECONDS, Scene, Watched, open_scene, running_browser, sign_in
+from console_scene import NOTES, run_everything, wait_for_approval
+from model_server import Reply, calls, says
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
 ]
-
-PHONE = ViewportSize(width=390, height=844)
 
 
 @pytest.fixture(scope="module")
@@ -30,42 +23,10 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-class ProcessWorkspace(Workspace):
-    """Commands as processes of their own: the browser's event loop runs in this one."""
-
-    def agent(self, *args: str) -> int:
-        done = subprocess.run(
-            [AGENT, *args],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        return done.returncode
-
-
-class Scene:
-    """One workspace and one server for all tests of this file: starting them takes longer than most tests."""
-
-    def __init__(self, workspace: Workspace, model: ModelServer, server: RunningServer) -> None:
-        self.workspace, self.model, self.server = workspace, model, server
-        self.folder = workspace.folder
-
-
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with pytest.MonkeyPatch.context() as patch, running_model() as model:
-        base = tmp_path_factory.mktemp("browser")
-        for name in ("home", "notebook"):
-            (base / name).mkdir()
-        patch.setenv("HOME", str(base / "home"))
-        patch.setenv("OPENAI_API_KEY", "k" * 12)
-        patch.chdir(base / "notebook")
-        workspace = ProcessWorkspace(prepare(base / "notebook", model).folder)
-        run_everything(workspace, model)
-        with serving(workspace.folder) as server:
-            yield Scene(workspace, model, server)
+    with open_scene(tmp_path_factory.mktemp("browser"), run_everything) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -195,14 +156,14 @@ def test_a_model_call_shows_its_request_and_reply_in_place(browser: Browser, sce
     page = sign_in(context, scene.server)
     run_id = scene.workspace.run_ids()[0]
     page.goto(f"{scene.server.url}/runs/{run_id}")
-    page.locator("summary", has_text="gpt-5.6-luna").first.click()
+    page.locator("#tree a.line", has_text="gpt-5.6-luna").first.click()
 
     page.get_by_role("link", name="Request and reply").first.click()
 
     shown = page.locator(".exchange pre")
     expect(shown.first).to_contain_text("Sum up the notes of this week")
     expect(shown.last).to_contain_text("notes/roadmap.md")
-    assert page.url == f"{scene.server.url}/runs/{run_id}", "the page is not left for it"
+    assert page.url == f"{scene.server.url}/runs/{run_id}?step=call-1", "the page is not left for it"
     context.close()
 
 
@@ -313,7 +274,7 @@ def test_pages_are_whole_without_javascript(browser: Browser, scene: Scene) -> N
     page = sign_in(context, scene.server)
     page.goto(f"{scene.server.url}/runs/{scene.workspace.run_ids()[0]}")
 
-    page.locator("summary", has_text="roadmap.md").first.click()
+    page.locator("#tree a.line", has_text="roadmap.md").first.click()
     expect(page.get_by_text("ship the server").first).to_be_visible()
     page.get_by_role("link", name="Before").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("State after entry")

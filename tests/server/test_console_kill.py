@@ -64,7 +64,7 @@ def start_run(page: Page, url: str) -> None:
 
 def read_rows(page: Page) -> list[str]:
     """The waterfall without times, which differ in every run."""
-    return page.locator("#body details[id^=row-]").evaluate_all(
+    return page.locator("#body a[id^=row-]").evaluate_all(
         "all => all.map(each => each.id + ' ' + each.querySelector('.what').innerText)"
     )
 

@@ -162,7 +162,7 @@ def test_question_of_a_run_is_answered_on_the_page_of_the_run(workspace: Workspa
 
         assert console.status == 200
         assert f'href="/runs/{run_id}/prompt"' in console.page, "the same page again"
-        assert "Answered. The run goes on." in console.words()
+        assert "Answered. The run continues." in console.words()
         while server.get(f"/api/v1/runs/{run_id}")["status"] != "completed":
             pass
 

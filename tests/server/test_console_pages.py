@@ -98,7 +98,7 @@ def test_an_approval_and_a_question_are_decided_within_the_conversation(scene: S
     assert "Ask Ben." in scene.console.words()
 
     scene.console.submit(f"/approvals/{approval}", decision="approved")
-    assert "Approved. The run goes on." in scene.console.words()
+    assert "Approved. The run continues." in scene.console.words()
     assert f'action="/chat/{context}"' in scene.console.page, "the person is still in the conversation"
     page = scene.wait_until(f"/chat/{context}", r"(?s)Which month\?.*/answer")
     (run_id,) = re.findall(r'action="/runs/([\w-]+)/answer"', page)
@@ -118,7 +118,7 @@ def test_a_decision_leads_to_no_other_address_than_a_conversation(scene: Scene) 
 
     scene.console.submit(f"/approvals/{approval}", decision="denied", back="//elsewhere.example/chat/x")
 
-    assert "What waits for a person" in scene.console.words()
+    assert "Everything that is waiting" in scene.console.words()
 
 
 def test_a_request_shows_the_skills_that_would_answer_it(scene: Scene) -> None:
@@ -170,7 +170,9 @@ def test_costs_are_added_up_by_what_the_address_says(scene: Scene) -> None:
     scene.console.open("/cost?by=task&since=24h")
     assert "Read the roadmap" in scene.console.words()
     assert "By day and task" in scene.console.words()
-    assert re.search(r'<g><title>[^<]*Read the roadmap[^<]*</title><rect class="k1"', scene.console.page)
+    assert re.search(
+        r'<g><title>[^<]*Read the roadmap[^<]*</title><rect class="hit"[^>]*/><rect class="k1"', scene.console.page
+    )
 
     scene.console.open("/cost?by=moon")
     assert scene.console.status == 400

@@ -63,7 +63,7 @@ def read_boxes(page: str) -> list[str]:
 
 
 def test_a_model_call_opens_its_whole_request_and_its_whole_reply(scene: Scene) -> None:
-    scene.console.open(f"/runs/{scene.written}")
+    scene.console.open(f"/runs/{scene.written}?step=call-1")
     assert f'hx-get="/runs/{scene.written}/calls/1"' in scene.console.page
 
     page = scene.console.open(f"/runs/{scene.written}/calls/1")
@@ -121,16 +121,20 @@ def test_a_hash_that_the_run_did_not_write_is_refused(scene: Scene) -> None:
 
 def test_the_steps_of_child_runs_stand_in_the_waterfall_with_their_own_changes_and_calls(scene: Scene) -> None:
     page = scene.console.open(f"/runs/{scene.task}")
-    rows = re.findall(r'<details id="row-([^"]+)"', page)
-    children = {row.rpartition("-")[0] for row in rows} - {"", scene.task}
+    rows = re.findall(r'<a class="line[^"]*" id="row-([^"]+)" href="([^"#]+)#detail"', page)
+    names = [name for name, _ in rows]
+    children = {name.rpartition("-")[0] for name in names} - {"", scene.task}
 
     assert scene.console.words().count("child run") >= 2
-    assert len(rows) == len(set(rows))
+    assert len(names) == len(set(names))
+    assert len({address for _, address in rows}) == len(rows)
     assert len(children) >= 2
-    assert re.search(r'<span class="t">\+?seen', page)
-    assert set(re.findall(r'hx-get="/runs/([^"/]+)/calls/', page)) <= children
-    for address in re.findall(r'hx-get="(/runs/[^"]+/calls/\d+)"', page):
-        scene.console.open(address)
+    details = [scene.console.open(unescape(address)) for _, address in rows]
+    assert any(re.search(r'<span class="t">\+?seen', each) for each in details)
+    calls = {call for each in details for call in re.findall(r'hx-get="(/runs/[^"]+/calls/\d+)"', each)}
+    assert {call.split("/")[2] for call in calls} <= children
+    for call in calls:
+        scene.console.open(call)
         assert scene.console.status == 200
 
 

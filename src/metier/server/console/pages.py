@@ -10,17 +10,21 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from metier.server.console import (
+    audit_pages,
+    bulk_pages,
     chat_pages,
     eval_pages,
+    health_pages,
     inbox_pages,
     live,
     policy_pages,
     prompt_pages,
     run_list_pages,
     run_pages,
+    schedule_pages,
     skill_pages,
     task_pages,
-    workspace_pages,
+    usage_pages,
 )
 from metier.server.console.live import Pulse
 from metier.server.console.rendering import build_console_environment
@@ -31,6 +35,7 @@ from metier.views.page.environment import STYLE_FILE
 STATIC = Path(__file__).parent / "static"
 _ROUTERS: tuple[APIRouter, ...] = (
     inbox_pages.router,
+    bulk_pages.router,  # before the page of a run, whose path matches too
     run_list_pages.router,
     run_pages.router,
     prompt_pages.router,
@@ -39,7 +44,10 @@ _ROUTERS: tuple[APIRouter, ...] = (
     skill_pages.router,
     eval_pages.router,
     policy_pages.router,
-    workspace_pages.router,
+    usage_pages.router,
+    schedule_pages.router,
+    health_pages.router,
+    audit_pages.router,
     live.router,
 )
 _DECISIONS = (r"/approvals/[^/]+(/edit)?", r"/inbox/many", r"/runs/[^/]+/(answer|doubt|accept|raise|resume)")

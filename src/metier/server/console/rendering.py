@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, cast, override
 
@@ -33,7 +34,16 @@ NAVIGATION: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("schedules", "/schedules", "Schedules"),
         ),
     ),
-    ("History", (("runs", "/runs", "Runs"), ("cost", "/cost", "Cost"), ("evals", "/evals", "Evals"))),
+    (
+        "History",
+        (
+            ("runs", "/runs", "Runs"),
+            ("cost", "/cost", "Cost"),
+            ("latency", "/latency", "Latency"),
+            ("evals", "/evals", "Evals"),
+            ("audit", "/audit", "Audit"),
+        ),
+    ),
     (
         "Workspace",
         (
@@ -45,17 +55,21 @@ NAVIGATION: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
 )
 
 DONE: Mapping[str, str] = {
-    "approved": "Approved. The run goes on.",
-    "denied": "Denied. The model reads the reason and the run goes on.",
-    "decided": "All decided.",
-    "answered": "Answered. The run goes on.",
-    "raised": "The limit is raised. The run goes on.",
-    "resumed": "The run goes on.",
-    "canceled": "The run is being ended.",
-    "forked": "This is the new run. It shares the entries before the fork and goes on from there.",
-    "saved": "Saved. New runs are judged by these rules.",
-    "updated": "The skill is updated. Runs that are under way keep what they are pinned to.",
-    "undone": "The files are as they were before.",
+    "approved": "Approved. The run continues.",
+    "denied": "Denied. The model reads the reason and the run continues.",
+    "decided": "All marked approvals are decided.",
+    "answered": "Answered. The run continues.",
+    "raised": "The limit is raised. The run continues.",
+    "resumed": "The run continues.",
+    "canceled": "The run is being canceled.",
+    "forked": "This is the new run. It shares the entries before the fork and continues from there.",
+    "saved": "Saved. The rules apply to new runs.",
+    "updated": "The skill is updated. Active runs keep the version that they started with.",
+    "scheduled": "The schedule is added.",
+    "unscheduled": "The schedule is removed. Its runs stay.",
+    "bulk_cancel": "The runs are being canceled.",
+    "bulk_retry": "The new runs are queued.",
+    "undone": "The files are restored.",
 }
 """Confirmations of a page by code, so that an address can't inject text into the page."""
 
@@ -85,6 +99,7 @@ class Page(Struct, frozen=True, kw_only=True):
             "user": self.user,
             "nonce": get_nonce(self.request),
             "csrf": get_csrf_token(self.request),
+            "now": self.state.host.clock.now(),
             "navigation": NAVIGATION,
             "waiting_count": await count_waiting(self.state.runtime),
             "workspace": self.state.host.workspace.name,
@@ -143,4 +158,20 @@ async def render_error(request: Request, problem: ProblemDocument) -> Response:
 
 def build_console_environment(redactor: Redactor) -> Environment:
     """Every text from outside passes one of its filters, and so the redactor."""
-    return build_environment([TEMPLATES], clean=redactor.redact)
+    environment = build_environment([TEMPLATES], clean=redactor.redact)
+    cast("dict[str, Callable[..., object]]", environment.filters)["ago"] = format_ago
+    return environment
+
+
+def format_ago(moment: datetime, now: datetime) -> str:
+    """`console.js` has the same rules, to keep the text of an open page up to date."""
+    seconds = (now - moment).total_seconds()
+    if seconds < 60:
+        return "just now"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min ago"
+    if seconds < 86400:
+        return f"{seconds // 3600:.0f} h ago"
+    if seconds < 30 * 86400:
+        return f"{seconds // 86400:.0f} d ago"
+    return f"{moment:%Y-%m-%d}"

@@ -1,5 +1,6 @@
 """The rows of the list of runs, page by page, and what happened in the last day."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
@@ -7,9 +8,11 @@ from msgspec import Struct
 from metier.ids import CHILD
 from metier.runtime.records.index_rows import find_listed_cost, get_shown_status
 from metier.runtime.runs import Runtime
+from metier.server.console.charts import Bar, BarChart, build_ticks, round_up, stack
 from metier.server.console.run_filter import RunFilter
 from metier.store.base import ENDED, RunRow
 from metier.store.usage import format_hour
+from metier.views.page.environment import count as count_things
 
 PAGE = 50
 _READ = PAGE + 1
@@ -41,10 +44,12 @@ class RunList(Struct, frozen=True, kw_only=True):
     """For the page that follows; 0 where there is none."""
 
 
-class HourOfRuns(Struct, frozen=True, kw_only=True):
-    began: datetime
+class LastDay(Struct, frozen=True, kw_only=True):
+    """Runs that were started in the last 24 clock hours."""
+
     runs: int
     failed: int
+    chart: BarChart
 
 
 async def list_page(runtime: Runtime, wanted: RunFilter, *, before: int = 0) -> RunList:
@@ -77,14 +82,21 @@ def build_listed(row: RunRow) -> ListedRun:
     )
 
 
-async def read_last_day(runtime: Runtime, *, now: datetime) -> tuple[HourOfRuns, ...]:
-    """Return the runs of the last 24 clock hours, oldest first; the last hour is the current one."""
+async def read_last_day(runtime: Runtime, *, now: datetime) -> LastDay:
     began = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
     counts = await runtime.store.usage.count_by_hour(since=began)
-    hours: list[HourOfRuns] = []
+    runs, failed = Counter[str](), Counter[str]()
+    for count in counts:
+        runs[count.hour] += count.runs
+        failed[count.hour] += count.runs if count.status in _FAILED else 0
+    top, step = round_up(max(runs.values(), default=0), is_whole=True)
+    bars: list[Bar] = []
     for number in range(HOURS):
         hour = began + timedelta(hours=number)
-        inside = [count for count in counts if count.hour == format_hour(hour)]
-        failed = sum(count.runs for count in inside if count.status in _FAILED)
-        hours.append(HourOfRuns(began=hour, runs=sum(count.runs for count in inside), failed=failed))
-    return tuple(hours)
+        key = format_hour(hour)
+        parts = stack([("bad", "failed", failed[key]), ("1", "others", runs[key] - failed[key])], top=top)
+        title = f"{hour:%H:%M} UTC: {count_things(runs[key], 'run')}, {failed[key]:,} failed"
+        bars.append(Bar(label=f"{hour:%H:%M}", title=title, hour=hour.isoformat(), parts=parts))
+    ticks = build_ticks(top, step, lambda value: f"{value:,.0f}")
+    chart = BarChart(bars=tuple(bars), ticks=ticks)
+    return LastDay(runs=runs.total(), failed=failed.total(), chart=chart)

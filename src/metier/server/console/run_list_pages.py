@@ -55,7 +55,7 @@ async def _render_list(page: Page, template: str) -> Response:
         longest_name=MAX_NAME_LENGTH,
         states=STATES,
         narrowed=any(wanted.given.get(name) for name in MORE),
-        hours=await read_last_day(runtime, now=now),
+        last_day=await read_last_day(runtime, now=now),
         before=before,
     )
 

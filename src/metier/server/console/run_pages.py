@@ -1,14 +1,17 @@
 """One run: what happened over time, its state at any entry, fork, undo, export."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from fastapi import APIRouter
+from msgspec import Struct
 from starlette.responses import Response
 
+from metier.engine.entries.entry import Entry
 from metier.errors import UsageError
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.history.archive import render_archive
-from metier.runtime.history.forks import ForkRequest
+from metier.runtime.history.forks import ForkRequest, Point, find_points
 from metier.runtime.history.replays import replay_run
 from metier.runtime.history.run_details import list_artifacts, read_artifact, read_exchange, read_moment
 from metier.runtime.history.run_views import read_history, read_run_view, read_step_diffs, render_shared_run
@@ -17,27 +20,62 @@ from metier.runtime.history.undo import CANNOT, plan_undo, undo
 from metier.runtime.inbox import find_waiting_run
 from metier.runtime.records.index_rows import get_shown_status
 from metier.server.api.answers import answer_file
-from metier.server.console.actions import fork
+from metier.server.console.actions import RETRIABLE, fork, retry
 from metier.server.console.inbox_cards import build_waiting_card
 from metier.server.console.rendering import Here, Page, PageRoute
-from metier.store.base import ENDED
+from metier.server.console.run_tree import RunTree, TreeNode, build_tree, find_fork_point
+from metier.store.base import ENDED, RunRow
 from metier.views.waterfall import build_waterfall
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
+class RowDetails(Struct, frozen=True, kw_only=True):
+    """What the details of a row of the tree show in addition to the row."""
+
+    before: str
+    """The address of the previous row; empty for the first one."""
+    after: str
+    change: str
+    """The files that the step changed, as a unified diff."""
+    fork_point: Point | None
+    """Where a rerun starts; None if the run cannot be forked before this row."""
+
+
 @router.get("/runs/{name}")
-async def show_run(page: Here, name: str) -> Response:
-    return await _render_run(page, name, "run.html")
+async def show_run(page: Here, name: str, step: str = "") -> Response:
+    return await _render_run(page, name, "run.html", step=step)
 
 
 @router.get("/runs/{name}/body")
-async def show_body(page: Here, name: str) -> Response:
+async def show_body(page: Here, name: str, step: str = "") -> Response:
     """Return the part of the page that changes while the run continues."""
-    return await _render_run(page, name, "run_body.html")
+    return await _render_run(page, name, "run_body.html", step=step)
 
 
-async def _render_run(page: Page, name: str, template: str) -> Response:
+@router.get("/runs/{name}/step")
+async def show_step(page: Here, name: str, key: str) -> Response:
+    """The details of one row of the tree, as a part of the page."""
+    runtime = page.state.runtime
+    row = await runtime.find(name)
+    entries = await read_history(runtime, row.run_id)
+    tree = build_tree(build_waterfall(await read_run_view(runtime, row.run_id, entries=entries)), row.run_id)
+    selected = tree.find(key)
+    if selected is None:
+        raise UsageError(f"Run {row.run_id!r} has no step {key[:80]!r}", hint="Open the run and choose a step")
+    details = await _read_details(page, row, tree, selected, entries)
+    return await page.render(
+        "run_step.html",
+        "runs",
+        run_id=row.run_id,
+        task=row.task,
+        is_over=row.status in ENDED,
+        selected=selected,
+        details=details,
+    )
+
+
+async def _render_run(page: Page, name: str, template: str, *, step: str) -> Response:
     runtime = page.state.runtime
     row = await runtime.find(name)
     entries = await read_history(runtime, row.run_id)  # once: reading a long journal is most of the cost of the page
@@ -45,6 +83,9 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
     waits = await find_waiting_run(runtime, row)
     clean = build_host_cleaner(runtime.host).value
     has_moment = entries and template == "run.html"
+    tree = build_tree(build_waterfall(view), row.run_id)
+    chosen = tree.find(step)
+    selected = chosen or tree.choose()
     return await page.render(
         template,
         "runs",
@@ -52,15 +93,42 @@ async def _render_run(page: Page, name: str, template: str) -> Response:
         run_id=row.run_id,
         shown_status=get_shown_status(row),
         is_over=row.status in ENDED,
+        can_retry=row.status in RETRIABLE,
         question=build_waiting_card(waits, clean=clean) if waits is not None else None,
         view=view,
-        fall=build_waterfall(view),
-        changes=await read_step_diffs(runtime, row.run_id, entries=entries),
+        tree=tree,
+        selected=selected,
+        is_chosen=chosen is not None,
         artifacts=await list_artifacts(runtime, row.run_id, entries=entries),
         entries=len(entries),
         task=row.task,
         moment=await read_moment(runtime, row.run_id, len(entries), entries=entries) if has_moment else None,
+        details=await _read_details(page, row, tree, selected, entries) if selected is not None else None,
     )
+
+
+async def _read_details(
+    page: Page, row: RunRow, tree: RunTree, selected: TreeNode, entries: Sequence[Entry]
+) -> RowDetails:
+    addresses = tree.selectable
+    position = addresses.index(selected.address)
+    step, is_own = selected.row.step, selected.row.run_id == row.run_id
+    change = ""
+    if step is not None:
+        changes = await read_step_diffs(page.state.runtime, row.run_id, entries=entries)
+        change = changes.get(f"{selected.row.run_id}:{step.step_id}", "")
+    return RowDetails(
+        before=addresses[position - 1] if position else "",
+        after=addresses[position + 1] if position + 1 < len(addresses) else "",
+        change=change,
+        fork_point=find_fork_point(selected.row, entries, find_points(row.run_id, entries)) if is_own else None,
+    )
+
+
+@router.post("/runs/{name}/retry")
+async def retry_run(page: Here, name: str) -> Response:
+    row = await page.state.runtime.find(name)
+    return page.go(f"/runs/{await retry(page.state, row.run_id)}?done=forked")
 
 
 @router.get("/runs/{name}/at")
@@ -70,6 +138,11 @@ async def show_moment(page: Here, name: str, k: int = 1) -> Response:
     moment = await read_moment(page.state.runtime, row.run_id, k)
     template = "moment_part.html" if page.is_part else "moment.html"
     return await page.render(template, "runs", run_id=row.run_id, task=row.task, moment=moment)
+
+
+@router.get("/runs/{name}/calls")
+async def go_to_exchange(page: Here, name: str, turn: int = 1) -> Response:
+    return page.go(f"/runs/{name}/calls/{turn}")
 
 
 @router.get("/runs/{name}/calls/{turn}")

@@ -55,6 +55,138 @@
     pause = setTimeout(() => slider.form.requestSubmit(), 120);
   });
 
+  // Times in the zone of the browser. Morphing a part of the page brings the text of the server back, so this is repeated.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const describeAge = (seconds, moment) => {
+    if (seconds < 60) return "just now";
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+    if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+    if (seconds < 2592000) return `${Math.floor(seconds / 86400)} d ago`;
+    return moment.toLocaleDateString("en-CA");
+  };
+  const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  const showTimes = () => {
+    for (const time of document.querySelectorAll("time[data-ago]")) {
+      const moment = new Date(time.dateTime);
+      write(time, describeAge((Date.now() - moment) / 1000, moment));
+      time.title = moment.toLocaleString();
+    }
+    for (const time of document.querySelectorAll("time[data-local]")) {
+      write(time, new Date(time.dateTime).toLocaleString("en-CA", { dateStyle: "short", timeStyle: "short", hourCycle: "h23" }).replace(",", ""));
+    }
+    for (const label of document.querySelectorAll("text[data-hour]")) {
+      write(label, new Date(label.dataset.hour).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }));
+    }
+    for (const element of document.querySelectorAll("[data-zone]")) write(element, zone);
+  };
+  showTimes();
+  setInterval(showTimes, 20000);
+  for (const field of document.querySelectorAll("[data-zone-field]")) field.value = zone;
+
+  // The bar of the inbox counts what is selected.
+  const countMarked = () => {
+    const shown = document.querySelector("[data-mark-count]");
+    if (!shown) return;
+    const all = document.querySelectorAll("input[form=many][name=approval]");
+    const marked = [...all].filter((each) => each.checked).length;
+    write(shown, marked ? `${marked} of ${all.length} selected` : "Select approvals to decide them together");
+    for (const button of document.querySelectorAll("#many button[name]")) button.disabled = !marked;
+    const every = document.querySelector("[data-mark-all]");
+    every.hidden = false;
+    write(every, marked === all.length ? "Select none" : "Select all");
+  };
+  countMarked();
+  document.addEventListener("change", (event) => { if (event.target.matches("input[form=many]")) countMarked(); });
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-mark-all]")) return;
+    const all = [...document.querySelectorAll("input[form=many][name=approval]")];
+    const isNew = !all.every((each) => each.checked);
+    for (const each of all) each.checked = isNew;
+    countMarked();
+  });
+
+  // The tree of a run: a row opens beside it, and its address is that of the page.
+  const getTree = () => document.getElementById("tree");
+  const getChosen = () => new URLSearchParams(location.search).get("step");
+  const markRow = (address) => {
+    for (const row of getTree().querySelectorAll("a.line")) {
+      if (row.dataset.step !== address) { row.removeAttribute("aria-current"); continue; }
+      row.setAttribute("aria-current", "true");
+      for (let up = row.parentElement.closest("details"); up; up = up.parentElement.closest("details")) up.open = true;
+    }
+  };
+  const scrollToRow = () => {
+    const tree = getTree();
+    // On a small screen the tree is as long as the page, and the details are above it.
+    if (tree.scrollHeight > tree.clientHeight) tree.querySelector("a.line[aria-current]")?.scrollIntoView({ block: "nearest" });
+  };
+  const openRow = (address) => {
+    const tree = getTree();
+    const detail = document.getElementById("detail");
+    markRow(address);
+    scrollToRow();
+    // What the reader chose stays, also while the tree is refreshed.
+    detail.setAttribute("data-keep", "");
+    tree.closest(".panes").classList.add("chosen");
+    htmx.ajax("GET", `${tree.dataset.base}/step?key=${encodeURIComponent(address)}`, { source: detail, target: "#step", swap: "outerHTML" })
+      .then(() => { detail.scrollTop = 0; });
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-step]");
+    if (!link || !getTree() || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    history.pushState(null, "", `${getTree().dataset.base}?step=${encodeURIComponent(link.dataset.step)}`);
+    openRow(link.dataset.step);
+    if (matchMedia("(max-width: 1080px)").matches) document.getElementById("detail").scrollIntoView({ block: "start" });
+  });
+  window.addEventListener("popstate", () => {
+    if (!getTree()) return;
+    if (getChosen()) openRow(getChosen());
+    else location.reload();
+  });
+  const find = document.getElementById("find");
+  const findRows = () => {
+    const word = find.value.trim().toLowerCase();
+    let count = 0;
+    for (const turn of getTree().querySelectorAll("details.turn")) {
+      let inside = 0;
+      for (const row of turn.querySelectorAll("a.line, .noted")) {
+        const matches = row.textContent.toLowerCase().includes(word);
+        row.classList.toggle("unmatched", !matches);
+        inside += matches;
+      }
+      turn.classList.toggle("unmatched", !inside);
+      count += inside;
+    }
+    write(document.getElementById("find-count"), word ? `${count} found` : "");
+  };
+  if (find) {
+    for (const each of document.querySelectorAll("#find, [data-fold]")) each.hidden = false;
+    find.addEventListener("input", findRows);
+    find.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") { find.value = ""; findRows(); find.blur(); return; }
+      if (event.key !== "Enter") return;
+      const rows = [...getTree().querySelectorAll("a.line:not(.unmatched)")];
+      const at = rows.findIndex((row) => row.hasAttribute("aria-current"));
+      const next = rows[(at + (event.shiftKey ? rows.length - 1 : 1)) % rows.length] || rows[0];
+      if (next) next.click();
+      event.preventDefault();
+    });
+    document.addEventListener("click", (event) => {
+      const fold = event.target.closest("[data-fold]");
+      if (!fold) return;
+      for (const turn of getTree().querySelectorAll("details.turn")) turn.open = fold.dataset.fold === "open";
+    });
+    if (getChosen()) { markRow(getChosen()); scrollToRow(); }
+  }
+  document.addEventListener("htmx:after:swap", () => {
+    showTimes();
+    countMarked();
+    if (!getTree()) return;
+    if (getChosen()) markRow(getChosen());
+    if (find && find.value) findRows();
+  });
+
   // A run that goes on has more entries than the slider knew. One that stood at the end is there again when it is over.
   const body = document.getElementById("body");
   const range = document.getElementById("k");
@@ -95,11 +227,11 @@
       return;
     }
     if (key === "j" || key === "k") {
-      const rows = [...document.querySelectorAll("main article, main tr.row-link, main .fall summary")];
+      const rows = [...document.querySelectorAll("main article, main tr.row-link, main .tree a.line")];
       if (!rows.length) return;
       const at = rows.findIndex((row) => row.contains(document.activeElement));
       const next = rows[Math.min(rows.length - 1, Math.max(0, at + (key === "j" ? 1 : -1)))];
-      const target = next.matches("summary") ? next : next.querySelector("a, button, input") || next;
+      const target = next.matches("a") ? next : next.querySelector("a, button, input") || next;
       target.focus();
       next.scrollIntoView({ block: "nearest" });
       event.preventDefault();
