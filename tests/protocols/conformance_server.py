@@ -13,8 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from metier.protocols.mcp.http import opened_http
-from metier.protocols.mcp.server import opened_door
+from metier.protocols.mcp.server import open_endpoint, open_http
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 
@@ -24,8 +23,8 @@ async def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     async with (
         open_runtime(opened.host) as runtime,
-        opened_door(runtime, report=lambda text: print(text, file=sys.stderr)) as door,
-        opened_http(door) as served,
+        open_endpoint(runtime, report=lambda text: print(text, file=sys.stderr)) as door,
+        open_http(door) as served,
     ):
         app = Starlette(routes=[Route("/mcp", endpoint=served)])
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))

@@ -13,7 +13,7 @@ import mcp_types as types
 from mcp.shared.message import SessionMessage
 
 from agent_command import AGENT
-from metier.protocols.mcp.server import build_server, opened_door
+from metier.protocols.mcp.server import build_server, open_endpoint
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import open_runtime
 
@@ -163,7 +163,7 @@ async def opened_peer(
     peer = Peer(capabilities=capabilities or {}, is_modern=is_modern)
     async with (
         open_runtime(opened.host) as runtime,
-        opened_door(runtime, report=print) as door,
+        open_endpoint(runtime, report=print) as door,
         peer,
         anyio.create_task_group() as group,
     ):

@@ -59,16 +59,16 @@ async def open_agent(
     approve: Approver | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> AsyncGenerator["Agent"]:
-    """The agent of a workspace, with its `agent.yaml`, skills, tasks and rules, for as long as the block lasts.
+    """Open the agent of a workspace, with its `agent.yaml`, skills, tasks and rules.
 
         async with metier.open(".", provider="offline") as agent:
             result = await agent.run("Greet everybody")
 
-    `provider` is the name of a provider or an object that answers. `tools` are functions, plain or made by
+    `provider` is the name of a provider or a provider object. `tools` are functions, plain or made by
     `metier.tool`. `approve` is asked about calls that need an approval; without it a run waits. `settings` override
     `agent.yaml` by dotted key: `{"runtime.max_turns": 20}`.
 
-    Raises `ConfigError` with every problem of the settings, and `StoreError` where the run store cannot be used.
+    Raises `ConfigError` with every problem of the settings, and `StoreError` if the run store is unavailable.
     """
     host = _build_host(path, provider, model=model, tools=tools, settings=settings or {})
     with using_plugins(host, report=logger.warning) as extended:
@@ -78,7 +78,7 @@ async def open_agent(
                 agent = Agent(runtime, group, approve=approve)
                 try:
                     yield agent
-                # Kept until the group has ended, which would put an error of the caller into a group of errors.
+                # Raised after the group has ended, which would wrap it in an exception group.
                 except BaseException as error:  # noqa: BLE001
                     failure = error
                 await agent.close()
@@ -88,7 +88,7 @@ async def open_agent(
 
 
 class Agent:
-    """Runs of one workspace. Made by `metier.open`; several runs may be driven at the same time."""
+    """The runs of one workspace. Created by `metier.open`; several runs can be driven at the same time."""
 
     def __init__(self, runtime: Runtime, group: TaskGroup, *, approve: Approver | None) -> None:
         self._runtime = runtime
@@ -128,12 +128,12 @@ class Agent:
         context: str = "",
         timeout_seconds: float | None = None,
     ) -> RunResult[T]:
-        """Give a task to the agent and drive it until it ends or waits for an approval or an answer.
+        """Run a task until it ends or waits for an approval or an answer.
 
         `output_schema` is a pydantic model, another Python type or a JSON schema for the result, `agent` the ID of an
-        agent definition, `context` text that belongs to the task, `timeout_seconds` how long the run may take.
+        agent definition, `context` extra input for the task.
 
-        Raises `UsageError` before the run begins. How a run that began ended is in the result.
+        Raises `UsageError` before the run starts. The outcome of a started run is in the result.
         """
         form = read_form(output_schema)
         request = _build_request(task, form, agent=agent, context=context)
@@ -172,14 +172,14 @@ class Agent:
         context: str = "",
         timeout_seconds: float | None = None,
     ) -> RunStream[T]:
-        """The same as `run`, watched: iterate over the events, then read `result`.
+        """Run a task like `run`, and iterate over its events. Then read `result`.
 
             async with agent.stream("Greet everybody") as events:
                 async for event in events:
                     print(event)
             print(events.result.text)
 
-        An event is an `Event` with a typed payload, or a `TextDelta` while a reply is being written.
+        An event is an `Event` with a typed payload, or a `TextDelta` while a reply arrives.
         """
         form = read_form(output_schema)
         request = _build_request(task, form, agent=agent, context=context)
@@ -227,12 +227,12 @@ class Agent:
         max_turns: int | None = None,
         max_cost_usd: float | None = None,
     ) -> RunResult[T]:
-        """Continue with a run: after an approval, a crash or a limit. A run that ended for good is left as it is.
+        """Continue a run after an approval, a crash or a limit. An ended run stays unchanged.
 
-        `run_id` is an id, the beginning of one, or `latest`. `doubt` says what became of a step that was cut short.
-        `output_schema` is the one that the run was started with; it makes `value` of the same type again.
+        `run_id` is an ID, the beginning of one, or `latest`. `doubt` resolves a step with unknown outcome.
+        Pass the `output_schema` that the run was started with to get a `value` of the same type.
 
-        Raises `RunUnknown`, `LeaseHeld` where another process drives the run, and `UsageError`.
+        Raises `RunUnknown`, `LeaseHeld` if another process drives the run, and `UsageError`.
         """
         answer = Answer(doubt=doubt, raised=RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd))
         return await self._go_on(run_id, answer, read_form(output_schema))
@@ -254,9 +254,9 @@ class Agent:
         *,
         output_schema: type[T] | Schema | None = None,
     ) -> RunResult[T]:
-        """Answer the question of a run and continue with it. A text answers the first field that is asked for.
+        """Answer a run's question and continue the run. A text answers the first field.
 
-        Raises `UsageError` where the run asks nothing, or something else.
+        Raises `UsageError` if the run asks nothing or other fields.
         """
         if isinstance(values, str):
             question = (await self._get_status(run_id)).question
@@ -264,31 +264,31 @@ class Agent:
         return await self._go_on(run_id, Answer(values=dict(values)), read_form(output_schema))
 
     async def approvals(self, run_id: str = "") -> list[Approval]:
-        """The calls that wait for a decision, of one run or of all, oldest first."""
+        """List the pending approvals of one run or of all, oldest first."""
         found = await self._runtime.approvals.list_all(run_id=run_id, status="open")
         return [describe_approval(each) for each in found]
 
     async def approve(
         self, approval: Approval | str, *, arguments: Mapping[str, JsonValue] | None = None, reason: str = ""
     ) -> None:
-        """Allow a call, with other arguments where they are given. `resume` then continues with its run.
+        """Approve a call, optionally with other arguments. Continue its run with `resume`.
 
-        Raises `ApprovalClosed` where it was decided before.
+        Raises `ApprovalClosed` if it was decided before.
         """
         await self._decide(approval, Decision(approved=True, reason=reason, arguments=arguments))
 
     async def deny(self, approval: Approval | str, *, reason: str = "") -> None:
-        """Refuse a call; the model reads the reason when its run continues. Raises `ApprovalClosed`."""
+        """Deny a call. The model reads the reason when its run continues. Raises `ApprovalClosed`."""
         await self._decide(approval, Decision(approved=False, reason=reason))
 
     async def cancel(self, run_id: str) -> RunResult[JsonValue]:
-        """End a run for good. A run that another process drives is ended by that process, which is asked to."""
+        """Cancel a run. If another process drives it, that process is asked to end it."""
         found = await self._runtime.find(run_id)
         state = await self._runtime.cancel(found.run_id, by=self._user)
         return await build_result(self._runtime, state, None)
 
     async def close(self) -> None:
-        """Pause the runs of streams that were left before their end. `metier.open` does it when its block ends."""
+        """Pause the runs of streams that were left early. `metier.open` calls it at the end of its block."""
         for stream in self._streams:
             await stream.stop()
 
@@ -308,7 +308,7 @@ class Agent:
         return await self._runtime.get_status((await self._runtime.find(run_id)).run_id)
 
     async def _ask(self, question: OpenApproval) -> Reply | None:
-        """Put an approval before the function that the program gave."""
+        """Ask the program's function about an approval."""
         assert self._approve is not None, "asked only where there is one"
         verdict = self._approve(describe_approval(question))
         if inspect.isawaitable(verdict):
@@ -361,7 +361,7 @@ def _build_host(
 
 
 def _write_setting(value: object) -> str:
-    """As a flag of the command line has it."""
+    """Write a value the way a command-line flag does."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(cast("Iterable[str]", value)) if isinstance(value, list | tuple) else str(value)

@@ -1,4 +1,4 @@
-"""One run for programs without an event loop, and for notebooks, which have one that is running."""
+"""A blocking run, for programs without an event loop and for notebooks, whose event loop is running."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -46,13 +46,13 @@ def run_sync[T](
     agent: str = "",
     **options: Unpack[OpenOptions],
 ) -> RunResult[T] | RunResult[JsonValue]:
-    """Open the agent of a folder, give it one task, and wait until the run ends or waits itself.
+    """Open the agent of a folder, run one task, and return when it ends or waits for a user.
 
         result = metier.run_sync("Greet everybody", provider="offline")
 
-    `options` are those of `metier.open`. In a running event loop, as in a notebook, the run has a loop of its own in
-    another thread, and `tools` and `approve` are called there; the calling loop stands still meanwhile. Ctrl-C
-    interrupts the run, and `Agent.resume` continues with it.
+    `options` are those of `metier.open`. Inside a running event loop, as in a notebook, the run gets its own loop in
+    another thread, which calls `tools` and `approve`; the calling loop is blocked meanwhile. Ctrl-C
+    interrupts the run; continue it with `Agent.resume`.
     """
 
     async def work() -> RunResult[T] | RunResult[JsonValue]:
@@ -74,11 +74,11 @@ def _run_to_end[Result](work: Callable[[], Awaitable[Result]]) -> Result:
         future = portal.start_task_soon(work)
         try:
             while not wait([future], timeout=_LOOK_SECONDS).done:
-                # `asyncio.run` answers Ctrl-C by canceling the task that stands still here.
+                # `asyncio.run` handles Ctrl-C by canceling the task that is blocked here.
                 if caller is not None and caller.cancelling():
                     raise asyncio.CancelledError
             return future.result()
         except BaseException:
-            # Ctrl-C arrives in this thread: the run in the other one must pause or end before the caller continues.
+            # Ctrl-C arrives in this thread. The run in the other thread must pause or end before the caller continues.
             future.cancel()
             raise

@@ -1,4 +1,4 @@
-"""Skills that are called as functions, and the state of their conversations, with the settings of a workspace."""
+"""Callable skills and the state of their conversations, with the settings of a workspace."""
 
 import inspect
 import os
@@ -28,9 +28,9 @@ def create_executor(
     home: Path | None = None,
     skills_dirs: Sequence[Path] = (),
 ) -> SkillExecutor:
-    """For the skills of a workspace, of its user, and those that ship with Metier; see `SkillExecutor.execute`.
+    """Create an executor for the skills of a workspace, of its user, and of Metier; see `SkillExecutor.execute`.
 
-    Honours `skills.dir` and `logging.jsonl_dir` of `agent.yaml`. Raises `ConfigError` with every problem of it, and
+    Uses `skills.dir` and `logging.jsonl_dir` of `agent.yaml`. Raises `ConfigError` with all of its problems, and
     `UsageError` for an advisor without `async def ask(prompt, schema)`.
     """
     _check_method("advisor", advisor, "ask(prompt, schema)")
@@ -46,9 +46,9 @@ def create_executor(
 def create_agent_adapter(
     called: SkillExecutor, *, routes: bool = False, router: DelegationRouter | None = None
 ) -> AgentAdapter:
-    """Conversations with the skills of an executor, in the store that `agent.yaml` of its workspace names.
+    """Create an adapter for conversations with an executor's skills, in the store of the workspace's `agent.yaml`.
 
-    `routes` lets skills delegate to each other; without it, and without a router, one that delegates is blocked.
+    `routes` lets skills delegate to each other. Without it and without a router, a skill that delegates is blocked.
     """
     if not isinstance(called, SkillExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
         raise UsageError(f"{called!r} is no executor", hint='Write create_agent_adapter(create_executor("."))')
@@ -61,9 +61,9 @@ def create_agent_adapter(
 def create_state_store(
     context_id: str, *, repo_root: Path | str = ".", summarize: Summarizer | None = None
 ) -> StateStore:
-    """The state of one conversation, in the store that `agent.yaml` of the workspace names. Close it, or use `with`.
+    """Open the state of one conversation, in the store of the workspace's `agent.yaml`. Close it, or use `with`.
 
-    `summarize` is asked for a summary when enough has happened; without it the conversation's own words are used.
+    `summarize` writes summaries of long conversations; without it, the conversation's own words are used.
     """
     if summarize is not None and not callable(summarize):
         raise UsageError(f"summarize must be a function, not {summarize!r}", hint="Write def short(summary, events): …")
@@ -72,7 +72,7 @@ def create_state_store(
 
 
 def generate_resume_token(context_id: str, version: int, turn: int, *, repo_root: Path | str = ".") -> str:
-    """A resume token for a state that the caller knows; `validate_resume_token` redeems it.
+    """Create a resume token for a state that the caller has; `validate_resume_token` redeems it.
 
     `StateStore.generate_resume_token` reads the state itself.
     """
@@ -82,7 +82,7 @@ def generate_resume_token(context_id: str, version: int, turn: int, *, repo_root
 
 
 def build_state_options(host: Host) -> StateOptions:
-    """Return the location of a workspace's conversations, and the secrets to redact in them."""
+    """Build the store options of a workspace's conversations, with the secrets to redact in them."""
     return StateOptions(
         runs=host.runs,
         store=host.settings.store,

@@ -20,19 +20,19 @@ from metier.tools.schemas import MAX_THREAD_STEPS, SchemaCheck
 from metier.views.user_question import UserQuestion
 
 VALUE_INVALID = "value_invalid"
-"""The reason of a run that completed with a result that the Python type refuses."""
+"""The reason of a completed run whose result does not fit the Python type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputForm[T]:
-    """The expected form of a run's result. Made by `read_form`."""
+    """The requested form of a result. Created by `read_form`."""
 
     schema: dict[str, JsonValue]
     adapter: TypeAdapter[T] | None
-    """Converts JSON to the Python type; None where only a schema was given."""
+    """Converts JSON to the Python type; None if only a schema was given."""
 
     def parse(self, text: str) -> T:
-        """The value that a text holds. Raises `ValueError` with what is wrong with it."""
+        """Parse a result. Raises `ValueError` with what is wrong with it."""
         if self.adapter is not None:
             try:
                 return self.adapter.validate_json(text)
@@ -44,11 +44,11 @@ class OutputForm[T]:
             raise ValueError(f"it is no JSON: {error}") from error
         if wrong := SchemaCheck("output_schema", self.schema).get_error(value, steps=MAX_THREAD_STEPS):
             raise ValueError(wrong)
-        return cast("T", value)  # without an adapter the type of the value is JSON
+        return cast("T", value)  # without an adapter the value is JSON
 
 
 def read_form[T](given: type[T] | Mapping[str, object] | None) -> OutputForm[T] | None:
-    """Nothing for no schema. Raises `UsageError` for a type without a JSON schema, and for a schema that is none."""
+    """Build the form of a schema or type; None for None. Raises `UsageError` if it has no valid JSON schema."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -76,7 +76,9 @@ async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T]
     if state.status == "completed":
         try:
             wanted = form or _find_recorded(state)
-            parsed = (cast("T", wanted.parse(state.result) if wanted is not None else None),)  # no form, no value
+            parsed = (
+                cast("T", wanted.parse(state.result) if wanted is not None else None),
+            )  # without a form there is no value
         except ValueError as error:
             reason, message = VALUE_INVALID, f"The result does not fit output_schema: {error}"
     return RunResult(
@@ -98,7 +100,7 @@ async def build_result[T](runtime: Runtime, state: RunState, form: OutputForm[T]
 
 
 def _find_recorded(state: RunState) -> OutputForm[JsonValue] | None:
-    """The schema that the run was started with; the Python type behind it is not on record."""
+    """Return the schema that the run was started with. The journal does not have the Python type."""
     order = state.started.order if state.started is not None else None
     schema = order.output_schema if order is not None else None
     return OutputForm(schema=schema, adapter=None) if schema is not None else None

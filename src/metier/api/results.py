@@ -1,4 +1,4 @@
-"""Results of runs, for the program that started them. Values only."""
+"""Results, approvals and questions of runs, as values for Python programs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from metier.errors import RunFailed
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that a run used, those of its child runs not among them."""
+    """Tokens that a run used, without its child runs."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -21,7 +21,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A call that waits for a decision: the exact arguments, and what they would change."""
+    """A call that waits for a decision: the exact arguments and their effect."""
 
     approval_id: str
     run_id: str
@@ -29,21 +29,21 @@ class Approval:
     arguments: Mapping[str, JsonValue]
     risk: str = ""
     reason: str = ""
-    """Why the rules ask."""
+    """The rule that asks."""
     justification: str = ""
-    """The model's own reason for the call."""
+    """The model's reason for the call."""
     preview: str = ""
-    """A diff, or a sentence; empty where the tool has none."""
+    """A diff or a sentence; empty if the tool has no preview."""
     expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An answer to an `Approval`, where `True` or `False` says too little."""
+    """A decision on an `Approval` with details."""
 
     approved: bool
     reason: str = ""
-    """The model reads it where the call is denied."""
+    """The model reads it if the call is denied."""
     arguments: Mapping[str, JsonValue] | None = None
     """Approve the call with these arguments instead."""
     remember: bool = False
@@ -52,16 +52,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question of a run; `Agent.answer` answers it."""
+    """A question of a run, for `Agent.answer`."""
 
     text: str
     fields: tuple[str, ...]
-    """The names of what is asked for."""
+    """The names of the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult[T]:
-    """The state of a run: it ended, or it waits for an approval or an answer.
+    """The outcome of a run that ended or waits for an approval or an answer.
 
     A run that failed is a result too; `raise_for_status` turns it into an exception.
     """
@@ -70,13 +70,13 @@ class RunResult[T]:
     status: TaskState
     """`completed`, `failed`, `canceled`, `blocked`, `timeout`, or `paused` and `input_required` while it waits."""
     text: str = ""
-    """The run's final answer."""
+    """The final answer."""
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
-    """US dollars; None where the price of the model is not known."""
+    """US dollars; None if the model's price is unknown."""
     turns: int = 0
     reason: str = ""
-    """Why it failed, or what kind of thing it waits for, in one word."""
+    """Why it failed, or the kind of its pause, in one word."""
     message: str = ""
     """The same in one sentence."""
     approvals: tuple[Approval, ...] = ()
@@ -84,13 +84,13 @@ class RunResult[T]:
     question: Question | None = None
     """Answer it with `Agent.answer`."""
     waits_for: str = ""
-    """The id of the run that waits: this one, or a child run."""
+    """The ID of the waiting run: this one or a child run."""
     folder: Path
-    """Folder of the run's event log, record and artifacts."""
+    """The folder with the event log, the record and the artifacts."""
     artifacts: tuple[Path, ...] = ()
-    """The files that it made for the caller."""
+    """The files that the run created for its caller."""
     _parsed: tuple[T] | None = field(default=None, repr=False)
-    """The value in a tuple of one; None where there is none."""
+    """The value in a tuple, because the value may be None itself; None without a value."""
 
     @property
     def ok(self) -> bool:
@@ -98,13 +98,13 @@ class RunResult[T]:
 
     @property
     def value(self) -> T:
-        """The result as `output_schema` wants it; None for a run without one. Raises `RunFailed` where it has none."""
+        """The result in the form of `output_schema`; None without one. Raises `RunFailed` if the run has no result."""
         if self._parsed is None:
             raise self._build_failure()
         return self._parsed[0]
 
     def raise_for_status(self) -> "RunResult[T]":
-        """The result itself where the run is completed. Raises `RunFailed` where it failed or waits."""
+        """Return this result if the run completed. Raises `RunFailed` if it failed or waits."""
         if not self.ok:
             raise self._build_failure()
         return self

@@ -1,4 +1,4 @@
-"""The events of a run while it is driven, one by one, and the text of replies while it grows."""
+"""The events of a running run, and the text of replies while they arrive."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,25 +20,25 @@ _END_OF_REPLY = ("llm_response_received", "llm_request_failed")
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of a reply that is still being written. For showing: nothing should act on it."""
+    """A piece of an incomplete reply, for display only."""
 
     text: str
     is_restart: bool = False
-    """The attempt was lost: discard the text of this reply that came before."""
+    """The attempt failed: discard the text of this reply so far."""
 
 
 class Stoppable(Protocol):
-    """A stream, whatever the type of its result."""
+    """A stream with any type of result."""
 
     async def stop(self) -> None: ...
 
 
 type Start = Callable[[Callable[[], Coroutine[None, None, None]]], object]
-"""Begins a task that lives as long as the agent."""
+"""Starts a task that lives as long as the agent."""
 
 
 class EventFeed:
-    """Between a run, which writes events and text into it, and the program that reads them. Holds what was not read."""
+    """A buffer between a run, which writes events and text, and the program that reads them."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -48,17 +48,17 @@ class EventFeed:
         self._is_ended = False
 
     def write(self, record: EventRecord) -> None:
-        """As a sink of the run."""
+        """Buffer an event, as a sink of the run."""
         if record.event_type in _END_OF_REPLY:
             self._show(self._text.close())
             self._text = self._redactor.stream()
         self._put(record)
 
     def close(self) -> None:
-        """As a sink of the run; only `end` ends the feed, because runs below this one write into it too."""
+        """Do nothing: child runs write into the feed too. `end` ends it."""
 
     def observe(self, delta: Delta) -> None:
-        """As the observer of replies. What the model thinks is not shown."""
+        """Buffer a piece of a reply; thinking is skipped."""
         if delta.kind == "restart":
             self._text = self._redactor.stream()
             self._put(TextDelta("", is_restart=True))
@@ -70,7 +70,7 @@ class EventFeed:
         self._changed.set()
 
     async def take(self) -> EventRecord | TextDelta | None:
-        """The oldest that was not read; nothing after the end."""
+        """Return the oldest unread item; None after the end."""
         while not self._items:
             if self._is_ended:
                 return None
@@ -88,7 +88,7 @@ class EventFeed:
 
 
 class RunStream[T]:
-    """Iterate over it for events; afterwards `result` is the `RunResult`. Made by `Agent.stream`.
+    """A running run: iterate over its events, then read `result`. Created by `Agent.stream`.
 
     In an `async with` block, leaving early pauses the run. Without one, the run continues until the agent is closed.
     An async generator can't guarantee the pause: its cleanup may wait for the garbage collector.
@@ -108,7 +108,7 @@ class RunStream[T]:
 
     @property
     def result(self) -> RunResult[T]:
-        """Raises `UsageError` before the end, and the error that ended the run where one did."""
+        """Return the result. Raises `UsageError` before the end, and the error that stopped the run, if any."""
         if self._failure is not None:
             raise self._failure
         if self._result is None:
@@ -116,11 +116,11 @@ class RunStream[T]:
         return self._result
 
     async def stop(self) -> None:
-        """Pause the run where it has not ended; `Agent.resume` continues with it."""
+        """Pause the run if it hasn't ended. Continue it with `Agent.resume`."""
         if not self._is_started or self._ended.is_set():
             return
         self._stopper.request("the program that started it")
-        # The pause must be on record before the program continues, also where the program itself is cancelled.
+        # The pause must be recorded before the program continues, even if the program itself is canceled.
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
 

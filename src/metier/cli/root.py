@@ -77,10 +77,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "serve": LazyCommand("metier.server.command", "Serve the HTTP API and the web console", _BACKGROUND),
     "config": LazyCommand("config", "Create, change and show settings", _SETUP),
     "check": LazyCommand("check", "Check settings, skills, agents, tasks and rules", _SETUP),
-    "doctor": LazyCommand("doctor.command", "Diagnose the installation", _SETUP),
+    "doctor": LazyCommand("doctor", "Diagnose the installation", _SETUP),
     "fork": LazyCommand("runs.fork", "Start a new run from a point of an earlier one", ADVANCED),
     "replay": LazyCommand("runs.replay", "Replay a run without effects", ADVANCED),
-    "eval": LazyCommand("eval.command", "Evaluate skills, agents and tasks", ADVANCED),
+    "eval": LazyCommand("eval", "Evaluate skills, agents and tasks", ADVANCED),
     "policy": LazyCommand("policy", "Explain and backtest permission rules", ADVANCED),
     "prompt": LazyCommand("prompt", "Show the prompt sent to the model", ADVANCED),
     "worker": LazyCommand("metier.worker.command", "Start a worker for background runs", ADVANCED),
@@ -251,7 +251,7 @@ def _invoke_remote(args: Sequence[str]) -> int:
         url = rest.pop(0) if rest else ""
     if not url:
         raise UsageError("--server needs the URL of a server", hint="For example, --server http://127.0.0.1:8321")
-    return importlib.import_module("metier.cli.remote.command").invoke_on_server(url, rest)
+    return importlib.import_module("metier.cli.remote").invoke_on_server(url, rest)
 
 
 def invoke(args: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
-"""Runs that a program outside began: driven here in the background, watched, and handed back when the door closes.
+"""Runs that a client program started: driven in the background, watched, and released on shutdown.
 
-There is no state of its own in here: what a run is is in its journal, and another process can continue with it.
+Nothing here is durable. A run's state is its journal, so another process can continue it.
 """
 
 import logging
@@ -30,11 +30,11 @@ from metier.views.run_view import RunView, StepView
 logger = logging.getLogger("metier.protocols")
 
 MAX_DRIVEN = 16
-"""Runs that one process drives at a time for its peers; beyond that a peer is refused."""
+"""Runs that one process drives for clients at a time. Further requests are refused."""
 
 
 class Drive:
-    """One run while this process drives it. A sink of its events."""
+    """A run that this process drives. A sink of its events."""
 
     def __init__(self, stopper: Stopper, *, run_id: str = "") -> None:
         self.stopper = stopper
@@ -42,7 +42,7 @@ class Drive:
         self.view = RunView()
         self.state: RunState | None = None
         self.failure: Exception | None = None
-        """Why it could not be driven; nothing where it came to rest."""
+        """Why it could not be driven; None if it ended or paused."""
         self.ended = anyio.Event()
         self._begun = anyio.Event()
         self._changed = anyio.Event()
@@ -54,16 +54,16 @@ class Drive:
         self._announce()
 
     def close(self) -> None:
-        """As a sink: the runs below write into it too, so that its end is `ended`."""
+        """Do nothing: child runs write into the same sink. `ended` marks the end."""
 
-    async def wait_begun(self) -> None:
-        """Until the run is in the store; raises what kept it from beginning."""
+    async def wait_started(self) -> None:
+        """Wait until the run is in the store. Raises the error if it could not start."""
         await self._begun.wait()
         if not self.run_id and self.failure is not None:
             raise self.failure
 
     async def wait_changed(self) -> None:
-        """Until there is one more event, or the end."""
+        """Wait for the next event or the end."""
         if not self.ended.is_set():
             await self._changed.wait()
 
@@ -85,7 +85,7 @@ class Drive:
 
 
 class DrivenRuns:
-    """The runs that this process drives for its peers."""
+    """The runs that this process drives for clients."""
 
     def __init__(self, runtime: Runtime, group: TaskGroup, *, report: Callable[[str], None]) -> None:
         self.runtime = runtime
@@ -93,15 +93,15 @@ class DrivenRuns:
         self._report = report
         self._drives: dict[str, Drive] = {}
         self._pending = 0
-        """Runs that are about to begin and have no id yet."""
+        """Number of runs that are starting and have no ID yet."""
         self._is_closed = False
 
     def find(self, run_id: str) -> Drive | None:
-        """The drive that is under way, if there is one."""
+        """Return the run if this process drives it now."""
         drive = self._drives.get(run_id)
         return drive if drive is not None and not drive.ended.is_set() else None
 
-    async def begin(
+    async def start(
         self,
         request: RunRequest,
         *,
@@ -109,62 +109,62 @@ class DrivenRuns:
         observe: Observer | None = None,
         ask: Asker | None = None,
     ) -> Drive:
-        """Begin a run and drive it. Returns when it is in the store, durable. Raises what kept it from beginning.
+        """Start a run and drive it. Returns when it is durable in the store. Raises the error if it could not start.
 
-        Workers of the queue may claim it where this process ends before the run does.
+        Workers may claim it if this process ends before the run does.
         """
         self._check_room()
         drive = self._build_drive()
-        watch = self._build_watch(drive, sinks=sinks, observe=observe, ask=ask)
+        options = self._build_options(drive, sinks=sinks, observe=observe, ask=ask)
         queue = self.runtime.host.settings.worker.queue
         self._pending += 1
         try:
-            self._group.start_soon(drive.drive, lambda: self.runtime.start(request, watch, queue=queue))
-            await drive.wait_begun()
+            self._group.start_soon(drive.drive, lambda: self.runtime.start(request, options, queue=queue))
+            await drive.wait_started()
         finally:
             self._pending -= 1
-        self._keep(drive)
+        self._add(drive)
         return drive
 
-    async def go_on(
-        self, run_id: str, answer: Answer | None = None, *, ask: Asker | None = None, shift: LeaseTerms | None = None
+    async def resume(
+        self, run_id: str, answer: Answer | None = None, *, ask: Asker | None = None, terms: LeaseTerms | None = None
     ) -> Drive:
-        """Drive a run further: after an answer, an approval, or the end of the process that drove it.
+        """Continue a run after an answer, an approval, or the death of its driver.
 
-        One that is under way here is returned as it is. Where another process drives it, `failure` is `LeaseHeld`.
+        A run that is driven here is returned as it is. If another process drives it, `failure` is `LeaseHeld`.
         """
         while (drive := self.find(run_id)) is not None:
             if answer is None:
                 return drive
-            # The run waits already, and its drive is about to pause or end: an answer must not be lost to that.
+            # The run waits, but its drive has not returned yet. An answer must not be lost in this gap.
             await drive.ended.wait()
         self._check_room()
         drive = self._build_drive(run_id)
-        watch = replace(self._build_watch(drive, ask=ask), lease_terms=shift or LeaseTerms())
-        self._keep(drive)
-        self._group.start_soon(drive.drive, lambda: self.runtime.resume(run_id, answer, watch))
+        options = replace(self._build_options(drive, ask=ask), lease_terms=terms or LeaseTerms())
+        self._add(drive)
+        self._group.start_soon(drive.drive, lambda: self.runtime.resume(run_id, answer, options))
         return drive
 
     async def claim(self, run_id: str) -> None:
-        """Continue with a run that can, and that no process drives. Nothing where it waits for a user."""
+        """Continue a run that has no driver and doesn't wait for a user."""
         if self._is_closed or self.find(run_id) is not None:
             return
         row = await self.runtime.find(run_id)
-        if not row.driver and await self._can_go_on(row.run_id) and self._count() < MAX_DRIVEN:
-            # No user asked for it: a run that kills its drivers is left alone after a few tries, as by workers.
+        if not row.driver and await self._can_continue(row.run_id) and self._count() < MAX_DRIVEN:
+            # No user asked for it, so a run that kills its drivers is given up after a few attempts, as by workers.
             options = self.runtime.host.settings.worker
-            shift = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
-            await self.go_on(run_id, shift=shift)
+            terms = LeaseTerms(max_attempts=options.max_attempts, max_deaths=options.max_deaths)
+            await self.resume(run_id, terms=terms)
 
     async def close(self) -> None:
-        """Hand every run back, so that a worker or the next process continues with it."""
+        """Release every run, so that a worker or the next process continues it."""
         self._is_closed = True
         for drive in list(self._drives.values()):
             drive.stopper.hand_back("the program that began it")
         for drive in list(self._drives.values()):
             await drive.ended.wait()
 
-    async def _can_go_on(self, run_id: str) -> bool:
+    async def _can_continue(self, run_id: str) -> bool:
         state = await self.runtime.read(run_id)
         if state.phase in FINAL or state.started is None:
             return False
@@ -180,12 +180,12 @@ class DrivenRuns:
         grace = self.runtime.host.settings.runtime.signal_grace_seconds
         return Drive(Stopper(grace, waits_for_model=False), run_id=run_id)
 
-    def _build_watch(
+    def _build_options(
         self, drive: Drive, *, sinks: Sequence[Sink] = (), observe: Observer | None = None, ask: Asker | None = None
     ) -> DriveOptions:
         return DriveOptions(sinks=(drive, *sinks), observe=observe, stopper=drive.stopper, ask=ask, report=self._report)
 
-    def _keep(self, drive: Drive) -> None:
+    def _add(self, drive: Drive) -> None:
         self._drives = {run_id: each for run_id, each in self._drives.items() if not each.ended.is_set()}
         self._drives[drive.run_id] = drive
 
@@ -202,5 +202,5 @@ class DrivenRuns:
 
 
 def list_steps(view: RunView) -> list[StepView]:
-    """Those of the run and of the runs below it."""
+    """List the steps of the run and of its children."""
     return [*view.steps, *(step for child in view.children for step in list_steps(child))]

@@ -1,6 +1,6 @@
-"""A question of a run as a flat form, as protocols show it, and what the form was filled in with as the run's values.
+"""A run's question as a flat form for clients, and the submitted form as the run's input.
 
-Forms have texts, numbers, truth values and choices. What is none of these is asked for as JSON text.
+Forms have texts, numbers, booleans and choices. Other types are entered as JSON text.
 """
 
 import json
@@ -29,7 +29,7 @@ def build_schema(question: UserQuestion) -> dict[str, JsonValue]:
 
 
 def read_values(question: UserQuestion, content: Mapping[str, object] | None) -> dict[str, JsonValue]:
-    """Read a form that was filled in; parse the fields that it asked for as JSON text."""
+    """Read a submitted form and parse the fields that were entered as JSON text."""
     fields = {field.name: field for field in question.fields}
     values: dict[str, JsonValue] = {}
     for name, value in (content or {}).items():
@@ -53,7 +53,7 @@ def _build_field(field: QuestionField) -> JsonValue:
 
 
 def _is_text(field: QuestionField) -> bool:
-    """Return True if the question has no schema, at most a word about the field."""
+    """Return whether the question gives a field no schema, at most a description."""
     return field.schema is None or field.schema.keys() <= {"description"}
 
 
@@ -72,6 +72,6 @@ def _read_json(text: str) -> JsonValue:
 
 
 def _copy(value: object) -> JsonValue:
-    """By way of JSON: the types of protocols leave the members of a list open."""
+    """Copy a value through JSON, because protocol types leave the items of lists untyped."""
     copied: JsonValue = json.loads(json.dumps(value))
     return copied

@@ -53,7 +53,7 @@ def open_installer(max_files: int = LIMITS.max_files, max_megabytes: int = LIMIT
 
 
 async def _fetch_served(source: McpSource) -> ServedSkill:
-    """From a server of this workspace, which is loaded only for that."""
+    """Fetch a skill from an MCP server of this workspace, which is started only for that."""
     place = open_host(current_workspace(), environ=os.environ, home=home_folder(), config=None).host
     fetched: ServedSkill = await importlib.import_module("metier.runtime.served_skills").fetch_served(place, source)
     return fetched
@@ -65,7 +65,7 @@ _SETTING = "Set skills.indexes in agent.yaml to a file, folder or git repository
 
 
 def search_indexes(words: str, installer: Installer, *, count: int) -> list[Offer]:
-    """The skills of the indexes, ranked as a request ranks the skills of a workspace."""
+    """Rank the skills of the indexes for a request, like the skills of a workspace."""
     offers = dict(enumerate(_list_all(installer)))
     routable = [
         RoutableSkill(id=str(number), name=offer.name, description=offer.description)
@@ -76,9 +76,9 @@ def search_indexes(words: str, installer: Installer, *, count: int) -> list[Offe
 
 
 def find_indexed(name: str, installer: Installer) -> Offer | None:
-    """The skill of this name in the first index that has it; nothing where the text is an address or a folder.
+    """Find a skill by name in the first index that has it; None if the text is an address or a folder.
 
-    Raises `UsageError` where it is a name and no index has it.
+    Raises `UsageError` for a name that no index has.
     """
     if not _NAME.fullmatch(name) or Path(name).is_dir() or not _list_addresses():
         return None
@@ -92,7 +92,7 @@ def find_indexed(name: str, installer: Installer) -> Offer | None:
 
 
 def find_newer(entry: RegistryEntry | None, installer: Installer) -> InstallSource | None:
-    """The commit at which an index has a skill that was installed at one; a branch or a tag goes its own way."""
+    """Find the commit of an index for a skill that was installed at a commit; branches and tags update themselves."""
     if entry is None or entry.git_url is None or entry.branch or entry.tag:
         return None
     sources = (offer.source for offer in _list_all(installer))
@@ -129,7 +129,7 @@ def _list_addresses() -> Sequence[str]:
 
 
 def _list_all(installer: Installer) -> Iterator[Offer]:
-    """Those of every index that can be read; an index or an entry that cannot be used is reported and skipped."""
+    """List the skills of all indexes. Report and skip indexes and entries that cannot be used."""
     for address in _list_addresses():
         try:
             reading = anyio.run(installer.read_index, parse_source(address, allow_file=True))
@@ -210,7 +210,7 @@ def _check_options(source: str | None, *, name: str | None, every: bool, pick: s
 
 
 class _Adding(Struct, frozen=True):
-    """One call of the command: what was added so far, and what is decided for all of it."""
+    """One call of the command: the skills added so far, and the decisions that apply to all of them."""
 
     installer: Installer
     decision: Decision
@@ -226,7 +226,7 @@ class _Adding(Struct, frozen=True):
         self.add_all(_Wanted(offer.source) for offer in offers)
 
     def add_found(self, wanted: _Wanted) -> None:
-        """The skill, or where the source holds several, those that the person picks; one alone needs no picking."""
+        """Add the source's only skill, or those that the user chooses."""
         try:
             self.add_all([wanted])
         except CollectionFound as collection:
@@ -244,7 +244,7 @@ class _Adding(Struct, frozen=True):
                 self._offer_needed(lack, outcome)
 
     def _list_missing(self, offered: set[str]) -> list[tuple[Lack, Outcome]]:
-        # Whether a skill is enabled is a matter of each workspace; here those that are trusted count as enabled.
+        # Each workspace enables skills for itself, so trusted ones count as enabled here.
         needs = SkillNeeds(lambda: get_packages(open_roots()), "all")
         added = [outcome for outcome in self.outcomes if outcome.status != "declined"]
         named = [(name, outcome) for outcome in added for name in list_needs(outcome.proposal.definition)]
@@ -277,7 +277,7 @@ def _find_neighbour(installer: Installer, outcome: Outcome, name: str) -> Offer 
 
 
 def _choose(collection: CollectionFound) -> Sequence[Offer]:
-    """The person reads names and descriptions, and picks by number or name; words leave those that have them."""
+    """Let the user choose by number or name; other words filter the list."""
     shown = list(collection.offers)
     for line in _list_lines(shown):
         say(line)
@@ -301,7 +301,7 @@ def _choose(collection: CollectionFound) -> Sequence[Offer]:
 
 
 def _read_choice(reply: str, shown: Sequence[Offer]) -> list[Offer]:
-    """Parse numbers and names into offers; empty if one of them is neither."""
+    """Parse a choice of numbers and names; None if one of them is neither."""
     by_name = {canonical_name(offer.name): offer for offer in shown}
     by_number = {str(number): offer for number, offer in enumerate(shown, start=1)}
     parts = [part for part in reply.replace(",", " ").split() if part]
@@ -326,7 +326,7 @@ async def _add(installer: Installer, wanted: _Wanted, decision: Decision) -> Out
 
 
 def _frozen_plan(source: str | None, *, name: str | None, allow_file: bool) -> list[_Wanted]:
-    """List the skills to install from the lock: all, one by name or address, or a local folder against its entry."""
+    """Plan the installation from the lock: everything, one skill by name or address, or a folder checked against it."""
     locked = {canonical_name(skill.name): skill for skill in load_lock(current_workspace()).skills}
     if source is None:
         return [

@@ -1,4 +1,4 @@
-"""`agent skills contracts` and `agent skills check-sync`: what skills promise, and whether their code can keep it."""
+"""`agent skills contracts` and `agent skills check-sync`: contracts of skills, and code that breaks them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -88,7 +88,7 @@ def _read(found: CatalogSkill, needs: SkillNeeds) -> tuple[SkillDefinition, Cont
 
 
 def _list_missing(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
-    """Leave out missing files, which are not problems of the contract."""
+    """List missing dependencies, which are no errors of the contract."""
     return [replace(problem, severity="warning") for problem in describe_lacks(skill, needs)]
 
 

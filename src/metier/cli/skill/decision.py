@@ -1,4 +1,4 @@
-"""Confirmation of a command: by a flag, or by the user at the terminal. Without a terminal it does not ask."""
+"""Confirmation of a command, by a flag or at the terminal. Without a terminal nothing is asked."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ from metier.skills.install.operations import Answer, Proposal
 
 class Decision(Struct, frozen=True):
     flag: Answer | None
-    """The command line's answer; None to ask."""
+    """The flag's value; None means to ask."""
 
     @staticmethod
     def of_flags(*, yes: bool, no_trust: bool) -> "Decision":
@@ -21,7 +21,7 @@ class Decision(Struct, frozen=True):
         return Decision("trust" if yes else "keep_untrusted" if no_trust else None)
 
     def answer(self, proposal: Proposal) -> Answer:
-        """Show the report on stderr, then take the flag's answer or the person's."""
+        """Show the report on stderr, then return the flag's answer or the user's."""
         for line in render_proposal(proposal):
             say(line)
         if self.flag is not None:
@@ -35,13 +35,13 @@ class Decision(Struct, frozen=True):
 
 
 def decide_interactively(question: str, *, flag: str) -> bool:
-    """Yes or no from the terminal. Raises `UsageError` where there is none."""
+    """Ask for yes or no. Raises `UsageError` without a terminal."""
     _check_terminal(f"Pass {flag} to skip the question")
     return _ask(f"{question} [y/N]: ") in ("y", "yes")
 
 
 def ask_at_terminal(prompt: str) -> str | None:
-    """Return the user's answer in lower case; None without a terminal."""
+    """Ask at the terminal and return the reply in lower case; None without a terminal."""
     return _ask(prompt) if _has_terminal() else None
 
 
@@ -50,7 +50,7 @@ def say(line: str) -> None:
 
 
 def _ask(prompt: str) -> str:
-    # The event loop takes the first Ctrl-C for itself and cannot act on it during a question. A user who sees the
+    # The event loop handles the first Ctrl-C and cannot act on it during a question. A user who sees the
     # question may press it at once, so this comes first.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

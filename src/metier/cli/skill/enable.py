@@ -1,4 +1,4 @@
-"""`agent skills enable` and `disable`: which packages are in play, written into the settings file."""
+"""`agent skills enable` and `disable`: change the enabled packages in the settings file."""
 
 import os
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> Non
 
 
 def _read_enabled() -> Selection:
-    """Read the file's value, whatever the environment sets."""
+    """Return the selection of the settings file, without the environment's."""
     without = {name: value for name, value in os.environ.items() if name not in variables_of(KEY)}
     loaded = load_settings(flags={}, environ=without, cwd=current_workspace(), home=home_folder(), config=None)
     enabled = loaded.settings.skills.enabled

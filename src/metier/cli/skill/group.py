@@ -1,4 +1,4 @@
-"""`agent skills`, also `agent skill`: one group with everything about skills. Without a command it lists them."""
+"""`agent skills`, also `agent skill`: the group of all commands about skills. Without a command it lists them."""
 
 from typing import Annotated
 
@@ -68,7 +68,7 @@ def _render_row(row: Row) -> str:
 
 
 def _choose_name(row: Row) -> str:
-    """The ID if it is a path: `foo/baz` for the skill `baz` in the folder `foo`."""
+    """Return the ID if it is a path, such as `foo/baz` for the skill `baz` in the folder `foo`; else the name."""
     name, skill_id = str(row["name"]), str(row.get("id") or "")
     return skill_id if skill_id.endswith(f"/{name}") else name
 
@@ -80,7 +80,7 @@ def _render_state(row: Row) -> str:
 
 
 def _write(rows: list[Row], *, with_all: bool = False) -> None:
-    """Print the usable skills; reasons for unusable ones go to stderr unless they were requested."""
+    """Write usable skills to stdout and the others to stderr, or with `--all` everything to stdout."""
     usable = [row for row in rows if row["active"]]
     others = [row for row in rows if not row["active"]]
     for row in [*usable, *others] if with_all else usable:

@@ -1,4 +1,4 @@
-"""`agent skills route`: which skills a request would reach, with scores and reasons. Calls no model."""
+"""`agent skills route`: rank skills for a request, with scores and reasons. Calls no model."""
 
 import os
 from typing import Annotated
@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.callback()
 def skills() -> None:
-    """A group, so that `agent skills route` is read as one where the other commands are not loaded."""
+    """Make this a group, because `agent skills route` is called without loading the other commands."""
 
 
 def attach(app: typer.Typer) -> None:
@@ -66,7 +66,7 @@ def route(
 
 
 def _wait_for(similarities: Similarities, request: str) -> FoundSimilar:
-    import anyio  # where no embeddings are asked for nothing is waited for
+    import anyio  # only with embeddings is there anything to wait for
 
     return anyio.run(similarities.find, request)
 

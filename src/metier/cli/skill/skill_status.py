@@ -41,7 +41,7 @@ from metier.tools.toolsets.loader import ToolsetReading, load_toolsets
 
 
 async def open_skill_confinement(places: SkillPlaces) -> Confinement:
-    """Return the sandbox of skill code here, as in a run. Raises `SandboxUnavailable`."""
+    """Open the sandbox for code of skills, as in a run. Raises `SandboxUnavailable`."""
     host = Host(
         settings=places.settings,
         workspace=current_workspace(),
@@ -53,7 +53,7 @@ async def open_skill_confinement(places: SkillPlaces) -> Confinement:
 
 
 def get_package(roots: SkillRoots, name: str) -> SkillPackage:
-    """The package of that name; an installed one before a bundled or workspace one."""
+    """Return the package of that name; installed ones take precedence over bundled and workspace ones."""
     check_skill_id(name)
     found = get_packages(roots)
     order = ("installed", "user", "bundled", "workspace", "directory")
@@ -64,7 +64,7 @@ def get_package(roots: SkillRoots, name: str) -> SkillPackage:
 
 
 def get_winner(roots: SkillRoots, name: str) -> SkillPackage:
-    """The skill of that name that a run would use: precedence decides, as in `agent check`."""
+    """Return the skill that a run would use for that name, by the same precedence as `agent check`."""
     check_skill_id(name)
     found = get_packages(roots)
     package = found.find(name)
@@ -96,7 +96,7 @@ def _list_packages(listing: SkillListing) -> list[dict[str, object]]:
 
 
 def describe_package(package: SkillPackage, roots: SkillRoots) -> tuple[dict[str, object], list[str]]:
-    """The same facts as JSON and as lines."""
+    """Describe a package as JSON and as lines with the same facts."""
     definition = package.definition
     entry = find_registry(roots.home)[0].find(definition.name) if package.source in ("installed", "user") else None
     digest = digest_tree(package.folder)
@@ -175,30 +175,30 @@ def _lost_row(entry: RegistryEntry, found: FoundSkills) -> dict[str, object]:
 
 
 _TOLD_BY_A_LINE = ("unknown_skill", "skill_broken")
-"""Problems of the activation that a status says already."""
+"""Codes of activation problems that a status already shows."""
 
 
 class SkillStatus(Struct, frozen=True, kw_only=True):
     name: str
     active: bool
     id: str = ""
-    """With the folders that it is in, such as `foo/baz`; empty for a skill that is not there."""
+    """The path below the skills folder, such as `foo/baz`; empty for a missing skill."""
     reason: str = ""
-    """Why it cannot be loaded; empty where it can."""
+    """Why it cannot be loaded; empty if it can."""
     note: str = ""
-    """Reason why it is unusable although it can be loaded."""
+    """Why it is not used although it can be loaded."""
     scripts: int = 0
     toolsets: int = 0
     tools: tuple[str, ...] = ()
-    """Full names of what its toolsets offer; known for active skills only, since asking runs their code."""
+    """Full names of its toolsets' tools; known for active skills only, because listing them runs their code."""
     source: str = ""
     path: str = ""
     trusted: bool = False
     is_distrusted: bool = False
-    """It is named, and left out because the user has not trusted these bytes."""
+    """It is enabled by name, but inactive because the user has not trusted these bytes."""
     commit: str | None = None
     tree: str | None = None
-    """Fingerprint of the bytes; nothing where the folder has none."""
+    """Digest of the folder; None if it cannot be computed."""
 
     @property
     def short_sha(self) -> str:
@@ -207,12 +207,12 @@ class SkillStatus(Struct, frozen=True, kw_only=True):
 
 class StatusReport(Struct, frozen=True, kw_only=True):
     skills: tuple[SkillStatus, ...]
-    """Sorted by canonical name; of two with one name the active one first."""
+    """Sorted by canonical name, active ones first."""
     problems: tuple[Problem, ...] = ()
 
 
 class _Scene(Struct, frozen=True):
-    """Everything that a status is built from."""
+    """The input for building statuses."""
 
     listing: SkillListing
     toolsets: ToolsetReading
@@ -233,7 +233,7 @@ async def examine_skills(places: SkillPlaces, environ: Mapping[str, str]) -> Sta
 
 
 async def list_tool_names(package: SkillPackage, places: SkillPlaces) -> list[str]:
-    """Full names of the tools that a skill brings. Loads the toolsets of a trusted skill; others run no code."""
+    """List the full names of a skill's tools. Loads the toolsets of trusted skills only, because that runs code."""
     names = [name_capability(package.definition.name)] if is_capability(package.definition) else []
     if package.definition.toolsets and is_trusted(package):
         confinement = await open_skill_confinement(places)
@@ -264,7 +264,7 @@ def _describe(package: SkillPackage, scene: _Scene) -> SkillStatus:
     is_active = any(package is active for active in scene.listing.activation.packages)
     trusted = is_trusted(package)
     note = _get_note(package, scene, is_active=is_active, trusted=trusted)
-    # A package that the selection names and the activation leaves out; one that another skill hides is not missed.
+    # A package that the selection names but the activation leaves out, and not because another skill overrides it.
     is_left_out = not (is_active or trusted or _find_winner(package, scene)) and _is_named_package(
         package, scene.listing.places.selection
     )
@@ -302,7 +302,7 @@ def _get_note(package: SkillPackage, scene: _Scene, *, is_active: bool, trusted:
 
 
 def _find_winner(package: SkillPackage, scene: _Scene) -> SkillPackage | None:
-    """The active skill that has the same name."""
+    """Find the active skill of the same name."""
     name = canonical_name(package.definition.name)
     return next(
         (each for each in scene.listing.activation.packages if canonical_name(each.definition.name) == name), None
@@ -363,12 +363,12 @@ _TOLD = ("shadowed_skill", "duplicate_name", "link_loop")
 
 class UsableSkills(Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
-    """Those that can be used first; then the others, each with `why` and, where there is one, the command `to_use`."""
+    """Usable skills first; then the others, each with the reason `why` and possibly a command `to_use`."""
     problems: tuple[Problem, ...]
 
 
 def list_usable(listing: SkillListing) -> UsableSkills:
-    """One row per skill, with the reason if it cannot be used. Nothing of any skill is executed."""
+    """List a row per skill, with the reason if it cannot be used. No code of skills is executed."""
     places, damage = listing.places, listing.damage
     catalog = open_catalog(places)
     usable = {skill.canonical for skill in keep_active(catalog, listing.activation, places).skills}
@@ -427,7 +427,7 @@ def _explain(row: Row, status: SkillStatus | None, places: SkillPlaces) -> Row:
 
 
 def _mark_unregistered(row: Row, damage: Problem) -> Row:
-    """A skill that cannot be loaded because the registry of installed skills cannot be read."""
+    """Mark a skill as unusable because the registry of installed skills cannot be read."""
     return {**row, "active": False, "why": damage.message, "to_use": ""}
 
 

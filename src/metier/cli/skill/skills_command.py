@@ -1,4 +1,4 @@
-"""`agent skills`: what skills there are, what one of them holds, and whether files follow the rules."""
+"""`agent skills validate` and `to-prompt`, and the commands of neighboring modules on skill files."""
 
 import os
 from collections.abc import Iterator
@@ -44,12 +44,12 @@ class Verdict(Struct, frozen=True):
 
     @property
     def can_load(self) -> bool:
-        """As `agent check` says it, without the toolsets, whose code is not run here."""
+        """Return whether the skill can be loaded, as `agent check` reports it, but without running toolset code."""
         return self.reading.skill is not None and all(each.code not in _LOAD_FAILURES for each in self.reading.problems)
 
 
 def judge_paths(paths: list[Path], *, strict: bool) -> Iterator[Verdict]:
-    """A verdict for each skill: of a file, of a skill's folder, or of everything below a folder.
+    """Check each skill of a file, of a skill's folder, or below a folder.
 
     Raises `UsageError` when a path does not exist.
     """
@@ -66,7 +66,7 @@ def _judge(path: Path, *, strict: bool) -> Iterator[Verdict]:
         return
     found = get_skill_file(path)
     is_skill = not isinstance(found, Problem)
-    # Below a skill, what lies in its own parts is material, e.g. a template; in a collection every file counts.
+    # Files in the parts of a skill are its material, such as templates; in a collection every file counts.
     walk = Walk(path, FILE_NAME, everywhere=not is_skill)
     is_any = False
     for item in walk:
@@ -88,7 +88,7 @@ def _read(file: Path, *, strict: bool, within: Path | None = None) -> SkillReadi
     data = read_skill_file(file, limit=MAX_FILE_BYTES, within=within)
     if isinstance(data, Problem):
         return SkillReading(None, (data,))
-    # `SKILL.md` and `../SKILL.md` have a folder with a name too.
+    # Resolved, so that `SKILL.md` and `../SKILL.md` have a folder with a name too.
     named = file if file.parent.name not in ("", "..") else file.resolve()
     reading = parse_once(data, file=named, strict=strict, own=_is_own(file))
     promised = _check_skill(reading.skill, strict=strict) if reading.skill else ()
@@ -113,7 +113,7 @@ def _check_skill(skill: SkillDefinition, *, strict: bool) -> tuple[Problem, ...]
 
 
 def _as_given(root: Path, path: str) -> str:
-    """The path below the root as the caller wrote it."""
+    """Return the path with the root as the caller wrote it."""
     return str(root / os.path.relpath(path, root.absolute()))
 
 
@@ -137,7 +137,7 @@ def validate(
     """
     shown = JsonList() if as_json else None
     judged = loaded = failed = 0
-    # One by one: tens of thousands of skills would not all fit into memory.
+    # One by one, because tens of thousands of skills would not fit into memory.
     for verdict in judge_paths(paths, strict=strict):
         judged += 1
         loaded += verdict.can_load
@@ -178,7 +178,7 @@ def _verdict_as_json(verdict: Verdict) -> dict[str, object]:
 
 
 def _found_as_json(problem: Problem, verdict: Verdict) -> dict[str, object]:
-    """The path of the skill's own file is told already; its code has others."""
+    """Add the path only for files other than the skill's own, which the verdict names."""
     is_elsewhere = Path(problem.file).name != Path(verdict.path).name
     return {**problem_as_json(problem), **({"file": problem.file} if is_elsewhere else {})}
 

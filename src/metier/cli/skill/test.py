@@ -49,7 +49,7 @@ from metier.tools.toolsets.loader import load_toolsets
 
 MAX_BODY_LINES = 500
 MAX_BODY_TOKENS = 5_000
-"""The specification's recommendation; longer texts belong into references."""
+"""The specification's recommendation. Longer texts belong in references."""
 SHORT_DESCRIPTION = 40
 _WHEN = re.compile(r"\b(use|used|when|whenever|if|for|before|after|asks?|trigger\w*|needs?)\b", re.IGNORECASE)
 _PERSON = re.compile(r"^\s*(I|You|We)\b")
@@ -61,7 +61,7 @@ _METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 
 
 def review_skill(skill: SkillDefinition) -> list[Problem]:
-    """Everything worth a remark, errors first."""
+    """List all remarks about a skill, errors first."""
     found = [
         *_review_form(skill),
         *_review_description(skill),
@@ -74,7 +74,7 @@ def review_skill(skill: SkillDefinition) -> list[Problem]:
 
 
 def count_tokens(skill: SkillDefinition, options: SkillsOptions) -> dict[str, int]:
-    """Count the skill's tokens in a prompt: always, once it is in charge, and its whole body."""
+    """Count the skill's tokens in a prompt: always, when it is active, and its whole body."""
     text = SkillText(
         name=skill.name,
         description=skill.description,
@@ -150,7 +150,7 @@ def _review_scripts(skill: SkillDefinition) -> Iterator[Problem]:
         try:
             text = read_script(script.path)
         except ToolFailed:
-            continue  # the trial says what is wrong with it
+            continue  # the trial reports it
         if not _METADATA.search(text.replace(b"\r\n", b"\n")):
             hint = "Start it with '# /// script'so that it runs the same everywhere"
             name = f"scripts/{script.path.name}"
@@ -176,7 +176,7 @@ def _review_bytes(skill: SkillDefinition) -> Iterator[Problem]:
 
 
 def _prose(skill: SkillDefinition) -> Iterator[tuple[int, str]]:
-    """Lines outside of code blocks with their number in the file."""
+    """Yield the lines outside of code blocks with their line numbers."""
     inside = False
     for number, line in enumerate(skill.body.split("\n"), start=skill.body_line):
         if _FENCE.match(line):
@@ -213,7 +213,7 @@ _SAMPLE = "# Sample\n\nThis folder exists for one trial. - [ ] Nothing is left t
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One thing that was tried."""
+    """The result of one trial."""
 
     name: str
     ok: bool
@@ -222,7 +222,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 def build_toolbox(package: SkillPackage, options: SkillsOptions, confinement: Confinement) -> Toolbox:
-    """The script tools for one skill, with the limits of the settings."""
+    """Build the script tools of one skill, with the limits of the settings."""
     limits = ScriptLimits(
         timeout_seconds=options.script_timeout_seconds,
         max_output_bytes=options.max_script_output_bytes,
@@ -236,7 +236,7 @@ def build_toolbox(package: SkillPackage, options: SkillsOptions, confinement: Co
 
 
 async def try_skill(package: SkillPackage, calls: list[ScriptCase], places: SkillPlaces) -> list[Trial]:
-    """Every script's help, every call that the skill itself writes down, every toolset."""
+    """Try every script's help, every documented call, and every toolset."""
     confinement = await open_skill_confinement(places)
     with tempfile.TemporaryDirectory(prefix="agent-skill-test-") as folder:
         opened = replace(confinement, writable=(*confinement.writable, Path(folder)))
@@ -298,7 +298,7 @@ async def _try_toolsets(package: SkillPackage, confinement: Confinement) -> list
 def _list_calls(
     package: SkillPackage, cases: list[ScriptCase], folder: Path
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name, script and arguments of each call, with the placeholders of an entrypoint filled in."""
+    """List the calls with name, script and arguments, placeholders filled in."""
     entrypoint = package.definition.entrypoint
     if entrypoint is not None:
         (folder / "sample.md").write_text(_SAMPLE, "utf-8")
@@ -400,11 +400,11 @@ async def _call(
 
 
 def _find_package(name: str, places: SkillPlaces) -> SkillPackage:
-    """A path is a folder that the person points at, like `--skills-dir`; a name is looked up as a run would."""
+    """Find a skill by path, like `--skills-dir`, or by name, like a run."""
     folder = find_named_folder(name)
     if folder is None:
         return get_winner(places.roots, name)
-    # What is installed stays as trusted as it is, however it is named.
+    # An installed skill keeps its trust, also if it is named by its path.
     known = [package for package in get_packages(places.roots).packages if package.folder.resolve() == folder]
     if known:
         return known[0]
@@ -446,7 +446,7 @@ def _write(package: SkillPackage, trials: list[Trial], problems: list[Problem], 
 
 
 def _shorten(problem: Problem, package: SkillPackage) -> Problem:
-    """With the file as seen from the skill: every line would begin with the same folder."""
+    """Render a problem with its file relative to the skill, because all share the folder."""
     short = problem.file.removeprefix(f"{package.folder}{os.sep}")
     return Problem(
         severity=problem.severity,

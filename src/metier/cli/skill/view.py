@@ -1,4 +1,4 @@
-"""Skill packages in words for a terminal. What an author wrote is shown without control characters."""
+"""Skill packages as text for a terminal. Authors' texts are shown without control characters."""
 
 from metier.cli.shared.output import printable
 from metier.definitions.skills.scripts import ReferenceFile
@@ -27,12 +27,12 @@ _SHOWN = 12
 
 
 def safe(text: str) -> str:
-    """Author's text on one line, with every control and invisible character spelled out."""
+    """Return an author's text on one line, with control and invisible characters escaped."""
     return printable(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def render_proposal(proposal: Proposal) -> list[str]:
-    """Render the facts that a user should read before approving."""
+    """Render what the user should read before confirming."""
     lines = [
         f"Skill {safe(proposal.name)}: {safe(proposal.definition.description)}",
         f"  From: {safe(proposal.source.describe())}",
@@ -80,7 +80,7 @@ def render_verification(verification: Verification) -> list[str]:
 
 
 def render_origin(entry: RegistryEntry | None) -> str:
-    """`address @ branch main, commit 0123456789ab`"""
+    """Render the origin, such as `address @ branch main, commit 0123456789ab`."""
     if entry is None:
         return ""
     if entry.git_url is None:

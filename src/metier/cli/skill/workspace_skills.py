@@ -1,4 +1,4 @@
-"""Common parts of the skill commands: options, locations of skills for this user and folder, and the catalog."""
+"""The skills of this folder for the commands on skills: their folders, one scan of them, and the catalog."""
 
 import os
 from pathlib import Path
@@ -35,11 +35,11 @@ from metier.skills.install.placement import find_registry
 from metier.skills.trust.workspace_trust import WorkspaceTrust
 
 PROJECT: tuple[SourceKind, ...] = ("workspace", "folder")
-"""Kinds of sources whose skills are always in play."""
+"""Kinds of sources whose skills are always active."""
 
 
 class SkillPlaces(Struct, frozen=True, kw_only=True):
-    """Locations of skills, and the enabled packages."""
+    """The folders with skills, and the enabled packages."""
 
     roots: SkillRoots
     selection: Selection
@@ -48,7 +48,7 @@ class SkillPlaces(Struct, frozen=True, kw_only=True):
 
 
 def open_places(skills_dir: Path | None) -> SkillPlaces:
-    """Flag, environment and `agent.yaml` decide. Raises `ConfigError` where they cannot be used."""
+    """Read flag, environment and `agent.yaml`. Raises `ConfigError` if they are invalid."""
     loaded = current_settings(None, {})
     settings, enabled = loaded.settings, loaded.settings.skills.enabled
     return SkillPlaces(
@@ -66,7 +66,7 @@ def open_places(skills_dir: Path | None) -> SkillPlaces:
 
 
 class SkillListing(Struct, frozen=True, kw_only=True):
-    """The skills of this folder and their packages as one scan found them. The commands format it."""
+    """The result of one scan of the skills and packages here. The commands format it."""
 
     places: SkillPlaces
     found: FoundSkills
@@ -77,7 +77,7 @@ class SkillListing(Struct, frozen=True, kw_only=True):
 
 
 def scan_skills(places: SkillPlaces) -> SkillListing:
-    """Read every skill that could be used here, once."""
+    """Scan every skill that could be used here, once."""
     found = get_packages(places.roots)
     registry, damage = find_registry(places.roots.home)
     return SkillListing(
@@ -90,36 +90,36 @@ def scan_skills(places: SkillPlaces) -> SkillListing:
 
 
 def open_catalog(places: SkillPlaces) -> Catalog:
-    """The skills that this user sees in this folder, whether they are active or not."""
+    """Load the catalog of the user's skills in this folder, active or not."""
     (directory,) = places.roots.directories
     sources = build_search_path(current_workspace(), home=home_folder(), skills_dir=directory)
     return load_catalog(sources, cache_folder=cache_folder())
 
 
 def open_active_catalog(places: SkillPlaces) -> Catalog:
-    """The skills that a run would have: those of the project, and of the packages the enabled ones."""
+    """Load the catalog that a run would have: the project's skills and the enabled packages."""
     packages = get_packages(replace(places.roots, workspace=(), directories=()))
     return keep_active(open_catalog(places), activate(packages, places.selection), places)
 
 
 def keep_active(catalog: Catalog, activation: Activation, places: SkillPlaces) -> Catalog:
-    # By folder: what a package is called depends on those around it, and on who installed it.
+    # By folder, because the name of a package depends on its neighbors and on who installed it.
     enabled = {os.path.realpath(package.folder) for package in activation.packages}
     project = [source for source in catalog.sources if _is_project(source, places.roots)]
     return catalog.keep(project, lambda skill: os.path.realpath(skill.folder) in enabled)
 
 
 def _is_project(source: SkillSource, roots: SkillRoots) -> bool:
-    """A folder of packages stays one where `--skills-dir` names it, or a link leads to it: as runs see it."""
+    """Return whether a source is part of the project. A folder of packages is not, even if `--skills-dir` names it."""
     packages = [root.resolve() for root in (roots.home.root, *roots.user, roots.bundled) if root is not None]
     folder = source.folder.resolve()
     return source.kind in PROJECT and not any(folder.is_relative_to(root) for root in packages)
 
 
 def find_named_folder(name: str) -> Path | None:
-    """The folder that an argument points at as a path; nothing where it is the name or the ID of a skill.
+    """Find the folder that an argument names as a path; None for the name or ID of a skill.
 
-    `frontend/review` may be both: a folder without a skill is not meant.
+    `frontend/review` may be both: it is a path only if the folder has a skill.
     """
     path = Path(name)
     folder = (path.parent if path.is_file() else path).resolve()
@@ -134,7 +134,7 @@ def cache_folder() -> Path:
 
 
 def _get_directory(skills_dir: Path | None, settings: Settings) -> Path:
-    """Return the folder, which must exist if a flag names it, but may be missing if the settings do."""
+    """Return the skills folder. That of the flag must exist; that of the settings may be missing."""
     if skills_dir is None:
         return current_workspace() / settings.skills.dir
     if not skills_dir.is_dir():

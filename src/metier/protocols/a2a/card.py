@@ -1,4 +1,4 @@
-"""The agent card: who answers here, how it is reached, and with authentication also what it can do."""
+"""The agent card: name, addresses and, for authenticated callers, skills."""
 
 from pathlib import Path
 
@@ -33,9 +33,9 @@ _BUILT_IN = "metier"
 
 
 def build_card(host: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
-    """Raises `UsageError`, `ConfigError` where the agent cannot be used.
+    """Build the card. Raises `UsageError`, `ConfigError` if the agent cannot be used.
 
-    What an agent can do names files and skills of the workspace: callers without a token are not told.
+    Skills name files of the workspace, so callers without a token don't see them.
     """
     agent = _resolve(host, caller)
     return AgentCard(
@@ -57,7 +57,7 @@ def build_card(host: Host, caller: Caller, *, is_extended: bool) -> AgentCard:
 
 
 def list_skill_ids(host: Host, caller: Caller) -> frozenset[str]:
-    """List the skills of the extended card, which are the only ones that can be requested."""
+    """List the IDs of the skills on the extended card; callers can request no others."""
     return frozenset(skill.id for skill in (_build_run(), *_list_skills(_resolve(host, caller))))
 
 
@@ -79,7 +79,7 @@ def _build_run() -> AgentSkill:
 
 
 def _list_skills(agent: AgentInForce) -> list[AgentSkill]:
-    """Task definitions that the agent may run, then the skills that it may use by itself."""
+    """List the task definitions that the agent may run, then the skills that it may use."""
     listed = list_definitions(agent.host.workspace, "tasks", TASK_FILE)
     skills: list[AgentSkill] = []
     for found in sorted(listed.values(), key=lambda each: each.id):

@@ -1,4 +1,4 @@
-"""The A2A request handler over `runtime`: a task is a run, so it survives its server. It keeps no state of its own.
+"""The A2A request handler over `runtime`: a task is a run, so it survives its server.
 
 The SDK's own handler runs tasks in the web process; here a pool or a worker drives them, and every method reads the
 store.
@@ -68,13 +68,13 @@ from metier.store.failures import LeaseHeld, RunExists
 from metier.store.outbox import Receiver
 
 MAX_RECEIVERS = 10
-"""Of one task."""
+"""Push receivers of one task."""
 _MAX_ID_CHARACTERS = 200
 
 CALLER = "metier"
 """The key under which a call's context holds its `Caller`."""
 MAX_WAIT_SECONDS = 300.0
-"""A caller that wants to wait for the end gets the task as it stands after this time."""
+"""After this time, a caller that waits for the end gets the current task."""
 _LOOK_SECONDS = 0.5
 _MAX_CONTEXT_CHARACTERS = 8_000
 _PAGE = 50
@@ -85,7 +85,7 @@ _MAX_LOOKED_AT = 2_000
 async def set_config(
     runtime: Runtime, run_id: str, config: TaskPushNotificationConfig, *, caller: Caller
 ) -> TaskPushNotificationConfig:
-    """Raises `InvalidParamsError` for an address that the server may not reach."""
+    """Store a push receiver. Raises `InvalidParamsError` for an address that the server may not reach."""
     name = config.id or run_id
     if len(name) > _MAX_ID_CHARACTERS:
         raise InvalidParamsError(message=f"The id is longer than {_MAX_ID_CHARACTERS} characters")
@@ -123,7 +123,7 @@ async def list_configs(runtime: Runtime, run_id: str) -> Sequence[TaskPushNotifi
 
 
 def _build(receiver: Receiver) -> TaskPushNotificationConfig:
-    """As it was set, but credentials are not said again."""
+    """Return the receiver without its credentials."""
     target = Target.model_validate_json(receiver.data)
     config = TaskPushNotificationConfig(id=receiver.name, task_id=receiver.run_id, url=target.url, token=target.token)
     if target.scheme:
@@ -131,8 +131,8 @@ def _build(receiver: Receiver) -> TaskPushNotificationConfig:
     return config
 
 
-class DoorState(Protocol):
-    """Shared state that the server passes to its protocols."""
+class A2aServerState(Protocol):
+    """The part of the server's state that protocols use."""
 
     @property
     def runtime(self) -> Runtime: ...
@@ -147,7 +147,7 @@ class DoorState(Protocol):
 class RunTasks(RequestHandler):
     """Tasks of A2A callers as runs of the workspace."""
 
-    state: DoorState
+    state: A2aServerState
 
     @property
     def _runtime(self) -> Runtime:
@@ -275,7 +275,7 @@ class RunTasks(RequestHandler):
             await self._runtime.store.outbox.remove_receiver(params.task_id, params.id)
 
     async def _accept(self, params: SendMessageRequest, caller: Caller) -> str:
-        """Begin a run, or answer the question of one, durably before anything is said to the caller."""
+        """Start a run or answer one. It is durable before the caller gets a reply."""
         incoming = read_message(params.message)
         push = params.configuration
         wants_push = push.HasField("task_push_notification_config")
@@ -288,7 +288,7 @@ class RunTasks(RequestHandler):
         run_id = caller.name_task(params.message.message_id)
         if await self._runtime.store.find_run(run_id) is None:
             request = await self._build_request(run_id, incoming, params.message.context_id, caller=caller)
-            if wants_push:  # before the run begins: it may end at once
+            if wants_push:  # before the run starts: it may end immediately
                 await set_config(self._runtime, run_id, push.task_push_notification_config, caller=caller)
             with suppress(RunExists):  # the same message, sent twice at the same time
                 await submit(self._runtime, request, queue=self.state.queue)
@@ -311,7 +311,7 @@ class RunTasks(RequestHandler):
         )
 
     async def _recall(self, context_id: str, caller: Caller) -> str:
-        """Return the conversation so far, the newest message last, as far as there is room."""
+        """Return the conversation so far, newest last, truncated to the limit."""
         rows = await self._runtime.store.list_runs(context_id=context_id, limit=_PAGE)
         said: list[str] = []
         for row in rows:
@@ -322,7 +322,7 @@ class RunTasks(RequestHandler):
         return f"Earlier in this conversation:\n\n{text}" if text else ""
 
     async def _answer(self, run_id: str, incoming: Incoming, caller: Caller) -> None:
-        """Only a question may be answered here: the caller is a program, and approvals are for a user."""
+        """Answer a question. Approvals are refused: the caller is a program, and only users approve."""
         status = await self._find(run_id, caller)
         if get_task_state(status) != TaskState.TASK_STATE_INPUT_REQUIRED or status.question is None:
             raise UnsupportedOperationError(
@@ -337,7 +337,7 @@ class RunTasks(RequestHandler):
         self.state.nudge()
 
     async def _find(self, run_id: str, caller: Caller) -> RunStatus:
-        """Raises `TaskNotFoundError`, also for a run that is not one of this caller and this agent."""
+        """Return the run. Raises `TaskNotFoundError`, also for a run of another caller or agent."""
         row = await self._runtime.store.find_run(run_id) if run_id.startswith(caller.prefix) else None
         if row is None:
             raise TaskNotFoundError
@@ -347,7 +347,7 @@ class RunTasks(RequestHandler):
         return await get_status(self._runtime.store, await self._runtime.read(row.run_id), row=row)
 
     async def _list_rows(self, params: ListTasksRequest, caller: Caller) -> list[RunRow]:
-        """Newest first; the oldest of very many are not listed."""
+        """List the caller's runs, newest first, up to a limit."""
         context = caller.name_context(params.context_id) if params.context_id else ""
         rows = await self._runtime.store.list_runs(context_id=context, limit=_MAX_LOOKED_AT)
         return [row for row in rows if row.run_id.startswith(caller.prefix)]
@@ -356,7 +356,7 @@ class RunTasks(RequestHandler):
         return build_task(status, caller, clean=build_host_cleaner(self._runtime.host).text)
 
     async def _stream(self, run_id: str, caller: Caller) -> AsyncGenerator[Event]:
-        """The task as it stands, then what changes, until it rests. A caller that lost the stream subscribes again."""
+        """Yield the task, then its changes until it ends or waits. A caller that lost the stream subscribes again."""
         is_first = True
         async for status in self._follow(run_id, caller):
             task = self._build(status, caller)
@@ -371,7 +371,7 @@ class RunTasks(RequestHandler):
             yield TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
 
     async def _follow(self, run_id: str, caller: Caller) -> AsyncGenerator[RunStatus]:
-        """Each time its state changes, by whichever process; ends when it rests."""
+        """Yield each change of the state, made by any process, until the run ends or waits."""
         status = await self._find(run_id, caller)
         found = get_task_state(status)
         yield status
@@ -379,7 +379,7 @@ class RunTasks(RequestHandler):
             await self._runtime.store.wait_for_entries(run_id, after=status.state.seq, seconds=_LOOK_SECONDS)
             row = await self._runtime.store.find_run(run_id)
             if row is not None and row.status == status.row.status == "in_progress":
-                continue  # nothing that a caller could see; reading the journal at every entry would cost too much
+                continue  # not visible to callers, and reading the journal at every entry would cost too much
             status = await self._find(run_id, caller)
             if (now := get_task_state(status)) != found:
                 found = now

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from metier.errors import MetierError, UsageError
 from metier.protocols.a2a.card import REST, RPC, build_card
-from metier.protocols.a2a.handler import CALLER, DoorState, RunTasks
+from metier.protocols.a2a.handler import CALLER, A2aServerState, RunTasks
 from metier.protocols.a2a.task_mapping import Caller
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import get_agent_file
@@ -33,8 +33,8 @@ class PublicPaths(Protocol):
     def public(self) -> set[str]: ...
 
 
-class ServerDoor(DoorState, Protocol):
-    """The server's interface for mounted modules."""
+class MountingServer(A2aServerState, Protocol):
+    """The part of a server that mounted protocols use."""
 
     @property
     def host(self) -> Host: ...
@@ -46,8 +46,8 @@ class ServerDoor(DoorState, Protocol):
     def base_path(self) -> str: ...
 
 
-def mount_routes(app: Starlette, state: ServerDoor) -> None:
-    """The card of the agent of the settings is public; those of other agents, and everything else, want a token."""
+def mount_routes(app: Starlette, state: MountingServer) -> None:
+    """Mount the routes. The default agent's card is public; other cards and all methods need a token."""
     state.access.public.add(CARD)
     contexts = _Contexts(state)
     tasks = RunTasks(state)
@@ -56,7 +56,7 @@ def mount_routes(app: Starlette, state: ServerDoor) -> None:
     for base in ("/a2a", "/a2a/{agent:path}"):
         routes += [
             Route(f"{base}{CARD}", _Cards(state, is_public=False).serve),
-            # Some clients put a slash behind the address of an interface.
+            # Some clients append a slash to the address of an interface.
             *(Route(f"{base}/{RPC}{end}", rpc.handle_requests, methods=["POST"]) for end in ("", "/")),
             *(
                 route
@@ -68,9 +68,9 @@ def mount_routes(app: Starlette, state: ServerDoor) -> None:
 
 
 class _Contexts(ServerCallContextBuilder):
-    """Builds the caller's context from the checks before the endpoint."""
+    """Builds the call context from the user that the server authenticated."""
 
-    def __init__(self, state: ServerDoor) -> None:
+    def __init__(self, state: MountingServer) -> None:
         self._state = state
 
     @override
@@ -84,7 +84,7 @@ class _Contexts(ServerCallContextBuilder):
 
 
 class _Cards:
-    def __init__(self, state: ServerDoor, *, is_public: bool) -> None:
+    def __init__(self, state: MountingServer, *, is_public: bool) -> None:
         self._state = state
         self._is_public = is_public
 
@@ -105,8 +105,8 @@ class _Cards:
         return JSONResponse(card, headers=headers)
 
 
-def _get_caller(request: Request, state: ServerDoor) -> Caller:
-    """Raises `UsageError` where there is no such agent."""
+def _get_caller(request: Request, state: MountingServer) -> Caller:
+    """Return the caller. Raises `UsageError` if the agent doesn't exist."""
     agent = str(request.path_params.get("agent", ""))
     if agent:
         agent = get_agent_file(state.host.workspace, agent)[1]

@@ -17,40 +17,40 @@ from metier.runtime.status import RunStatus
 from metier.views.user_question import UserQuestion
 
 RUN_PREFIX = "a2a-"
-"""Prefix of the IDs of runs that came through this protocol."""
+"""The prefix of the IDs of runs started over A2A."""
 _CALLER_DIGITS, _TASK_DIGITS = 12, 20
 
 TASK = "task:"
-"""Prefix of the IDs of A2A skills that are task definitions."""
+"""The prefix of the IDs of A2A skills that are task definitions."""
 SKILL = "skill"
-"""The key of a message's metadata that names the A2A skill which is wanted."""
+"""The metadata key of a message that names the requested A2A skill."""
 _STATES: dict[str, int] = {name.removeprefix(PREFIX): value for name, value in TaskState.items()}
 TERMINAL = frozenset(_STATES[name] for name in a2a.TERMINAL)
 RESTING = frozenset(_STATES[name] for name in a2a.RESTING)
 
 
-# A peer sees the tasks that it sent to an agent itself, and no other run of the workspace: their IDs say so.
+# A peer sees only the tasks that it sent to this agent itself. The prefix of their IDs enforces it.
 class Caller(Struct, frozen=True, kw_only=True):
-    """The caller, and the agent that it calls."""
+    """A caller and the agent that it calls."""
 
     user: str
     agent: str = ""
-    """Empty for the agent of the settings."""
+    """Empty for the default agent."""
     trace_parent: str = ""
     base_url: str = ""
-    """Under which address the caller reaches the server."""
+    """The server's address as the caller sees it."""
 
     @property
     def prefix(self) -> str:
-        """Of the ids of every task that this caller gave to this agent."""
+        """Return the ID prefix of this caller's tasks for this agent."""
         return f"{RUN_PREFIX}{_digest(f'{self.user}/{self.agent}')[:_CALLER_DIGITS]}"
 
     def name_task(self, message_id: str) -> str:
-        """The same message sent again names the same run: there is never a second one."""
+        """Return the run ID of a message. A repeated message gets the same ID, so it never starts a second run."""
         return f"{self.prefix}{_digest(message_id)[:_TASK_DIGITS]}"
 
     def name_context(self, context_id: str) -> str:
-        """A conversation of this caller, which no chat of the workspace can have the name of."""
+        """Return the name of a conversation of this caller, which cannot collide with a chat of the workspace."""
         return f"{self.prefix}/{context_id}"
 
 
@@ -61,14 +61,14 @@ def _digest(text: str) -> str:
 class Incoming(Struct, frozen=True, kw_only=True):
     text: str
     skill: str = ""
-    """The A2A skill that is wanted; empty where the message does not say."""
+    """The requested A2A skill; empty if the message names none."""
     task_id: str = ""
     """A task definition; its inputs are the data of the message."""
     values: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
 def read_message(message: Message) -> Incoming:
-    """Raises `InvalidParamsError`, and `ContentTypeNotSupportedError` for parts that are neither text nor data."""
+    """Read a message. Raises `InvalidParamsError`, `ContentTypeNotSupportedError` for unsupported parts."""
     if not message.message_id:
         raise InvalidParamsError(message="The message has no messageId")
     texts: list[str] = []
@@ -78,7 +78,7 @@ def read_message(message: Message) -> Incoming:
             case "text":
                 texts.append(part.text)
             case "data":
-                found = cast("JsonValue", MessageToDict(part.data))  # what a protobuf value holds is JSON
+                found = cast("JsonValue", MessageToDict(part.data))  # a protobuf value is JSON
                 if isinstance(found, dict):
                     values |= found
                 else:

@@ -27,7 +27,7 @@ def acp(*, config: Annotated[Path | None, typer.Option("--config", help="Setting
 
 
 class Editor(Protocol):
-    """The part that is loaded after the first answer; see `metier.protocols.acp.editor`."""
+    """The handler of all methods but `initialize`; see `metier.protocols.acp.editor`."""
 
     async def handle(self, method: str, params: Params) -> Params: ...
 
@@ -40,7 +40,7 @@ async def _serve(connection: Connection, config: Path | None) -> None:
 
 
 class Greeting:
-    """Answers `initialize` itself, and everything else by what it loads for it."""
+    """Answers `initialize` itself and loads the handler for everything else."""
 
     def __init__(self, connection: Connection, config: Path | None) -> None:
         self._connection = connection
@@ -62,13 +62,13 @@ class Greeting:
     def _load(self) -> Editor:
         if self._editor is None:
             module: Any = importlib.import_module("metier.protocols.acp.editor")
-            self._editor = module.EditorDoor(self._connection, self._capabilities, self._config)
+            self._editor = module.EditorSessions(self._connection, self._capabilities, self._config)
         assert self._editor is not None
         return self._editor
 
 
 def build_greeting() -> Params:
-    """Build the agent's capabilities for any requested version: an unknown version gets ours."""
+    """Return the agent's capabilities. An editor with an unknown version learns ours."""
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentInfo": {"name": "metier", "title": "Metier", "version": __version__},

@@ -1,4 +1,4 @@
-"""JSON-RPC with an editor, a message a line. Knows no method; light to import, so that the first answer is quick."""
+"""JSON-RPC with an editor, one message per line. Imports little, so that the first reply is fast."""
 
 import json
 import logging
@@ -14,25 +14,25 @@ from anyio.abc import TaskGroup
 logger = logging.getLogger("metier.protocols")
 
 MAX_LINE_LENGTH = 20_000_000
-"""Bytes of one message: pictures are part of it."""
+"""Bytes of one message, including pictures."""
 MAX_REQUESTS = 100
-"""Requests of the editor that are answered at a time."""
+"""Concurrent requests of the editor."""
 MAX_WAITING = 10_000
-"""Messages that wait to be written. An editor that reads nothing for so long counts as gone."""
+"""Messages waiting to be written. An editor with a longer backlog counts as disconnected."""
 
 GRACE_SECONDS = 2.0
-"""Time that running requests may take to end after the editor closed its side."""
+"""Time that open requests get to end after the editor closed its side."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 BUSY = -32000
 
 type Params = dict[str, Any]
 type Handle = Callable[[str, Params], Awaitable[Params]]
-"""Answers a request, or takes a notification, whose answer is not sent. Raises `Refusal`."""
+"""Handles a request or a notification, whose result is not sent. Raises `Refusal`."""
 
 
 class Refusal(Exception):
-    """An error that answers a request."""
+    """The error reply to a request."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class Refusal(Exception):
 
 
 class EditorGone(Exception):
-    """The editor closed the connection, or does not read, before it answered."""
+    """The editor closed the connection or stopped reading before it replied."""
 
 
 class Connection:
@@ -59,12 +59,12 @@ class Connection:
         self._is_writer_done = anyio.Event()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do something while the connection lasts, after the request that is being handled."""
+        """Start a task that lasts at most as long as the connection, after the current request."""
         if self._group is not None and not self.is_closed:
             self._group.start_soon(work)
 
     async def serve(self, handle: Handle, closing: Callable[[], Awaitable[None]]) -> None:
-        """Until the editor closes its side; `closing` then ends what is under way, and the rest is cancelled."""
+        """Handle messages until the editor closes its side. Then call `closing` and cancel the rest."""
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self._write_all)
@@ -88,7 +88,7 @@ class Connection:
             group.cancel_scope.cancel()
 
     async def _end_requests(self) -> None:
-        """Answer the pending requests as far as possible at the end."""
+        """Give open requests a moment to be answered."""
         with anyio.move_on_after(GRACE_SECONDS):
             while self._running:
                 self._has_ended = anyio.Event()
@@ -107,7 +107,7 @@ class Connection:
         self._send({"method": method, "params": dict(params)})
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Params:
-        """Raises `EditorGone`, and `Refusal` with the error that the editor answers."""
+        """Send a request and return the result. Raises `EditorGone`, or `Refusal` with the editor's error."""
         self._number += 1
         number = self._number
         event, kept = self._answers[number] = anyio.Event(), []
@@ -130,11 +130,11 @@ class Connection:
         try:
             message: object = json.loads(line)
             if b"\\ud" in line.lower():
-                # A lone surrogate can be neither stored nor sent on.
+                # A lone surrogate cannot be encoded, so it could be neither stored nor sent.
                 message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             if len(line) >= MAX_LINE_LENGTH:
-                # The rest of the line cannot be told from the next message.
+                # Without the end of this line, the start of the next message is unknown.
                 self.close()
             else:
                 self._refuse(None, Refusal(-32700, "This is not JSON"))
@@ -160,7 +160,7 @@ class Connection:
             if "id" in message:
                 self._refuse(message["id"], refusal)
         except Exception:
-            # One request must not end the other sessions of the editor.
+            # A failing request must not end the editor's other sessions.
             logger.exception("request %.100r failed", message["method"])
             if "id" in message:
                 self._refuse(message["id"], Refusal(INTERNAL_ERROR, "Internal error; see the log on stderr"))
@@ -200,7 +200,7 @@ class Connection:
 
 
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The wire, for the protocol alone: what this process or a child prints goes to stderr, children read nothing."""
+    """Reserve stdin and stdout for the protocol: prints go to stderr, and children read nothing."""
     if not _is_descriptor(sys.stdin, 0) or not _is_descriptor(sys.stdout, 1):
         return sys.stdin.buffer, sys.stdout.buffer
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

@@ -37,11 +37,11 @@ _MAX_TITLE_LENGTH = 80
 class OpenWorkspace(Struct, frozen=True, kw_only=True):
     runtime: Runtime
     mode: Profile
-    """The profile of a new session: that of the settings; where they name none, a user is there to be asked."""
+    """The profile of a new session. Without one in the settings it is `guarded`: a user is there to be asked."""
 
 
-class EditorDoor:
-    """The sessions of one editor. Each belongs to a folder, which the editor names."""
+class EditorSessions:
+    """The sessions of one editor. Each belongs to a folder that the editor names."""
 
     def __init__(self, connection: Connection, capabilities: Params, config: Path | None) -> None:
         self._connection = connection
@@ -64,7 +64,7 @@ class EditorDoor:
         }
 
     async def handle(self, method: str, params: Params) -> Params:
-        """Raises `Refusal` for everything that goes wrong."""
+        """Handle a method. Raises `Refusal` for every failure."""
         run = self._methods.get(method)
         if run is None:
             raise Refusal(METHOD_NOT_FOUND, f"There is no method {method[:100]!r}")
@@ -76,7 +76,7 @@ class EditorDoor:
             raise Refusal(INTERNAL_ERROR, error.sentence) from error
 
     async def close(self) -> None:
-        """Pause what is under way, so that it waits in the store, then close the stores."""
+        """Pause the current turns, so that they can be resumed from the store, then close the stores."""
         for session in self._sessions.values():
             session.cancel()
         for session in self._sessions.values():
@@ -90,27 +90,27 @@ class EditorDoor:
     async def _load(self, params: Params) -> Params:
         session = await self._open(params, _get_text(params, "sessionId"))
         await session.replay()
-        # After the answer: what the editor is asked then belongs to a session that it knows.
-        self._connection.spawn(lambda: self._go_on(session))
+        # After the reply: questions to the editor must belong to a session that it knows.
+        self._connection.spawn(lambda: self._continue_turn(session))
         return self._describe(session)
 
     async def _resume(self, params: Params) -> Params:
         session = await self._open(params, _get_text(params, "sessionId"))
-        self._connection.spawn(lambda: self._go_on(session))
+        self._connection.spawn(lambda: self._continue_turn(session))
         return self._describe(session)
 
-    async def _go_on(self, session: Session) -> None:
+    async def _continue_turn(self, session: Session) -> None:
         try:
-            await session.go_on()
+            await session.resume()
         except MetierError as error:
             logger.warning("session %s: %s", session.id, error.sentence)
 
     def _describe(self, session: Session) -> Params:
-        session.tell_commands()
+        session.send_commands()
         return {"modes": session.describe_modes(), "configOptions": session.list_options()}
 
     async def _list(self, params: Params) -> Params:
-        """The conversations of a folder, the one used last first."""
+        """List the conversations of a folder, most recently used first."""
         folder = _read_folder(params) if params.get("cwd") else Path.cwd()
         runtime = (await self._open_workspace(folder)).runtime
         listed: list[Params] = []
@@ -151,7 +151,7 @@ class EditorDoor:
         return session
 
     async def _open(self, params: Params, session_id: str) -> Session:
-        """A new session where no id is given. Raises `Refusal` for one that is not there."""
+        """Open a session, or create one if there is no ID. Raises `Refusal` if the session doesn't exist."""
         folder = _read_folder(params)
         if session_id in self._sessions and self._sessions[session_id].workspace == folder:
             return self._sessions[session_id]

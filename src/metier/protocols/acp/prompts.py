@@ -1,4 +1,4 @@
-"""Prompts of an editor: text, links to files, and files with their bytes."""
+"""Prompts of an editor: text, links to files, and attached files."""
 
 import base64
 import binascii
@@ -12,18 +12,18 @@ from metier.runtime.attachments import GivenFile
 from metier.tools.media import get_media_type
 
 MAX_PROMPT_LENGTH = 1_000_000
-"""Characters of what was written."""
+"""Characters of the text."""
 _WITHOUT_WORDS = "Look at what is attached."
 
 
 class Prompt(Struct, frozen=True):
     text: str
     given: tuple[GivenFile, ...] = ()
-    """Files that came with it: contents of buffers, pictures, documents."""
+    """Attached files: contents of buffers, pictures, documents."""
 
 
 def read_prompt(blocks: object) -> Prompt:
-    """Raises `Refusal`."""
+    """Read a prompt. Raises `Refusal`."""
     if not isinstance(blocks, list):
         raise Refusal(INVALID_PARAMS, "A prompt is a list of blocks")
     texts: list[str] = []
@@ -59,7 +59,7 @@ def _read_block(block: Params, number: int) -> str | GivenFile:
 
 
 def _read_resource(resource: Params) -> str | GivenFile:
-    """The text of a buffer, or the bytes of a file; only its name where it has neither."""
+    """Return the text of a buffer or the bytes of a file; only the name if there is neither."""
     name = _name_file(str(resource.get("uri", "")))
     if isinstance(text := resource.get("text"), str):
         return GivenFile(name, text.encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""One session of an editor: a conversation of the workspace, its turns, and the dialogs that a user answers there."""
+"""One session of an editor: a conversation, its turns, and its permission and question dialogs."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -32,13 +32,13 @@ from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.views.user_question import DEFAULT_FIELD
 
 ANSWER_SECONDS = 10.0
-"""An editor that does not answer for so long does not hold up a step: the disk counts then."""
+"""Timeout for requests about files. After that a step uses the file on disk."""
 MAX_CHARACTERS = 5_000_000
 
 _MODES: dict[Profile, str] = {
-    "permissive": "Nothing is asked.",
-    "guarded": "Asks before something is changed.",
-    "strict": "Asks before something is changed, inside a sandbox.",
+    "permissive": "No approvals required.",
+    "guarded": "Asks before changes.",
+    "strict": "Asks before changes, and runs in a sandbox.",
 }
 _ALLOW, _ALWAYS, _REJECT = "allow", "allow_always", "reject"
 _OPTIONS = [
@@ -47,18 +47,18 @@ _OPTIONS = [
     {"optionId": _REJECT, "name": "Reject", "kind": "reject_once"},
 ]
 COMMANDS = {
-    "compact": "Sum up the conversation so far.",
-    "undo": "Take the last turn back; its run stays on record.",
-    "facts": "List what is remembered.",
-    "remember": "Keep a fact: name: fact.",
-    "forget": "Forget a fact by its name.",
+    "compact": "Summarize the conversation so far.",
+    "undo": "Undo the last turn. Its run is kept.",
+    "facts": "List remembered facts.",
+    "remember": "Remember a fact: name: fact.",
+    "forget": "Forget a fact by name.",
 }
-"""Commands that a prompt may begin with, after a slash."""
+"""Slash commands."""
 _HINTED = ("remember", "forget")
 
 
 class EditorBuffers:
-    """Asks an editor only for what it says that it can do."""
+    """Files through the editor, as far as the editor supports it."""
 
     def __init__(self, connection: Connection, capabilities: Params) -> None:
         files: object = capabilities.get("fs")
@@ -115,7 +115,7 @@ class Session:
         return self._stopper is not None
 
     def set_mode(self, mode: str) -> None:
-        """The profile of the turns that follow; never a looser one than the settings say. Raises `Refusal`."""
+        """Set the profile of later turns. Raises `Refusal` for a looser one than that of the settings."""
         allowed = PROFILES[PROFILES.index(self._loosest) :]
         if mode not in allowed:
             raise Refusal(INVALID_PARAMS, f"The mode is one of {', '.join(allowed)}")
@@ -126,7 +126,7 @@ class Session:
         self.chat.runtime = Runtime(replace(host, settings=settings, buffers=self._buffers), self._base.store)
 
     async def set_option(self, name: str, value: str) -> None:
-        """Raises `Refusal`, and `UsageError` for a model that the agent may not use."""
+        """Set an option. Raises `Refusal`, `UsageError` for a model that the agent may not use."""
         if value not in [option["value"] for option in self._get_option(name)["options"]]:
             raise Refusal(INVALID_PARAMS, f"{value!r} is no choice of {name!r}")
         if name == "model":
@@ -147,7 +147,7 @@ class Session:
         return {"currentModeId": self.mode, "availableModes": modes}
 
     def list_options(self) -> list[Params]:
-        """The model and the agent, with what may be chosen."""
+        """List the options, model and agent, with their choices."""
         models = self.chat.list_models()
         listed = list_definitions(self.workspace, "agents", AGENT_FILE).values()
         agents = [BUILT_IN, *sorted(each.id for each in listed)]
@@ -161,7 +161,7 @@ class Session:
     def send(self, update: Update) -> None:
         self._connection.notify("session/update", {"sessionId": self.id, "update": update})
 
-    def tell_commands(self) -> None:
+    def send_commands(self) -> None:
         commands = [
             {"name": name, "description": text, **({"input": {"hint": "name: fact"}} if name in _HINTED else {})}
             for name, text in COMMANDS.items()
@@ -169,18 +169,18 @@ class Session:
         self.send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     async def prompt(self, prompt: Prompt) -> Params:
-        """One turn, until it ends, waits for what the editor cannot answer, or is cancelled. Raises `Refusal`."""
+        """Run a turn until it ends, is canceled, or waits for what the editor cannot answer. Raises `Refusal`."""
         text = prompt.text
         if self.is_busy:
-            raise Refusal(INVALID_PARAMS, "A turn of this session is under way")
+            raise Refusal(INVALID_PARAMS, "A turn of this session is already running")
         name, _, rest = text.strip().removeprefix("/").partition(" ")
         if text.strip().startswith("/") and name in COMMANDS:
             self.send(build_message("agent_message_chunk", await self._run_command(name, rest.strip())))
             return {"stopReason": "end_turn"}
         return await self._drive(prompt)
 
-    async def go_on(self) -> None:
-        """Ask again what an open turn waits for, and continue with it; for a session that was loaded."""
+    async def resume(self) -> None:
+        """Continue the open turn of a loaded session, and ask its questions again."""
         turn = await self.chat.find_open_turn()
         if not self.is_busy and turn is not None and turn.wait_kind in ("approval", "input", "interrupted"):
             await self._drive(None)
@@ -190,33 +190,33 @@ class Session:
             self._stopper.request("the editor")
 
     async def wait_idle(self) -> None:
-        """Until no turn is under way."""
+        """Wait until no turn is running."""
         await self._idle.wait()
 
     async def _drive(self, prompt: Prompt | None) -> Params:
         stopper = Stopper(self.chat.runtime.host.settings.runtime.signal_grace_seconds, waits_for_model=False)
         updates = RunUpdates(self.workspace, self._redactor, self.send)
-        watch = DriveOptions(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
+        options = DriveOptions(sinks=(updates,), observe=updates.observe, stopper=stopper, ask=self._ask)
         if self._has_forms:
-            watch = replace(watch, ask_question=self._elicit)
+            options = replace(options, ask_question=self._elicit)
         self._stopper, self._idle = stopper, anyio.Event()
         try:
-            state = await self._take_turn(prompt, watch)
+            state = await self._take_turn(prompt, options)
         finally:
             self._stopper = None
             self._idle.set()
         return await self._conclude(state, updates, is_cancelled=bool(stopper.reason == "the editor"))
 
-    async def _take_turn(self, prompt: Prompt | None, watch: DriveOptions) -> RunState | None:
+    async def _take_turn(self, prompt: Prompt | None, options: DriveOptions) -> RunState | None:
         turn = await self.chat.find_open_turn()
         if prompt is None:
-            return await self.chat.go_on(watch=watch)
+            return await self.chat.go_on(watch=options)
         if turn is not None and turn.is_asking:
-            return await self.chat.go_on(_read_answer(turn, prompt.text), watch)
-        return await self.chat.send(prompt.text, watch, is_typed=False, given=prompt.given)
+            return await self.chat.go_on(_read_answer(turn, prompt.text), options)
+        return await self.chat.send(prompt.text, options, is_typed=False, given=prompt.given)
 
     async def _ask(self, question: ApprovalQuestion) -> Reply | None:
-        """The editor's permission dialog, which a user answers. Nothing where it is closed: the approval waits."""
+        """Show the editor's permission dialog. Return None if it is closed: the approval stays open."""
         asked = question.asked
         call: Params = {
             "toolCallId": f"{question.row.run_id}:{question.row.step_id}",
@@ -242,7 +242,7 @@ class Session:
         return None
 
     async def _preview(self, question: ApprovalQuestion) -> list[Update]:
-        """Preview the call's change, if it is known."""
+        """Return the changes that the call would make, as far as they are known in advance."""
         path = find_path(question.arguments, self.workspace)
         content = question.arguments.get("content")
         if question.tool == "Write" and path is not None and isinstance(content, str):
@@ -287,7 +287,7 @@ class Session:
         elif status.question is not None and not status.is_final:
             updates.say(self._redactor.redact(status.question.text))
         elif status.pause not in ("", "signal") and not is_cancelled:
-            updates.say(f"Waits: {self._redactor.redact(status.pause_reason)}. agent runs show {state.run_id}")
+            updates.say(f"Waiting: {self._redactor.redact(status.pause_reason)}. agent runs show {state.run_id}")
         usage = updates.view.total_usage
         used: JsonValue = {
             "totalTokens": usage.input_tokens + usage.output_tokens,
@@ -298,7 +298,7 @@ class Session:
         return {"stopReason": _get_stop_reason(state, is_cancelled=is_cancelled), "usage": used}
 
     async def replay(self) -> None:
-        """Every turn again, from the conversation and the logs of its runs."""
+        """Send every turn again, from the conversation and its runs' event logs."""
         for state, turn in await self.chat.list_turns():
             self.send(build_message("user_message_chunk", self._redactor.redact(turn.said)))
             updates = RunUpdates(self.workspace, self._redactor, self.send)
@@ -308,20 +308,20 @@ class Session:
             updates.finish(turn.answer)
 
     async def _run_command(self, name: str, rest: str) -> str:
-        """Run a slash command and return its output. Raises `UsageError`."""
+        """Run a slash command and return its reply. Raises `UsageError`."""
         match name:
             case "compact":
-                return f"{await self.chat.compact()} turns are summed up."
+                return f"Summarized {await self.chat.compact()} turns."
             case "undo":
-                return f"Taken back: {self._redactor.redact((await self.chat.undo()).said)}"
+                return f"Undone: {self._redactor.redact((await self.chat.undo()).said)}"
             case "remember":
-                return f"Kept: {(await self.chat.remember(rest)).text}"
+                return f"Remembered: {(await self.chat.remember(rest)).text}"
             case "forget":
                 await self.chat.forget(rest)
                 return "Forgotten."
             case _:
                 facts = [f"- {fact.key}: {fact.text}" for fact in await self.chat.list_facts()]
-                return "\n".join(facts) or "Nothing is remembered."
+                return "\n".join(facts) or "No facts remembered."
 
 
 def _read_answer(turn: RunStatus, text: str) -> Answer:

@@ -1,4 +1,4 @@
-"""A run as an editor shows it: messages, thoughts, tool calls with diffs, the plan, usage. A sink of its events."""
+"""A run as session updates for an editor: messages, thoughts, tool calls with diffs, plan and usage."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ _KINDS = {
     "WebSearch": "fetch",
 }
 _MAX_HELD_LENGTH = 4096
-"""Characters of a word with control or invisible characters that wait for the rest of it."""
+"""Characters held back of an incomplete word that has control or invisible characters."""
 _CHANGING = frozenset({"Write", "Edit"})
 _STATES = {"running": "in_progress", "waiting": "pending", "succeeded": "completed"}
 _PLAN = {"pending": "pending", "in_progress": "in_progress", "done": "completed", "dropped": "completed"}
@@ -36,22 +36,22 @@ _END_OF_REPLY = frozenset({"llm_response_received", "llm_request_failed"})
 
 
 class RunUpdates:
-    """Tells an editor of one run while it continues, or of one that is read from its log."""
+    """Sends the updates of a run, live or read from its event log. A sink of its events."""
 
     def __init__(self, workspace: Path, redactor: Redactor, send: Send) -> None:
         self.view = RunView()
         self.said = ""
-        """Shown part of the latest reply."""
+        """The shown part of the last reply."""
         self._workspace = workspace
         self._redactor = redactor
         self._send = send
         self._text = redactor.stream()
         self._thought = redactor.stream()
         self._held: dict[str, str] = {}
-        """The end of what arrived: a word whose invisible characters can be judged only when it is complete."""
+        """The end of the text so far: invisible characters can be checked only in a complete word."""
         self._told: dict[str, StepView] = {}
         self._before: dict[str, str | None] = {}
-        """The text of a file before a step changes it."""
+        """The texts of files before a step changes them."""
 
     def write(self, record: EventRecord) -> None:
         if record.event_type in _END_OF_REPLY:
@@ -60,7 +60,7 @@ class RunUpdates:
         self.view = fold(self.view, record)
         for call_id, step in list_calls(self.view):
             if isinstance(record.payload, StepStarted) and step.state == "running" and step.tool in _CHANGING:
-                # Now, while the step has not started: afterwards the file is another one.
+                # Before the step starts, because the step changes the file.
                 path = find_path(step.arguments, self._workspace)
                 self._before.setdefault(call_id, None if path is None else read_text(path))
             if self._told.get(call_id) is not step and step.kind != "control":
@@ -71,10 +71,10 @@ class RunUpdates:
             self._send(build_usage(self.view))
 
     def close(self) -> None:
-        """As a sink; runs below this one write into it too."""
+        """Do nothing: child runs write into the same sink."""
 
     def observe(self, delta: Delta) -> None:
-        """As the observer of replies. What was shown of an attempt that was lost cannot be taken back."""
+        """Show a piece of a reply. The text of a failed attempt stays on screen."""
         match delta.kind:
             case "text":
                 self._show("agent_message_chunk", self._text.feed(delta.text))
@@ -85,12 +85,12 @@ class RunUpdates:
                 self._held = {}
 
     def say(self, text: str) -> None:
-        """A message of our own."""
+        """Send a message from Metier."""
         if text:
             self._send(build_message("agent_message_chunk", sanitize(text)))
 
     def finish(self, result: str) -> None:
-        """The answer, unless it was shown while it arrived."""
+        """Send the answer, unless it was streamed."""
         self._flush()
         text = sanitize(self._redactor.redact(result)).strip()
         if text and not self.said.strip().endswith(text):
@@ -132,7 +132,7 @@ class RunUpdates:
 
 
 def list_calls(view: RunView) -> Iterator[tuple[str, StepView]]:
-    """Every step under an id that is its own also among those of child runs."""
+    """List the steps with IDs that are unique across child runs."""
     for step in view.steps:
         yield f"{view.run_id}:{step.step_id}", step
     for child in view.children:
@@ -175,7 +175,7 @@ def build_usage(view: RunView) -> Update:
 
 
 def find_path(arguments: object, workspace: Path) -> Path | None:
-    """The file that a call is about, where it lies in the workspace."""
+    """Return the file that a call changes; None if it isn't in the workspace."""
     path = arguments.get("path") if isinstance(arguments, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(path, str) or not path or "\0" in path:
         return None
@@ -184,7 +184,7 @@ def find_path(arguments: object, workspace: Path) -> Path | None:
 
 
 def read_text(path: Path) -> str | None:
-    """Nothing for what is no text of a size to be shown."""
+    """Return the text of a file; empty if it isn't text or is too large to show."""
     try:
         if path.resolve() != path or not path.is_file() or path.stat().st_size > MAX_DIFF_BYTES:
             return None  # a link may lead out of the workspace

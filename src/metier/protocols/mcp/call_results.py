@@ -16,22 +16,22 @@ from metier.runtime.status import RunStatus
 from metier.skills.package import list_files, read_file
 
 MAX_FILES = 20
-"""Artifacts that a result names."""
+"""Maximum number of artifacts in a result."""
 MAX_SHOWN_BYTES = 1_000_000
-"""Of an image or a sound that is part of the result itself."""
+"""Maximum size of an image or sound that is embedded in the result."""
 MAX_SHOWN_TEXT_LENGTH = 8_000
-"""Bytes of a text that is."""
+"""Maximum bytes of an embedded text."""
 _TYPES = {".md": "text/markdown", ".wav": "audio/wav"}
 
 
 def is_host_fault(status: RunStatus) -> bool:
-    """Return True if no model replied or none is set up: the caller can't fix that."""
+    """Return whether the model failed or none is set up, which the client cannot fix."""
     failure = status.failed.failure if status.failed is not None else status.failure
     return failure is not None and failure.reason in list_reasons()
 
 
 def describe_fault(status: RunStatus) -> str:
-    """Why there is no result, in a sentence."""
+    """Describe in one sentence why there is no result."""
     if not status.is_stopped:
         return status.failure_text
     why = status.failed.failure.message if status.failed is not None and status.failed.failure is not None else ""
@@ -39,7 +39,7 @@ def describe_fault(status: RunStatus) -> str:
 
 
 def build_result(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:
-    """Build the result of the call. Raises `MCPError` if the host could not execute it at all."""
+    """Build the result of a call. Raises `MCPError` for a fault of the host."""
     state = status.state
     if is_host_fault(status):
         raise build_fault(endpoint, status)
@@ -61,7 +61,7 @@ def build_fault(endpoint: McpEndpoint, status: RunStatus) -> MCPError:
 
 
 def build_error(text: str) -> types.CallToolResult:
-    """For the model of the client, which may do better next time."""
+    """Build an error result, which the client's model can act on."""
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 
@@ -86,7 +86,7 @@ def describe_waiting(endpoint: McpEndpoint, status: RunStatus) -> str:
 
 
 def list_artifacts(endpoint: McpEndpoint, run_id: str) -> tuple[str, ...]:
-    """The files that the run made for its caller, by their path below its artifacts."""
+    """List the run's artifacts by relative path."""
     folder = endpoint.runtime.folder(run_id) / "artifacts"
     return tuple(file.path for file in list_files(folder)) if folder.is_dir() and not folder.is_symlink() else ()
 
@@ -96,19 +96,19 @@ def get_artifact_uri(run_id: str, name: str) -> str:
 
 
 def guess_type(name: str) -> str:
-    """By its ending, the same on every machine."""
+    """Guess the media type from the suffix, the same way on every machine."""
     if (known := _TYPES.get(Path(name).suffix)) is not None:
         return known
     return mimetypes.MimeTypes().guess_type(name)[0] or "application/octet-stream"
 
 
 def read_artifact(endpoint: McpEndpoint, run_id: str, name: str) -> bytes:
-    """Raises `SkillError` for a path that leaves the artifacts, passes a link or names no file."""
+    """Read an artifact. Raises `SkillError` for a path outside the artifacts, through a link, or without a file."""
     return read_file(endpoint.runtime.folder(run_id) / "artifacts", name)
 
 
 def _show_files(endpoint: McpEndpoint, state: RunState) -> list[types.ContentBlock]:
-    """Pictures, sounds and short texts themselves, of other files where they can be read."""
+    """Embed pictures, sounds and short texts; link to other files."""
     makers = [state.run_id, *(child.run_id for child in state.children)]
     files = [(run_id, name) for run_id in makers for name in list_artifacts(endpoint, run_id)]
     return [_show_file(endpoint, run_id, name) for run_id, name in files[:MAX_FILES]]
@@ -130,7 +130,7 @@ def _show_file(endpoint: McpEndpoint, run_id: str, name: str) -> types.ContentBl
 
 
 def _read_structured(endpoint: McpEndpoint, state: RunState) -> dict[str, Any] | None:
-    """An object where the run was held to a schema; its result is then JSON of that schema."""
+    """Return the result as an object if the run has an output schema."""
     try:
         value = endpoint.clean.value(json.loads(state.result))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Common parts of MCP requests: the runs of one workspace, and redaction of their texts."""
+"""The context of MCP requests: the runs of a workspace, redaction, users and client capabilities."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,11 +28,11 @@ type Context = ServerRequestContext[object, object]
 class McpEndpoint(Struct, frozen=True, kw_only=True):
     runs: DrivenRuns
     clean: Cleaner
-    """For text that people and models read: no secrets, nothing that a terminal obeys."""
+    """For text that people and models read: removes secrets and control characters."""
     redactor: Redactor
-    """For files, which keep their bytes but for secrets."""
+    """For files: removes secrets and keeps all other bytes."""
     link: Callable[[str], str] | None = None
-    """The address at which a user decides an approval, by its id; nothing where no page is served."""
+    """Maps an approval ID to the page where a user decides it; None without a server."""
 
     @property
     def runtime(self) -> Runtime:
@@ -46,11 +46,11 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         return issue_handle(self.host, run_id, protocol=PROTOCOL)
 
     def issue_request_state(self, request_id: str, run_id: str) -> str:
-        """Issue the state of a call that is repeated with an answer: the run, and the answered question."""
+        """Return the signed state that the client sends back with an answer: the run and its question."""
         return f"{request_id}:{issue_handle(self.host, run_id, protocol=f'{PROTOCOL} {request_id}')}"
 
     async def read_request_state(self, ctx: Context, state: str) -> tuple[str, str]:
-        """The question and the run. Raises `MCPError` as `read_task_id` does."""
+        """Return the run and the question. Raises `MCPError` like `read_task_id`."""
         request_id, _, handle = state.rpartition(":")
         run_id = read_handle(self.host, handle, protocol=f"{PROTOCOL} {request_id}")
         if run_id is None or not await is_readable(self, ctx, run_id):
@@ -58,7 +58,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         return request_id, run_id
 
     async def read_task_id(self, ctx: Context, task_id: str) -> str:
-        """The run behind it. Raises `MCPError` for one that was not issued here, or that the caller may not read."""
+        """Return the run of a task ID. Raises `MCPError` for a forged ID or a run that the caller may not read."""
         run_id = read_handle(self.host, task_id, protocol=PROTOCOL)
         if run_id is None or not await is_readable(self, ctx, run_id):
             raise MCPError(code=types.INVALID_PARAMS, message="There is no such task")
@@ -66,7 +66,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
 
 class HttpUser(Protocol):
-    """The user that the server found for a request."""
+    """The authenticated user of a request."""
 
     @property
     def name(self) -> str: ...
@@ -78,7 +78,7 @@ class HttpUser(Protocol):
 
 
 def get_user(ctx: Context) -> HttpUser | None:
-    """The user of an HTTP request; None over stdio, where the client is a program of the local user."""
+    """Return the user of an HTTP request; None over stdio, where the client is the local user's program."""
     request: object = ctx.request
     if not isinstance(request, HTTPConnection):
         return None
@@ -86,18 +86,18 @@ def get_user(ctx: Context) -> HttpUser | None:
 
 
 def name_prefix(user: HttpUser) -> str:
-    """The prefix of the ids of all runs that this user started over MCP."""
+    """Return the ID prefix of the runs that this user started over MCP."""
     return f"{PROTOCOL}-{hashlib.sha256(user.name.encode()).hexdigest()[:12]}-"
 
 
 def readable_prefix(ctx: Context) -> str:
-    """The prefix of the runs that the caller may read: a peer without the grant `read` sees only its own."""
+    """Return the ID prefix of the runs that the caller may read: without the grant `read`, only its own."""
     user = get_user(ctx)
     return "" if user is None or user.role != "peer" or user.has("read") else name_prefix(user)
 
 
 async def is_readable(endpoint: McpEndpoint, ctx: Context, run_id: str) -> bool:
-    """Return True if the caller may read a run: one of its own, or a child of one."""
+    """Return whether the caller may read a run: its own, or a child of one."""
     prefix = readable_prefix(ctx)
     row = await endpoint.runtime.store.find_run(run_id)
     while row is not None and not row.run_id.startswith(prefix) and row.parent_run_id:
@@ -106,25 +106,25 @@ async def is_readable(endpoint: McpEndpoint, ctx: Context, run_id: str) -> bool:
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """Capabilities that the client of one request declared."""
+    """A client's declared capabilities."""
 
     is_modern: bool
-    """The era without sessions: nothing can be asked of it but in a result."""
+    """The protocol without sessions, in which questions are part of a result."""
     has_tasks: bool
     has_forms: bool
     has_links: bool
     can_be_asked: bool
-    """A request can be sent to it while its own one is open."""
+    """Whether the server can send it a request while its own is open."""
     name: str
 
     @property
     def answered_by(self) -> str:
-        """Name the author of an answer: the client program, not the user, who may not have seen the question."""
+        """The recorded author of an answer: the client program, because the user may not have seen the question."""
         return f"mcp client {self.name}".strip()
 
 
 def read_client(ctx: Context) -> Client:
-    """From the handshake, or from the envelope of the request."""
+    """Read the capabilities from the handshake or the request's envelope."""
     declared = ctx.session.client_capabilities or types.ClientCapabilities()
     elicitation = declared.elicitation
     params = ctx.session.client_params
@@ -132,7 +132,7 @@ def read_client(ctx: Context) -> Client:
     return Client(
         is_modern=is_modern,
         has_tasks=is_modern and TASKS_EXTENSION in (declared.extensions or {}),
-        # An empty object means forms, as clients wrote it before there were modes.
+        # An empty object means forms: clients wrote that before there were modes.
         has_forms=elicitation is not None and (elicitation.form is not None or elicitation.url is None),
         has_links=elicitation is not None and elicitation.url is not None,
         can_be_asked=not is_modern and ctx.session.can_send_request,
@@ -141,7 +141,7 @@ def read_client(ctx: Context) -> Client:
 
 
 def build_missing_tasks() -> MCPError:
-    """For a client that did not declare the tasks extension."""
+    """Build the error for a client that did not declare the tasks extension."""
     return MCPError(
         code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
         message="Missing required client capability",

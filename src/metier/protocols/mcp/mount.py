@@ -1,4 +1,4 @@
-"""The entry in the server's table of mounts. Without the extra `mcp` there is no endpoint, and nothing is imported."""
+"""The server's mount point for MCP. Without the extra `mcp`, nothing is imported or mounted."""
 
 import importlib
 import logging
@@ -22,8 +22,8 @@ type Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 type Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class ServerDoor(Protocol):
-    """The server's interface for mounted modules."""
+class MountingServer(Protocol):
+    """The part of a server that mounted protocols use."""
 
     @property
     def runtime(self) -> Runtime: ...
@@ -32,8 +32,8 @@ class ServerDoor(Protocol):
     def base_path(self) -> str: ...
 
 
-def mount(app: Starlette, state: ServerDoor) -> Callable[[], AbstractAsyncContextManager[None]] | None:
-    """Mount the endpoint. Callers were checked before: the server's guard takes tokens only at this path."""
+def mount(app: Starlette, state: MountingServer) -> Callable[[], AbstractAsyncContextManager[None]] | None:
+    """Mount the endpoint. The server's guard checks tokens and host names before it is called."""
     if find_spec("mcp") is None:
         return None
     endpoint = _Forward(state)
@@ -42,13 +42,13 @@ def mount(app: Starlette, state: ServerDoor) -> Callable[[], AbstractAsyncContex
 
 
 class _Forward:
-    """Hands requests to the endpoint, which is open while the server serves."""
+    """Forwards requests to the endpoint, which is open while the server runs."""
 
-    def __init__(self, state: ServerDoor) -> None:
+    def __init__(self, state: MountingServer) -> None:
         self._state = state
         self._app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
         self._origin = ""
-        """As the last client named the server, for links that its user opens."""
+        """The server's address as the last client sent it, for links that its user opens."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None, "the server has not started"
@@ -58,10 +58,9 @@ class _Forward:
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
         server: Any = importlib.import_module("metier.protocols.mcp.server")
-        http: Any = importlib.import_module("metier.protocols.mcp.http")
         async with (
-            server.opened_door(self._state.runtime, link=self._link, report=logger.warning) as endpoint,
-            http.opened_http(endpoint, hosts=None) as self._app,
+            server.open_endpoint(self._state.runtime, link=self._link, report=logger.warning) as endpoint,
+            server.open_http(endpoint, hosts=None) as self._app,
         ):
             yield
 

@@ -1,4 +1,4 @@
-"""Runs, their artifacts and the skills of the workspace as resources, and its agents as prompts. Reads only."""
+"""Resources (runs, artifacts, skills) and prompts (agents) of a workspace. Read-only."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ _MAX_NAME_LENGTH = 100
 async def list_all(
     endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListResourcesResult:
-    """The skills, then the runs that the caller may read, newest first."""
+    """List the skills, then the runs that the caller may read, newest first."""
     before = read_cursor(params.cursor if params is not None else None, most=10**12)
     skills = [] if before else list_resources(endpoint)
     rows = await endpoint.runtime.store.list_runs(prefix=readable_prefix(ctx), before=before, limit=_PAGE)
@@ -54,7 +54,7 @@ async def list_templates(
 async def read_resource(
     endpoint: McpEndpoint, ctx: Context, params: types.ReadResourceRequestParams
 ) -> types.ReadResourceResult:
-    """Raises `MCPError` for an address at which nothing is served to the caller."""
+    """Read a resource. Raises `MCPError` if there is none for this caller."""
     uri = str(params.uri)
     if uri.startswith(SCHEME):
         found = find_file(endpoint, uri)
@@ -78,14 +78,14 @@ async def read_resource(
 async def list_prompts(
     endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListPromptsResult:
-    """The agents of the workspace: what each is told, with a task."""
+    """List the workspace's agents, each as a prompt with its instructions and a task."""
     del ctx, params
     prompts: list[types.Prompt] = []
     for agent_id in _list_agents(endpoint):
         try:
             definition = resolve_agent(endpoint.host, agent_id).definition
         except MetierError:
-            continue  # `agent check` says what is wrong with it
+            continue  # `agent check` reports it
         task = types.PromptArgument(name="task", description="The task for the agent.", required=False)
         described = (definition.description or definition.name) if definition is not None else agent_id
         prompts.append(types.Prompt(name=agent_id, description=described, arguments=[task]))
@@ -111,7 +111,7 @@ async def get_prompt(
 
 
 async def complete(endpoint: McpEndpoint, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-    """Complete the id of a run; nothing else can be completed."""
+    """Complete a run ID. Nothing else has completions."""
     values: list[str] = []
     if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "run_id":
         prefix = params.argument.value
@@ -157,7 +157,7 @@ async def _describe_run(endpoint: McpEndpoint, run_id: str) -> JsonValue:
 
 
 def _redact(endpoint: McpEndpoint, data: bytes) -> bytes:
-    """Known secrets go out of a file that is text; other files are what they are."""
+    """Redact known secrets in a text file; return other files unchanged."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,25 +1,35 @@
-"""The MCP server of a workspace, for both eras of the protocol: which handler answers which method."""
+"""The MCP server of a workspace, for both eras of the protocol, over stdio and streamable HTTP."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
 import anyio
 import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from metier.errors import MetierError
+from metier.errors import MetierError, unwrapped
 from metier.protocols.driven_runs import DrivenRuns
 from metier.protocols.mcp.endpoint import SKILLS_EXTENSION, TASKS_EXTENSION, Context, McpEndpoint
 from metier.protocols.mcp.resources import complete, get_prompt, list_all, list_prompts, list_templates, read_resource
 from metier.protocols.mcp.skills import DirectoryParams, UriParams, get_skill, list_skills, read_directory
 from metier.protocols.mcp.tasks import TaskParams, UpdateParams, cancel_task, get_task, update_task
-from metier.protocols.mcp.tool_calls import call_tool, list_tools
+from metier.protocols.mcp.tool_calls import MAX_ARGUMENT_CHARACTERS, call_tool, list_tools
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
-from metier.runtime.runs import Runtime
+from metier.runtime.host import Host
+from metier.runtime.runs import Runtime, open_runtime
+from metier.runtime.workspace.plugins import using_plugins
+from metier.telemetry.sanitize import sanitize_line
 from metier.version import __version__
 
 logger = logging.getLogger("metier.protocols")
@@ -30,11 +40,16 @@ INSTRUCTIONS = (
 )
 
 
+MAX_SESSIONS = 200
+IDLE_SECONDS = 1800.0
+LOOPBACK = ("127.0.0.1:*", "localhost:*", "[::1]:*")
+
+
 @asynccontextmanager
-async def opened_door(
+async def open_endpoint(
     runtime: Runtime, *, link: Callable[[str], str] | None = None, report: Callable[[str], None]
 ) -> AsyncGenerator[McpEndpoint]:
-    """The endpoint of a runtime; when the block ends, the runs that are driven for clients are handed back."""
+    """Open the endpoint of a runtime. At the end of the block, the runs driven for clients are released."""
     async with anyio.create_task_group() as group:
         runs = DrivenRuns(runtime, group, report=report)
         host = runtime.host
@@ -53,9 +68,7 @@ def build_server(endpoint: McpEndpoint) -> Server[Any]:
         instructions=INSTRUCTIONS,
         get_tool_input_schema=partial(_find_schema, endpoint),
         on_list_tools=_bind(endpoint, _list_tools),
-        on_call_tool=cast(
-            "Any", _bind(endpoint, call_tool)
-        ),  # a task is a result that the type of the SDK does not name
+        on_call_tool=cast("Any", _bind(endpoint, call_tool)),  # the SDK's type lacks tasks as a result
         on_list_resources=_bind(endpoint, list_all),
         on_list_resource_templates=_bind(endpoint, list_templates),
         on_read_resource=_bind(endpoint, read_resource),
@@ -87,7 +100,7 @@ def _find_schema(endpoint: McpEndpoint, name: str) -> dict[str, Any] | None:
 def _bind[P, R](
     endpoint: McpEndpoint, handler: Callable[[McpEndpoint, Context, P], Awaitable[R]]
 ) -> Callable[[Any, P], Awaitable[R]]:
-    """A handler whose failures are answers: ours in their own words, others without a word about the inside."""
+    """Wrap a handler: our errors become protocol errors; the SDK answers others without details."""
 
     async def answer(ctx: Any, params: P) -> R:  # noqa: ANN401 - the context is invariant in types that we do not use
         try:
@@ -96,3 +109,65 @@ def _bind[P, R](
             raise MCPError(code=types.INTERNAL_ERROR, message=endpoint.clean.text(error.sentence)) from error
 
     return answer
+
+
+def serve_stdio(host: Host) -> int:
+    """Serve MCP on stdin and stdout. Everything else goes to stderr, redacted."""
+    redact = build_host_redactor(host).redact
+
+    def report(text: str) -> None:
+        sys.stderr.write(f"mcp: {sanitize_line(redact(text))}\n")
+        sys.stderr.flush()
+
+    # The SDK logs messages of the client, which may contain secrets.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    anyio.run(_serve, host, report)
+    return 0
+
+
+async def _serve(host: Host, report: Callable[[str], None]) -> None:
+    with unwrapped(), using_plugins(host, report=report) as extended:
+        async with (
+            open_runtime(extended) as runtime,
+            open_endpoint(runtime, report=report) as endpoint,
+            stdio_server() as (received, sent),
+        ):
+            server = build_server(endpoint)
+            await server.run(received, sent, server.create_initialization_options())
+
+
+@asynccontextmanager
+async def open_http(endpoint: McpEndpoint, *, hosts: Sequence[str] | None = LOOPBACK) -> AsyncGenerator[ASGIApp]:
+    """Open an ASGI application that serves MCP at the path where it is mounted.
+
+    `hosts` are the allowed host names, as `name:port` or `name:*`. Requests for other hosts or from pages of
+    other origins are refused, against DNS rebinding. Pass None if the mounting server checks that; it also
+    authenticates callers.
+    """
+    origins = [f"{scheme}://{host}" for host in hosts or () for scheme in ("http", "https")]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=hosts is not None, allowed_hosts=list(hosts or ()), allowed_origins=origins
+    )
+    manager = StreamableHTTPSessionManager(
+        app=build_server(endpoint),
+        security_settings=security,
+        session_idle_timeout=IDLE_SECONDS,
+        max_request_body_size=2 * MAX_ARGUMENT_CHARACTERS,
+        max_sessions=MAX_SESSIONS,
+    )
+    async with manager.run():
+        yield _UserSessions(StreamableHTTPASGIApp(manager))
+
+
+class _UserSessions:
+    """Passes on the user of a request, so that a session serves only the user that opened it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        user = scope.get("state", {}).get("user")
+        if user is not None:
+            token = AccessToken(token="", client_id=user.name, scopes=[])
+            scope = {**scope, "user": AuthenticatedUser(token)}
+        await self._app(scope, receive, send)

@@ -1,6 +1,6 @@
-"""Skills over MCP (extension `io.modelcontextprotocol/skills`, SEP-2640): complete manifests, every file a resource.
+"""Skills over MCP (extension `io.modelcontextprotocol/skills`, SEP-2640): manifests, and every file as a resource.
 
-Served are the active skills of the workspace, byte for byte as they lie on disk; nothing is cut out of them.
+Serves the active skills of the workspace byte for byte, without redaction: their digests must match.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ DIRECTORY = "inode/directory"
 MAX_FILES = 512
 MAX_BYTES = 16 * 1024 * 1024
 TTL_MS = 0
-"""Files may change at any time, and a client asks again."""
+"""No caching: files may change at any time."""
 _PAGE = 50
 
 
@@ -54,7 +54,7 @@ class ServedSkill(Struct, frozen=True, kw_only=True):
 
 
 def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
-    """The active skills that any client may take: a plain name, a `SKILL.md`, within the limits of the extension."""
+    """List the active skills that the extension can serve: plain name, `SKILL.md`, within its limits."""
     found: list[ServedSkill] = []
     for package in get_skills(endpoint.host).packages:
         files = list_files(package.folder)
@@ -68,7 +68,7 @@ def find_served(endpoint: McpEndpoint) -> list[ServedSkill]:
 
 
 async def list_skills(endpoint: McpEndpoint, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
-    """`skills/list`. Raises `MCPError` for a cursor that was not given."""
+    """Handle `skills/list`. Raises `MCPError` for an unknown cursor."""
     del ctx
     skills = find_served(endpoint)
     start = read_cursor(params.cursor, most=len(skills))
@@ -78,7 +78,7 @@ async def list_skills(endpoint: McpEndpoint, ctx: Context, params: types.Paginat
 
 
 async def get_skill(endpoint: McpEndpoint, ctx: Context, params: UriParams) -> dict[str, Any]:
-    """`skills/get`, by the address of its `SKILL.md`. Raises `MCPError`."""
+    """Handle `skills/get`, by the address of the `SKILL.md`. Raises `MCPError`."""
     del ctx
     for skill in find_served(endpoint):
         if params.uri == skill.get_uri(FILE_NAME):
@@ -88,7 +88,7 @@ async def get_skill(endpoint: McpEndpoint, ctx: Context, params: UriParams) -> d
 
 
 async def read_directory(endpoint: McpEndpoint, ctx: Context, params: DirectoryParams) -> dict[str, Any]:
-    """`resources/directory/read`: the direct children of a folder of a skill. Raises `MCPError`."""
+    """Handle `resources/directory/read`: list the direct children of a skill's folder. Raises `MCPError`."""
     del ctx
     for skill in find_served(endpoint):
         if params.uri == skill.root or params.uri.startswith(f"{skill.root}/"):
@@ -105,7 +105,7 @@ async def read_directory(endpoint: McpEndpoint, ctx: Context, params: DirectoryP
 
 
 def find_file(endpoint: McpEndpoint, uri: str) -> tuple[bytes, str] | None:
-    """The bytes behind a `skill://` address and their media type; nothing where none is served there."""
+    """Return the bytes and media type of a `skill://` address; None if nothing is served there."""
     for skill in find_served(endpoint):
         if uri.startswith(f"{skill.root}/"):
             path = unquote(uri.removeprefix(f"{skill.root}/"))
@@ -118,12 +118,12 @@ def find_file(endpoint: McpEndpoint, uri: str) -> tuple[bytes, str] | None:
 
 
 def list_resources(endpoint: McpEndpoint) -> list[types.Resource]:
-    """The `SKILL.md` of every skill; its other files are found by the manifest."""
+    """List the `SKILL.md` of every skill; the manifest lists the other files."""
     return [_build_resource(skill, FILE_NAME) for skill in find_served(endpoint)]
 
 
 def describe_skill(skill: ServedSkill) -> dict[str, Any]:
-    """The entry of a skill. The digests are of the bytes as they are read now."""
+    """Build the entry of a skill, with digests of the current bytes."""
     data = {file.path: read_file(skill.package.folder, file.path) for file in skill.files}
     return {
         "uri": skill.get_uri(FILE_NAME),
@@ -140,14 +140,14 @@ def describe_skill(skill: ServedSkill) -> dict[str, Any]:
 
 
 def read_frontmatter(data: bytes) -> dict[str, Any]:
-    """The front matter of a `SKILL.md` as JSON, every field as the author wrote it; empty where there is none."""
+    """Return the front matter of a `SKILL.md` as JSON, unchanged; empty if there is none."""
     mapping = read_front_matter(data).mapping
     value = read_value(mapping) if mapping is not None else None
     return value if isinstance(value, dict) else {}
 
 
 def read_cursor(cursor: str | None, *, most: int) -> int:
-    """The place of the first item of a page. Raises `MCPError`."""
+    """Return the index of a page's first item. Raises `MCPError`."""
     if cursor is None:
         return 0
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 12 or int(cursor) > most:

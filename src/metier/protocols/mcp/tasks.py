@@ -1,6 +1,6 @@
-"""Runs as Tasks (extension `io.modelcontextprotocol/tasks`, SEP-2663): durable before they are named, polled, answered.
+"""Runs as Tasks (extension `io.modelcontextprotocol/tasks`, SEP-2663): durable before the client learns their ID.
 
-A task is a run and nothing else: every answer is computed from the journal, in whichever process it is asked for.
+A task is a run: every reply is computed from the journal, in any process.
 """
 
 from contextlib import suppress
@@ -25,11 +25,11 @@ from metier.views.user_question import UserQuestion
 
 POLL_INTERVAL_MS = 1_000
 MAX_INPUT_LENGTH = 100
-"""Answers in one update."""
+"""Maximum number of answers in one update."""
 
 
 def build_form(endpoint: McpEndpoint, asked: UserQuestion) -> types.ElicitRequestFormParams:
-    """The question with one field for each value that it asks for."""
+    """Build the form of a question, with a field for each value."""
     schema = endpoint.clean.value(build_schema(asked))
     assert isinstance(schema, dict)
     return types.ElicitRequestFormParams(message=endpoint.clean.text(asked.text), requested_schema=schema)
@@ -44,7 +44,7 @@ class UpdateParams(TaskParams):
 
 
 async def get_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> dict[str, Any]:
-    """`tasks/get`. A run whose driver is gone is driven on from here."""
+    """Handle `tasks/get`. A run whose driver died continues here."""
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
     row = await _get_row(endpoint, run_id)
@@ -59,7 +59,7 @@ async def get_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> d
 
 
 async def update_task(endpoint: McpEndpoint, ctx: Context, params: UpdateParams) -> dict[str, Any]:
-    """`tasks/update`: the answer to a question. Answers to what is not asked are passed over."""
+    """Handle `tasks/update`, an answer to a question. Answers to other questions are ignored."""
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
     await _get_row(endpoint, run_id)
@@ -72,7 +72,7 @@ async def update_task(endpoint: McpEndpoint, ctx: Context, params: UpdateParams)
 
 
 async def cancel_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -> dict[str, Any]:
-    """`tasks/cancel`. A run that has ended is left as it is."""
+    """Handle `tasks/cancel`. An ended run stays unchanged."""
     client = _check_client(ctx, params.task_id)
     run_id = await endpoint.read_task_id(ctx, params.task_id)
     await _get_row(endpoint, run_id)
@@ -81,7 +81,7 @@ async def cancel_task(endpoint: McpEndpoint, ctx: Context, params: TaskParams) -
 
 
 async def answer_question(endpoint: McpEndpoint, status: RunStatus, given: object, *, client: Client) -> None:
-    """Take the answer in and continue. A client that declines leaves the run waiting. Raises `MCPError`."""
+    """Record the answer and continue the run. If the client declines, the run keeps waiting. Raises `MCPError`."""
     asked = status.question
     assert asked is not None, "called where a run asks"
     try:
@@ -93,19 +93,19 @@ async def answer_question(endpoint: McpEndpoint, status: RunStatus, given: objec
     answer = Answer(values=read_values(asked, response.content), by=client.answered_by)
     try:
         check_answer(status, answer)
-        await endpoint.runs.go_on(status.run_id, answer)
+        await endpoint.runs.resume(status.run_id, answer)
     except MetierError as error:
         raise MCPError(code=types.INVALID_PARAMS, message=endpoint.clean.text(error.sentence)) from error
 
 
 def describe_task(endpoint: McpEndpoint, row: RunRow, status: RunStatus, *, client: Client) -> dict[str, Any]:
-    """The fields that every answer about a task has."""
+    """Build the fields that every reply about a task has."""
     described: dict[str, Any] = {
         "taskId": endpoint.issue_task_id(row.run_id),
         "status": _find_status(endpoint, status, client),
         "createdAt": _format_time(row.created_at),
         "lastUpdatedAt": _format_time(row.updated_at),
-        # A run stays until its owner deletes it.
+        # No expiry: a run stays until its owner deletes it.
         "ttlMs": None,
         "pollIntervalMs": POLL_INTERVAL_MS,
     }
@@ -148,7 +148,7 @@ def _describe_detail(endpoint: McpEndpoint, status: RunStatus, client: Client) -
 
 
 def build_requests(endpoint: McpEndpoint, status: RunStatus, *, client: Client) -> types.InputRequests:
-    """A question as a form. An approval only as the address of the page where a user decides it."""
+    """Build the client's input requests: questions as forms, approvals as the address of the page to decide them."""
     asked = status.question
     if status.is_asking and asked is not None:
         return {asked.request_id: types.ElicitRequest(params=build_form(endpoint, asked))}
@@ -166,11 +166,11 @@ def _dump_requests(requests: types.InputRequests) -> dict[str, Any]:
 
 
 def _check_client(ctx: Context, task_id: str) -> Client:
-    """Raises `MCPError` for a client without the extension, and for a header that names another task."""
+    """Raise `MCPError` for a client without the extension, or a header that names another task."""
     client = read_client(ctx)
     if not client.has_tasks:
         raise build_missing_tasks()
-    # Intermediaries route by the header; over other transports there is none.
+    # Proxies route by the header, so it must match. Other transports have none.
     request: object = ctx.request
     if isinstance(request, HTTPConnection) and request.headers.get("mcp-name") != task_id:
         raise MCPError(code=types.HEADER_MISMATCH, message="Mcp-Name header does not match the task")

@@ -1,4 +1,4 @@
-"""Tools over MCP: every task definition and `run`, their calls, answered with a task or a result."""
+"""Tools over MCP: `run` and every task definition. A call returns a result or a task."""
 
 import json
 import re
@@ -39,13 +39,13 @@ from metier.tools.schemas import SchemaCheck
 
 RUN, RUN_RESULT = "run", "run_result"
 TASK_PREFIX = "task."
-"""Before the name of a task that is called like one of the tools above."""
+"""The prefix for a task definition with the name of a built-in tool."""
 TASK_SUPPORT = "mcp_task"
-"""The key in the `metadata` of a task definition that says how it is served, see `Support`."""
+"""The key in the `metadata` of a task definition for its `Support`."""
 MAX_AGENTS = 100
 
 type Support = Literal["required", "optional", "never"]
-"""When a call is answered with a task: always, if the client knows tasks and it takes long, or not at all."""
+"""When a call returns a task: always, never, or if the client supports tasks and the call takes long."""
 
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAME_LENGTH = 128
@@ -55,21 +55,21 @@ _WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, idem
 MAX_ARGUMENT_CHARACTERS = 1_000_000
 """Bytes of JSON."""
 QUICK_SECONDS = 1.0
-"""A run that ends within this time is answered at once, also to a client that knows tasks."""
+"""A run that ends within this time returns its result, also to a client that supports tasks."""
 PROGRESS_SECONDS = 5.0
 
 
 class ServedTool(Struct, frozen=True, kw_only=True):
-    """A tool as a client sees it, and what it stands for."""
+    """A tool and the task definition behind it."""
 
     spec: types.Tool
     task_id: str = ""
-    """The task definition; empty for the tools of the endpoint itself."""
+    """The task definition; empty for built-in tools."""
     support: Support = "optional"
 
 
 def list_tools(endpoint: McpEndpoint) -> tuple[ServedTool, ...]:
-    """As the files of the workspace stand now. A task that cannot be read is left out; `agent check` says why."""
+    """List the tools, from the workspace's current files. Invalid tasks are skipped; `agent check` reports them."""
     found: dict[str, ServedTool] = {}
     for each in (_build_run(endpoint), _build_run_result(), *(_build_task(task) for task in _list_tasks(endpoint))):
         found.setdefault(each.spec.name, each)
@@ -101,7 +101,7 @@ def _build_task(task: TaskDefinition) -> ServedTool:
         title=task.name,
         description=task.description[:_MAX_DESCRIPTION_LENGTH] or task.name,
         input_schema=schema,
-        # Handshake clients take objects only.
+        # Clients of the older protocol accept only objects.
         output_schema=output if output is not None and output.get("type") == "object" else None,
         annotations=_WORKS,
     )
@@ -174,7 +174,7 @@ type CallOutcome = types.CallToolResult | types.InputRequiredResult | dict[str, 
 
 
 async def call_tool(endpoint: McpEndpoint, ctx: Context, params: types.CallToolRequestParams) -> CallOutcome:
-    """Raises `MCPError` for a tool that is not there; what the model did wrong is a result that says so."""
+    """Call a tool. Raises `MCPError` for an unknown tool; mistakes of the model are error results."""
     tool = find_tool(endpoint, params.name)
     if tool is None:
         raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {endpoint.clean.text(params.name[:200])}")
@@ -192,9 +192,9 @@ async def call_tool(endpoint: McpEndpoint, ctx: Context, params: types.CallToolR
 async def _open_run(
     endpoint: McpEndpoint, ctx: Context, params: types.CallToolRequestParams, *, tool: ServedTool, client: Client
 ) -> str:
-    """The run that the call is about: a new one, or the one that its request state or its handle names."""
+    """Return the run of a call: a new one, or the one that its request state or handle names."""
     if params.request_state is not None:
-        return await _take_up(
+        return await _resume_call(
             endpoint, ctx, params.request_state, responses=params.input_responses or {}, client=client
         )
     arguments = _check_arguments(tool, params.arguments or {})
@@ -206,25 +206,25 @@ async def _open_run(
     request = replace(
         _build_request(endpoint, tool, arguments), trace_parent=trace_parent, run_id=_build_run_id(endpoint, ctx)
     )
-    return (await endpoint.runs.begin(request)).run_id
+    return (await endpoint.runs.start(request)).run_id
 
 
 def _build_run_id(endpoint: McpEndpoint, ctx: Context) -> str:
-    """An id that tells whose run it is; empty over stdio, where the runtime chooses it."""
+    """Build a run ID with the user's prefix; empty over stdio, where the runtime chooses it."""
     user = get_user(ctx)
     host = endpoint.host
     return f"{name_prefix(user)}{host.ids.run_id(host.clock.now())}" if user is not None else ""
 
 
-async def _take_up(
+async def _resume_call(
     endpoint: McpEndpoint, ctx: Context, state: str, *, responses: types.InputResponses, client: Client
 ) -> str:
-    """A call that is sent again with the answers that were asked for: its state is the signed handle of the run."""
+    """Resume the run of a repeated call that carries answers: its state is the run's signed handle."""
     request_id, run_id = await endpoint.read_request_state(ctx, state)
     status = await endpoint.runtime.get_status(run_id)
     asked = status.question
     if asked is not None and asked.request_id != request_id:
-        return run_id  # an answer that came twice; the run asks something else meanwhile
+        return run_id  # a duplicate answer: the run has moved on to another question
     given = responses.get(asked.request_id) if status.is_asking and asked is not None else None
     if given is not None:
         await answer_question(endpoint, status, given.model_dump(by_alias=True), client=client)
@@ -234,7 +234,7 @@ async def _take_up(
 
 
 def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, JsonValue]:
-    """Raises `MCPError`, and `UsageError` for what the model can do better."""
+    """Check the arguments. Raises `MCPError`, `UsageError` for mistakes that the model can correct."""
     try:
         text = json.dumps(arguments)
     except (ValueError, RecursionError) as error:
@@ -243,7 +243,7 @@ def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, J
         raise MCPError(
             code=types.INVALID_PARAMS, message=f"The arguments are larger than {MAX_ARGUMENT_CHARACTERS} bytes"
         )
-    # Inputs of a task may be texts that spell a value; they are checked where they are read.
+    # Inputs of a task may be values written as text; they are checked when they are read.
     if not tool.task_id and (wrong := SchemaCheck(tool.spec.name, tool.spec.input_schema).get_error(arguments)):
         raise UsageError(f"Invalid arguments for {tool.spec.name}: {wrong}")
     return arguments
@@ -278,7 +278,7 @@ async def _answer(endpoint: McpEndpoint, ctx: Context, run_id: str, *, client: C
 
 
 async def _wait(endpoint: McpEndpoint, ctx: Context, run_id: str, *, client: Client) -> CallOutcome:
-    """Until the run ends or waits; questions are put to the client where it can be asked."""
+    """Wait until the run ends or waits. Questions go to the client if it supports that."""
     while True:
         if (drive := endpoint.runs.find(run_id)) is not None:
             await _report_progress(ctx, drive)
@@ -302,7 +302,7 @@ def _conclude(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:
 
 
 async def _elicit(endpoint: McpEndpoint, ctx: Context, status: RunStatus, *, client: Client) -> bool:
-    """Ask over the open connection; False where the client did not answer."""
+    """Ask over the open connection. Return False if the client doesn't answer."""
     asked = status.question
     assert asked is not None
     form = build_form(endpoint, asked)
@@ -314,13 +314,13 @@ async def _elicit(endpoint: McpEndpoint, ctx: Context, status: RunStatus, *, cli
 
 
 async def _report_progress(ctx: Context, drive: Drive) -> None:
-    """Tell of each step while the run is driven, where the client gave a token to tell it under."""
+    """Report each step if the client gave a progress token."""
     told = 0
     while not drive.ended.is_set():
         await drive.wait_changed()
         steps = list_steps(drive.view)
         if len(steps) > told:
             told = len(steps)
-            # A client that does not read must not keep the run from being waited for.
+            # A client that doesn't read must not block waiting for the run.
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), anyio.move_on_after(PROGRESS_SECONDS):
                 await ctx.session.report_progress(told, message=f"{steps[-1].tool} {steps[-1].line}".strip())
