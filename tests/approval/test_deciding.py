@@ -1,6 +1,6 @@
 """The engine's actions for a step that needs approval. Pure: a state in, an action out."""
 
-from metier.approval.verdict import Verdict
+from metier.approval.rules import Verdict
 from metier.decisions import ActionStep, ModelDecision
 from metier.engine import actions as a
 from metier.engine.decide import decide

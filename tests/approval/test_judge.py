@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from verdicts import judge, read_scope
 
-from metier.approval.judge import listen
+from metier.approval.judge import evaluate_rules
 from metier.approval.rules import Call, Decision, RuleList, Scope, ScopeKind
 
 DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
@@ -24,7 +24,7 @@ def test_deny_beats_ask_beats_allow_any_process_that_says_it(decisions: tuple[De
     explanation = judge([host, agent], "Read", {}, skills=[replace(skill, name="notes")])
 
     assert explanation.verdict.decision == max(decisions, key=DECISIONS.index)
-    assert [said.decision for said in explanation.said] == list(decisions)
+    assert [said.decision for said in explanation.outcomes] == list(decisions)
 
 
 @pytest.mark.parametrize("decision", DECISIONS)
@@ -109,6 +109,6 @@ def test_the_verdict_names_the_rule_and_its_reason() -> None:
 def test_what_an_untrusted_scope_allows_by_default_counts_for_nothing(default: Decision) -> None:
     scope = Scope(kind="skill", name="x", is_trusted=False, tools=RuleList(default=default, is_written=True))
 
-    said = listen(scope, Call("Write", frozenset({"Write"}), {}))
+    said = evaluate_rules(scope, Call("Write", frozenset({"Write"}), {}))
 
     assert said.decision == (None if default == "allow" else default)

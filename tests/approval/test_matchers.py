@@ -129,7 +129,7 @@ def test_a_matcher_leaves_what_only_looks_like_it(key: str, matcher: str, value:
 def test_a_rule_about_a_missing_argument_does_not_match() -> None:
     scope = read_scope("rules:\n  - tool: Read\n    allow: false\n    when: {limit: {equals: null}}\n")
 
-    assert judge([scope], "Read", {"path": "a"}).said[0].decision is None
+    assert judge([scope], "Read", {"path": "a"}).outcomes[0].decision is None
 
 
 @pytest.mark.parametrize("path", [".env", ".env.local", "./.env", "a/../.env"])

@@ -1,6 +1,6 @@
 """Journals for tests of the pure core, written as short as they are read."""
 
-from metier.approval.verdict import ALLOW, Verdict
+from metier.approval.rules import ALLOW, Verdict
 from metier.decisions import ActionStep, ModelDecision
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import Limits

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from metier.approval.verdict import Verdict
+from metier.approval.rules import Verdict
 from metier.decisions import ActionStep
 from metier.engine.decide import Policy
 from metier.engine.options import RuntimeOptions

@@ -1,6 +1,6 @@
 """A step whose approval is open is never run, however the run came to go on."""
 
-from metier.approval.verdict import ALLOW, Verdict
+from metier.approval.rules import ALLOW, Verdict
 from metier.decisions import ActionStep
 from metier.engine.actions import AskApproval
 from metier.engine.decide import decide

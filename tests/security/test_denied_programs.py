@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from workspaces import Drill, call, put
 
-from metier.approval.denied_programs import list_denied_programs
 from metier.approval.scopes import ScopeReader
+from metier.approval.shell import list_denied_programs
 from metier.testing.scripted import says
 from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.sandbox.bubblewrap import get_bubblewrap

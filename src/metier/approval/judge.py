@@ -7,15 +7,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.approval.canonical import canonical_arguments
+from metier.approval.canonical import canonical_arguments, kind_of
 from metier.approval.profile import READING_ACTIONS, READING_TOOLS, ProfilePolicy
-from metier.approval.rules import ORDER, SHELL, Call, Decision, Listed, Rule, Scope, find_rule
-from metier.approval.running_files import RUNS_BY_ITSELF, find_running_file, names_file
+from metier.approval.rules import ALLOW, ORDER, SHELL, Call, Decision, Listed, Rule, Scope, Verdict, find_rule
 from metier.approval.shell import Unit, build_call, get_outside_script, get_shell_rule, has_limits, read_shell_call
-from metier.approval.verdict import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.names import canonical_name, fold_id, name_capability
 from metier.tools.effects import Effect
+from metier.tools.protected import runs_by_itself
 from metier.tools.toolbox import Obstacle, Toolbox
 
 RUN_TASK, DELEGATE = "run_task", "delegate"
@@ -32,7 +31,7 @@ _SETTINGS = Scope(kind="host", name="settings")
 _VERBS: dict[Decision, str] = {"allow": "allows", "ask": "asks about", "deny": "denies"}
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class RuleOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of one scope for a call."""
 
     scope: Scope
@@ -44,9 +43,9 @@ class Said(Struct, frozen=True, kw_only=True):
 
 class Explanation(Struct, frozen=True, kw_only=True):
     verdict: Verdict
-    said: tuple[Said, ...]
+    outcomes: tuple[RuleOutcome, ...]
     """Every scope, the widest first."""
-    winner: Said | None
+    winner: RuleOutcome | None
     """The scope that decided; None where the profile decides."""
     tool: str
     arguments: Mapping[str, JsonValue]
@@ -89,35 +88,35 @@ class RulePolicy:
 
     def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict:
         """Evaluate the rules for a tool whose arguments are not known yet, without checking its schema."""
-        return self._weigh_risk(action, self._explain_rules(action, skill)).verdict
+        return self._apply_risk(action, self._explain_rules(action, skill)).verdict
 
     def effect(self, action: ActionStep) -> Effect:
         return self._profile.effect(action)
 
     def explain(self, action: ActionStep, *, skill: str = "") -> Explanation:
-        """The verdict, and what every scope said to it. What cannot run is denied: no person is asked about it."""
-        explained = self._weigh_files(action, self._weigh_risk(action, self._explain_rules(action, skill)))
+        """The verdict, and what every scope says to it. What cannot run is denied: no person is asked about it."""
+        explained = self._apply_running_files(action, self._apply_risk(action, self._explain_rules(action, skill)))
         if explained.verdict.decision == "deny" or (obstacle := self._find_obstacle(action)) is None:
             return explained
-        said = Said(scope=_SETTINGS, decision="deny", note=obstacle.reason)
+        outcome = RuleOutcome(scope=_SETTINGS, decision="deny", note=obstacle.reason)
         verdict = Verdict(decision="deny", reason=obstacle.reason, rule=_OBSTACLES[obstacle.code], code=obstacle.code)
-        return replace(explained, verdict=verdict, said=(said,), winner=said)
+        return replace(explained, verdict=verdict, outcomes=(outcome,), winner=outcome)
 
     def get_read_denial(self, path: str, *, skill: str) -> str:
         """Why a rule keeps this file from being read, whichever tool or feature would read it; empty if none does."""
         denied = self._find_read_rule(path, skill)
         return build_verdict(denied).reason if denied is not None else ""
 
-    def _find_read_rule(self, path: JsonValue, skill: str) -> Said | None:
+    def _find_read_rule(self, path: JsonValue, skill: str) -> RuleOutcome | None:
         """Only rules that name `Read` count here: one for many tools (`*`) speaks of each of them itself."""
         call = build_call(READ, frozenset({READ}), {"path": path}, root=self._root)
-        for scope in self._speakers(skill):
+        for scope in self._list_scopes(skill):
             rule = find_rule(scope.tools, call)
             if rule is not None and rule.decision == "deny" and not rule.is_broad:
-                return Said(scope=scope, decision="deny", rule=rule)
+                return RuleOutcome(scope=scope, decision="deny", rule=rule)
         return None
 
-    def _find_search_rule(self, call: Call, skill: str) -> Said | None:
+    def _find_search_rule(self, call: Call, skill: str) -> RuleOutcome | None:
         """The rule for `Read` that keeps a search from a path. Names of files are shown unless the rule names paths."""
         if call.tool not in (GREP, GLOB):
             return None
@@ -129,7 +128,7 @@ class RulePolicy:
         """Tools of toolsets and servers are known once these run; rules that are judged alone have no tools at all."""
         return "." in name or "/" in name or not self._tools.names()
 
-    def _weigh_risk(self, action: ActionStep, explained: Explanation) -> Explanation:
+    def _apply_risk(self, action: ActionStep, explained: Explanation) -> Explanation:
         """An allow for many tools does not reach one of high risk; commands are weighed each for itself."""
         tool = self._tools.find(explained.tool)
         risk = tool.info.risk if tool is not None and action.type in ("call_tool", "run_command") else ""
@@ -140,7 +139,7 @@ class RulePolicy:
             return explained
         return replace(explained, verdict=Verdict(decision="ask", reason=HIGH_RISK, rule=explained.verdict.rule))
 
-    def _weigh_files(self, action: ActionStep, explained: Explanation) -> Explanation:
+    def _apply_running_files(self, action: ActionStep, explained: Explanation) -> Explanation:
         """An allow for many files does not reach one that runs by itself, where it would be written."""
         if explained.verdict.decision != "allow" or not self._profile.asks or explained.tool == SHELL:
             return explained
@@ -162,26 +161,26 @@ class RulePolicy:
 
     def _explain_rules(self, action: ActionStep, skill: str) -> Explanation:
         call = self._build_call(action)
-        if (refused := self._find_unlisted(action, call, skill)) is not None:
+        if (unlisted := self._find_unlisted(action, call, skill)) is not None:
             return Explanation(
-                verdict=Verdict(decision="deny", reason=refused.note, rule="skill list"),
-                said=(refused,),
-                winner=refused,
+                verdict=Verdict(decision="deny", reason=unlisted.note, rule="skill list"),
+                outcomes=(unlisted,),
+                winner=unlisted,
                 tool=call.tool,
                 arguments=call.arguments,
             )
         if is_steering(action):
-            return Explanation(verdict=ALLOW, said=(), winner=None, tool=call.tool, arguments=call.arguments)
+            return Explanation(verdict=ALLOW, outcomes=(), winner=None, tool=call.tool, arguments=call.arguments)
         if call.tool == SHELL:
             return self._explain_shell(action, call, skill)
-        said = tuple(listen(scope, call) for scope in self._speakers(skill))
-        winner = choose(said)
+        outcomes = tuple(evaluate_rules(scope, call) for scope in self._list_scopes(skill))
+        winner = choose_strictest(outcomes)
         if (winner is None or winner.decision != "deny") and (denied := self._find_search_rule(call, skill)):
-            said, winner = (*said, denied), denied
-        verdict = build_verdict(winner) if winner is not None else self._judge_unspoken(action, said, call)
-        return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=call.arguments)
+            outcomes, winner = (*outcomes, denied), denied
+        verdict = build_verdict(winner) if winner is not None else self._judge_by_default(action, outcomes, call)
+        return Explanation(verdict=verdict, outcomes=outcomes, winner=winner, tool=call.tool, arguments=call.arguments)
 
-    def _find_unlisted(self, action: ActionStep, call: Call, skill: str) -> Said | None:
+    def _find_unlisted(self, action: ActionStep, call: Call, skill: str) -> RuleOutcome | None:
         """Return the outcome for a tool or skill that the skill in charge leaves out, if it does."""
         scope = self._skills.get(canonical_name(skill)) if skill else None
         if scope is None or not scope.limits:
@@ -198,7 +197,7 @@ class RulePolicy:
             what, names, is_free, wanted = "tools", set(call.names), is_steering(action), call.tool
         if is_free or what not in scope.limits or not scope.limits[what].isdisjoint(names):
             return None
-        return Said(scope=scope, decision="deny", note=describe_unlisted(wanted, what, skill=scope.name))
+        return RuleOutcome(scope=scope, decision="deny", note=describe_unlisted(wanted, what, skill=scope.name))
 
     def _explain_shell(self, action: ActionStep, call: Call, skill: str) -> Explanation:
         """Every command of the line is judged for itself; the worst verdict is that of the line, and is explained."""
@@ -207,34 +206,36 @@ class RulePolicy:
         reading = self._judge_reading(skill) if is_reading else None
         found = [self._explain_unit(action, unit, skill=skill, reading=reading) for unit in line.units]
         # Of equals, what no rule spoke of: else a rule would seem to allow what only the profile does.
-        verdict, said, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
+        verdict, outcomes, winner = max(found, key=lambda one: (ORDER[one[0].decision], one[2] is None))
         risk = "low" if is_reading else ""
-        return Explanation(verdict=verdict, said=said, winner=winner, tool=call.tool, arguments=line.shown, risk=risk)
+        return Explanation(
+            verdict=verdict, outcomes=outcomes, winner=winner, tool=call.tool, arguments=line.shown, risk=risk
+        )
 
     def _judge_reading(self, skill: str) -> Verdict | None:
         """Return what lets a line run that the tables know to read only, if no rule speaks of it; None if nothing does.
 
         Rules about the reading tools don't apply to programs, so a program runs unasked only if there are none.
         """
-        if has_limits([scope.tools for scope in self._speakers(skill)], _READERS):
+        if has_limits([scope.tools for scope in self._list_scopes(skill)], _READERS):
             return None
         return self._profile.judge_reading()
 
     def _explain_unit(
         self, action: ActionStep, unit: Unit, *, skill: str, reading: Verdict | None
-    ) -> tuple[Verdict, tuple[Said, ...], Said | None]:
-        speakers = self._speakers(skill)
-        said = tuple(listen_to_command(scope, unit) for scope in speakers)
-        winner = choose(said)
+    ) -> tuple[Verdict, tuple[RuleOutcome, ...], RuleOutcome | None]:
+        speakers = self._list_scopes(skill)
+        outcomes = tuple(evaluate_command(scope, unit) for scope in speakers)
+        winner = choose_strictest(outcomes)
         if (blocked := self._find_outside(unit, speakers)) is not None and not _allows_by_name(winner):
-            return build_verdict(blocked), (*said, blocked), blocked
+            return build_verdict(blocked), (*outcomes, blocked), blocked
         if winner is not None:
             verdict = build_verdict(winner)
             is_broad = winner.rule is not None and winner.rule.is_broad and self._profile.asks
             if verdict.decision == "allow" and is_broad and not unit.is_vouched:
                 verdict = Verdict(decision="ask", reason=HIGH_RISK, rule=verdict.rule)
-            return verdict, said, winner
-        verdict = self._judge_unspoken(action, said, unit.narrow, reading=reading)
+            return verdict, outcomes, winner
+        verdict = self._judge_by_default(action, outcomes, unit.narrow, reading=reading)
         if (
             verdict.decision == "allow"
             and unit.is_unclear
@@ -243,29 +244,29 @@ class RulePolicy:
             reason = (
                 "A rule limits what the shell may do, and this command may start programs that its words do not name"
             )
-            return Verdict(decision="ask", reason=reason), said, None
-        return verdict, said, None
+            return Verdict(decision="ask", reason=reason), outcomes, None
+        return verdict, outcomes, None
 
-    def _find_outside(self, unit: Unit, speakers: Sequence[Scope]) -> Said | None:
+    def _find_outside(self, unit: Unit, speakers: Sequence[Scope]) -> RuleOutcome | None:
         """The skill in charge names a script outside of its folder, and the command may run it."""
         scope = speakers[-1] if speakers else Scope(kind="skill")
         script = get_outside_script(unit, scope.outside, self._root)
         if not script:
             return None
         note = f"SKILL.md names {script!r}, which is outside of the skill's folder. Put the script into that folder"
-        return Said(scope=scope, decision="deny", note=note)
+        return RuleOutcome(scope=scope, decision="deny", note=note)
 
-    def _judge_unspoken(
-        self, action: ActionStep, said: Sequence[Said], call: Call, *, reading: Verdict | None = None
+    def _judge_by_default(
+        self, action: ActionStep, outcomes: Sequence[RuleOutcome], call: Call, *, reading: Verdict | None = None
     ) -> Verdict:
         """Apply the default: a list of allow rules implies asking about the rest; the host decides by its profile."""
-        for one in said:
+        for one in outcomes:
             rules = one.scope.tasks if call.is_task else one.scope.tools
             if rules.is_written and one.scope.kind != "host":
                 return Verdict(decision="ask", reason=f"No rule of {one.scope.title} allows this call")
         return reading or self._profile.judge(action, skill="")
 
-    def _speakers(self, skill: str) -> tuple[Scope, ...]:
+    def _list_scopes(self, skill: str) -> tuple[Scope, ...]:
         in_charge = self._skills.get(canonical_name(skill)) if skill else None
         return (*self._scopes, in_charge) if in_charge is not None else self._scopes
 
@@ -305,7 +306,7 @@ def is_steering(action: ActionStep) -> bool:
     return action.type in READING_ACTIONS or action.params.get("tool") in READING_TOOLS
 
 
-def _allows_by_name(winner: Said | None) -> bool:
+def _allows_by_name(winner: RuleOutcome | None) -> bool:
     """A rule of the host, an agent or a task that names the whole command."""
     rule = winner.rule if winner is not None and winner.decision == "allow" and winner.scope.kind != "skill" else None
     return rule is not None and rule.is_exact
@@ -315,35 +316,37 @@ def describe_unlisted(name: str, what: Listed, *, skill: str) -> str:
     return f"{name!r} is not among the {what} of skill {skill!r}, which is in charge"
 
 
-def listen(scope: Scope, call: Call) -> Said:
+def evaluate_rules(scope: Scope, call: Call) -> RuleOutcome:
     """Evaluate the rules of one scope."""
     rules = scope.tasks if call.is_task else scope.tools
     rule = find_rule(rules, call)
     if rule is not None:
-        return _count(scope, rule, decision=rule.decision)
+        return _build_outcome(scope, rule, decision=rule.decision)
     if not call.is_task and not scope.preapproved.isdisjoint(call.names):
         if scope.is_trusted:
-            return Said(scope=scope, decision="allow", note="It stands in allowed-tools")
-        return Said(scope=scope, note=f"It stands in allowed-tools, which do not count: {_say_distrust(scope)}")
-    return _count_default(scope, rules.default)
+            return RuleOutcome(scope=scope, decision="allow", note="It stands in allowed-tools")
+        return RuleOutcome(
+            scope=scope, note=f"It stands in allowed-tools, which do not count: {_describe_distrust(scope)}"
+        )
+    return _build_default_outcome(scope, rules.default)
 
 
-def listen_to_command(scope: Scope, unit: Unit) -> Said:
+def evaluate_command(scope: Scope, unit: Unit) -> RuleOutcome:
     """Evaluate the rules of one scope for one command of a line. `allowed-tools` never apply to the shell."""
     found = get_shell_rule(scope.tools, unit)
     if found.rule is not None and found.decision is not None:
         remark = "; ".join(filter(None, (found.rule.reason, found.remark))) if found.remark else ""
-        return _count(scope, found.rule, decision=found.decision, note=found.note or remark)
-    return _count_default(scope, scope.tools.default)
+        return _build_outcome(scope, found.rule, decision=found.decision, note=found.note or remark)
+    return _build_default_outcome(scope, scope.tools.default)
 
 
-def choose(said: Sequence[Said]) -> Said | None:
+def choose_strictest(outcomes: Sequence[RuleOutcome]) -> RuleOutcome | None:
     """Deny beats ask beats allow; of equals the first, which is the widest scope."""
-    speaking = [one for one in said if one.decision is not None]
-    return max(speaking, key=_weight, default=None)
+    deciding = [one for one in outcomes if one.decision is not None]
+    return max(deciding, key=_get_strictness, default=None)
 
 
-def build_verdict(winner: Said) -> Verdict:
+def build_verdict(winner: RuleOutcome) -> Verdict:
     """In words for a user, and for the model where the answer is no."""
     assert winner.decision is not None
     rule, scope = winner.rule, winner.scope
@@ -352,33 +355,50 @@ def build_verdict(winner: Said) -> Verdict:
         return Verdict(decision=winner.decision, reason=_sentence(where), rule=f"{scope.kind} default")
     name = f"{scope.kind} rule {rule.number} ({rule.location})"
     reason = f"Rule {rule.number} of {scope.title} {_VERBS[winner.decision]} this call"
-    told = winner.note or rule.reason
-    return Verdict(decision=winner.decision, reason=f"{reason}: {told}" if told else reason, rule=name)
+    detail = winner.note or rule.reason
+    return Verdict(decision=winner.decision, reason=f"{reason}: {detail}" if detail else reason, rule=name)
 
 
-def _count(scope: Scope, rule: Rule, *, decision: Decision, note: str = "") -> Said:
+def _build_outcome(scope: Scope, rule: Rule, *, decision: Decision, note: str = "") -> RuleOutcome:
     if rule.decision == "allow" and not scope.is_trusted:
-        return Said(scope=scope, rule=rule, note=f"It allows, which does not count: {_say_distrust(scope)}")
-    return Said(scope=scope, decision=decision, rule=rule, note=note)
+        return RuleOutcome(scope=scope, rule=rule, note=f"It allows, which does not count: {_describe_distrust(scope)}")
+    return RuleOutcome(scope=scope, decision=decision, rule=rule, note=note)
 
 
-def _count_default(scope: Scope, default: Decision | None) -> Said:
+def _build_default_outcome(scope: Scope, default: Decision | None) -> RuleOutcome:
     """Return the outcome of a list when none of its rules matches."""
     if default is None:
-        return Said(scope=scope, note="No rule matches")
+        return RuleOutcome(scope=scope, note="No rule matches")
     note = "No rule matches; this is the default of the list"
     if default == "allow" and not scope.is_trusted:
-        return Said(scope=scope, note=f"{note}, which does not count: {_say_distrust(scope)}")
-    return Said(scope=scope, decision=default, note=note)
+        return RuleOutcome(scope=scope, note=f"{note}, which does not count: {_describe_distrust(scope)}")
+    return RuleOutcome(scope=scope, decision=default, note=note)
 
 
-def _say_distrust(scope: Scope) -> str:
+def _describe_distrust(scope: Scope) -> str:
     return "the skill is not trusted" if scope.kind == "skill" else "this folder came from elsewhere and is not trusted"
 
 
-def _weight(said: Said) -> int:
-    return ORDER[said.decision or "allow"]
+def _get_strictness(outcome: RuleOutcome) -> int:
+    return ORDER[outcome.decision or "allow"]
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+RUNS_BY_ITSELF = "{!r} is run or obeyed by programs that were not asked to, and only a rule that names it can allow it"
+
+
+def find_running_file(arguments: Mapping[str, JsonValue]) -> tuple[str, str] | None:
+    """The first argument that is the path of such a file: its key and its value."""
+    for key, value in arguments.items():
+        if isinstance(value, str) and kind_of(key) == "path" and runs_by_itself(value):
+            return key, value
+    return None
+
+
+def names_file(rule: Rule, key: str, path: str) -> bool:
+    """It would not allow another name in the same folder."""
+    neighbour = posixpath.join(posixpath.dirname(path), "another name")
+    return any(condition.key == key and not condition.test(neighbour) for condition in rule.when)

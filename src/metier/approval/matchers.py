@@ -12,8 +12,15 @@ from typing import TypeGuard
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.approval.canonical import canonical_path, canonical_text, fold_path, kind_of, relative_path
-from metier.approval.encoded_urls import climbs, decode_url
+from metier.approval.canonical import (
+    canonical_path,
+    canonical_text,
+    climbs,
+    decode_url,
+    fold_path,
+    kind_of,
+    relative_path,
+)
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.nearest import hint_nearest
 from metier.definitions.text.yaml_text import Entry, Mapping, Node, Scalar, Sequence

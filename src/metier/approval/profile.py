@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from metier.approval.verdict import ALLOW, Verdict
+from metier.approval.rules import ALLOW, Verdict
 from metier.decisions import ActionStep, find_invocation
 from metier.definitions.names import Profile, name_capability
 from metier.tools.base import Effect

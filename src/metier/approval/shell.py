@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_arguments
 from metier.approval.matchers import COMMAND
-from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, find_rule, matches
+from metier.approval.rules import ORDER, SHELL, Call, Decision, Rule, RuleList, Scope, find_rule, matches
 from metier.tools.shell.allowlist import is_direct, is_telling, walk_commands
 from metier.tools.shell.harmless import (
     CommandFolders,
@@ -143,10 +143,10 @@ def judge_alone(rules: RuleList, call: Call, root: str) -> tuple[Rule | None, De
         rule = find_rule(rules, call)
         return rule, (rule.decision if rule else rules.default) or "ask"
     findings = [get_shell_rule(rules, unit) for unit in read_shell_call(call, root).units]
-    said: list[tuple[Rule | None, Decision]] = [
+    outcomes: list[tuple[Rule | None, Decision]] = [
         (found.rule, found.decision or rules.default or "ask") for found in findings
     ]
-    return max(said, key=lambda one: ORDER[one[1]])
+    return max(outcomes, key=lambda one: ORDER[one[1]])
 
 
 def read_shell_call(call: Call, root: str) -> ShellCall:
@@ -156,9 +156,9 @@ def read_shell_call(call: Call, root: str) -> ShellCall:
     line = parse_line(text)
     folder = call.arguments.get("cwd")
     place = CommandFolders(root or "/", (folder if isinstance(folder, str) else root or "/",))
-    whole = Whole(_say(call, text))
+    whole = Whole(_with_command(call, text))
     if isinstance(line, NotUnderstood):
-        wide = tuple(_say(call, piece) for piece in _loosen(text))
+        wide = tuple(_with_command(call, piece) for piece in _loosen(text))
         unit = Unit(narrow=whole.call, whole=whole, wide=wide, place=place, wrong=f"The line contains {line.reason}")
         return ShellCall(units=(unit,), shown={**call.arguments, "not_understood": line.reason})
     wrong = "" if is_direct(line) or is_telling(line, place) else "It changes the shell itself"
@@ -294,9 +294,9 @@ def _build_unit(command: SimpleCommand, whole: Whole, *, place: CommandFolders, 
     if xargs is not None and before is not None and is_name_list(before.argv, is_zero=xargs.is_zero):
         over_files = xargs.over_files if is_vouched(before.argv, place) else ()
     return Unit(
-        narrow=_say(whole.call, command.render(), command.argv),
+        narrow=_with_command(whole.call, command.render(), command.argv),
         whole=whole,
-        wide=tuple(_say(whole.call, SimpleCommand(argv).render(), argv) for argv in others),
+        wide=tuple(_with_command(whole.call, SimpleCommand(argv).render(), argv) for argv in others),
         argv=command.argv,
         place=place,
         is_fed=before is not None or bool(command.inputs),
@@ -305,7 +305,7 @@ def _build_unit(command: SimpleCommand, whole: Whole, *, place: CommandFolders, 
     )
 
 
-def _say(call: Call, text: str, argv: tuple[str, ...] = ()) -> Call:
+def _with_command(call: Call, text: str, argv: tuple[str, ...] = ()) -> Call:
     arguments: dict[str, JsonValue] = {**call.arguments, COMMAND: text}
     if argv:
         arguments["argv"] = [show_word(word) for word in argv]
@@ -320,3 +320,38 @@ def _loosen(text: str) -> list[str]:
     """The pieces between separators, without quotes and backslashes, blanks made one: what may be hidden in there."""
     pieces = _SEPARATORS.split(text.translate(_DISGUISE))[:_MAX_PIECES]
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_SHELL = frozenset({SHELL})
+_PROBES = ("", " a", " -z --long=1 'x y'", " https://host/path?q=1#f ../é", " \\$(x) | y; z")
+"""Arguments of several kinds: a rule that denies all of these looks at the program alone."""
+
+
+def list_denied_programs(scopes: Iterable[Scope]) -> frozenset[str]:
+    """Names of programs of which no command is ever allowed or asked about. Every scope may deny."""
+    return frozenset(name for scope in scopes for name in _list_in(scope.tools))
+
+
+def _list_in(rules: RuleList) -> Iterable[str]:
+    """The first rule that matches speaks, so a program that an earlier one may allow is left out."""
+    spared: set[str] = set()
+    for rule in rules.rules:
+        if not rule.speaks_of(_SHELL):
+            continue
+        if rule.decision != "deny":
+            if not rule.prefixes or rule.is_exact or rule.expressions:
+                return
+            spared |= {prefix.partition(" ")[0] for prefix in rule.prefixes}
+            continue
+        yield from (name for name in _list_names(rule) if name not in spared)
+
+
+def _list_names(rule: Rule) -> Iterable[str]:
+    if len(rule.when) != 1 or rule.when[0].key != COMMAND:
+        return
+    test = rule.when[0].test
+    for text in rule.prefixes | rule.expressions:
+        name = text.strip()
+        if _NAME.fullmatch(name) and all(test(name + probe) for probe in _PROBES):
+            yield name

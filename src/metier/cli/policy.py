@@ -157,14 +157,14 @@ def as_object(explanation: Explanation) -> dict[str, JsonValue]:
         "rule": None if rule is None else {"number": rule.number, "file": rule.file, "line": rule.line},
         "scopes": [
             {
-                "scope": said.scope.kind,
-                "name": said.scope.name,
-                "verdict": said.decision,
-                "rule": None if said.rule is None else said.rule.number,
-                "line": None if said.rule is None else said.rule.line,
-                "note": said.note,
+                "scope": outcome.scope.kind,
+                "name": outcome.scope.name,
+                "verdict": outcome.decision,
+                "rule": None if outcome.rule is None else outcome.rule.number,
+                "line": None if outcome.rule is None else outcome.rule.line,
+                "note": outcome.note,
             }
-            for said in explanation.said
+            for outcome in explanation.outcomes
         ],
     }
 
@@ -252,9 +252,8 @@ def _write_explanation(explanation: Explanation) -> None:
     if explanation.risk:
         write_line(f"  risk       {explanation.risk}")
     write_line(f"  arguments  {json.dumps(dict(explanation.arguments), ensure_ascii=False)}")
-    for said in explanation.said:
-        word = said.decision or "silent"
-        where = f"rule {said.rule.number} ({said.rule.location})" if said.rule else ""
-        write_line(
-            f"  {said.scope.kind:<6} {said.scope.name:<12} {word:<7} {' '.join((where, said.note)).strip()}".rstrip()
-        )
+    for outcome in explanation.outcomes:
+        word = outcome.decision or "silent"
+        where = f"rule {outcome.rule.number} ({outcome.rule.location})" if outcome.rule else ""
+        note = " ".join((where, outcome.note)).strip()
+        write_line(f"  {outcome.scope.kind:<6} {outcome.scope.name:<12} {word:<7} {note}".rstrip())

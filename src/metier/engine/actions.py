@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metier.approval.verdict import Verdict
+from metier.approval.rules import Verdict
 from metier.decisions import TaskState
 from metier.engine.entries.limits import Limit
 from metier.tools.hooks.definition import HookEvent

@@ -5,7 +5,7 @@ from typing import Protocol, assert_never, runtime_checkable
 
 from metier.approval.judge import name_call
 from metier.approval.profile import WRITE_ACCESS
-from metier.approval.verdict import ALLOW, Verdict
+from metier.approval.rules import ALLOW, Verdict
 from metier.context.control import is_one_of_many, is_same_call, is_single
 from metier.decisions import ActionStep, TaskState, describe_failure, get_owner
 from metier.definitions.names import canonical_name

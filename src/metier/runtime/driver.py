@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from metier.approval.reading import is_reading
+from metier.approval.narrowed_policy import is_reading
 from metier.decisions import ActionStep, TaskState
 from metier.engine.decide import is_planned
 from metier.engine.entries.entry import Entry

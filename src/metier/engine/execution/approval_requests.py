@@ -8,7 +8,7 @@ from msgspec import Struct
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.approval.reading import is_reading_command
+from metier.approval.narrowed_policy import is_reading_command
 from metier.engine import actions as a
 from metier.engine.entries.question import ApprovalAsked
 from metier.engine.entries.run import RunPaused

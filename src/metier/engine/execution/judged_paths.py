@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from metier.approval.canonical import canonical_text
 from metier.approval.judge import name_call
-from metier.approval.verdict import Verdict
+from metier.approval.rules import Verdict
 from metier.engine.decide import judge_step
 from metier.engine.services import Services
 from metier.engine.state.calls import edit_arguments

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
-from metier.approval.verdict import ALLOW, Verdict
+from metier.approval.rules import ALLOW, Verdict
 from metier.context.control import PLAN
 from metier.context.disclosure import disclose_files
 from metier.decisions import StepStatus, TaskState, answers_in_json, describe_failure, get_owner, write_failure

@@ -4,9 +4,8 @@ import json
 
 from pydantic import JsonValue
 
-from metier.approval.judge import name_call
+from metier.approval.judge import find_running_file, name_call
 from metier.approval.rules import SHELL
-from metier.approval.running_files import find_running_file
 from metier.decisions import ActionStep
 from metier.errors import ToolFailed
 from metier.tools.web.url import parse_url

@@ -7,10 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.approval.chain import STRICTNESS
 from metier.approval.judge import RUN_TASK, Explanation, RulePolicy, name_call
 from metier.approval.profile import ProfilePolicy
-from metier.approval.rules import Decision, Rule, RuleList, Scope
+from metier.approval.rules import ORDER, Decision, Rule, RuleList, Scope
 from metier.context.decoder import build_step
 from metier.decisions import ActionStep
 from metier.definitions.names import Profile
@@ -95,7 +94,7 @@ async def explain_call(
     leads = await get_call_leads(tool, arguments, tools=policy.tools, root=policy.root)
     for key, path in leads.items():
         moved = policy.explain(build_step(tool, {**arguments, key: path}, call_id=""), skill=skill)
-        if STRICTNESS[moved.verdict.decision] > STRICTNESS[said.verdict.decision]:
+        if ORDER[moved.verdict.decision] > ORDER[said.verdict.decision]:
             reason = f"It leads to {path!r}. {moved.verdict.reason}"
             said = replace(moved, verdict=replace(moved.verdict, reason=reason))
     return said

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from metier.approval.chain import Above, ChainPolicy
 from metier.approval.judge import RUN_TASK, RulePolicy
+from metier.approval.narrowed_policy import PAGES, ChainPolicy, Parent, ReadingPolicy
 from metier.approval.profile import ProfilePolicy
-from metier.approval.reading import PAGES, ReadingPolicy
 from metier.definitions.agent import FILE_NAME, AgentDefinition, load_agent, parse_agent
 from metier.definitions.files.walk import FoundDefinition
 from metier.definitions.names import SKILL_PIN as SKILL
@@ -87,7 +86,7 @@ def get_inherited(pins: Mapping[str, str]) -> dict[str, str]:
 async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbox) -> Policy:
     """Bind the policy of the run to those of all its ancestors."""
     pins = {**run.inherited, **run.pins}
-    above: list[Above] = []
+    above: list[Parent] = []
     order = run.order
     reads_only = False
     while order is not None and f"{ABOVE}{len(above)}:{START}" in pins:
@@ -96,7 +95,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
         # The rules of the runs above hold for the same paths in the folder that this run works in.
         started = started.model_copy(update={"worktree": run.agent.host.worktree})
         policy = await _rebuild(started, kept, store, tools=tools)
-        above.append(Above(run=_describe(started), policy=policy, skill=order.under_skill))
+        above.append(Parent(run=_describe(started), policy=policy, skill=order.under_skill))
         reads_only = reads_only or order.reads_only
         order = started.order
     if f"{ORIGIN}{START}" in pins:
@@ -105,11 +104,11 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
     return ReadingPolicy(policy) if reads_only else policy
 
 
-async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Above:
+async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Parent:
     kept = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
     started = await _read_start(kept, store)
     policy = await _rebuild(started.model_copy(update={"order": None}), kept, store, tools=tools)
-    return Above(run=f"{_describe(started)} where the run was started", policy=policy)
+    return Parent(run=f"{_describe(started)} where the run was started", policy=policy)
 
 
 class ToolBounds(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal, cast
 from msgspec import Struct
 from pydantic import JsonValue
 
-from metier.approval.running_files import find_running_file
+from metier.approval.judge import find_running_file
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided
 from metier.engine.execution.approval_requests import Found, hash_call, render_edited_call
 from metier.engine.journal import read_entries_of

@@ -11,12 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import JsonValue
 
-from metier.approval.denied_programs import list_denied_programs
 from metier.approval.judge import RulePolicy
 from metier.approval.profile import ProfilePolicy
-from metier.approval.rules import OutsideScripts, Scope
+from metier.approval.rules import ALLOW, OutsideScripts, Scope
 from metier.approval.scopes import ScopeReader
-from metier.approval.verdict import ALLOW
+from metier.approval.shell import list_denied_programs
 from metier.decisions import ActionStep
 from metier.definitions.agent import AgentDefinition
 from metier.definitions.names import canonical_name
