@@ -5,6 +5,7 @@ Works in a copy of demos/sample-workspace, so that the repository stays as it is
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ TASK = (
 WATCHED_SECONDS = 60.0
 STEPS_BEFORE_THE_KILL = 2
 WAITS = 4
-"""The exit code of `agent` where a run waits for an answer."""
+"""Exit code of `agent` for a run that waits for an answer."""
 
 
 def main(options: list[str]) -> int:
@@ -37,13 +38,13 @@ def main(options: list[str]) -> int:
         _say(f"The report: {_link(report)}")
     if not _kill_in_the_middle(folder, environment):
         return 1
-    _say("agent resume: what was done is not done again")
+    _say("agent resume: finished steps are not repeated")
     if code := _resume(folder, environment):
         return code
     _say("agent replay --execute: the same decisions again, with every effect blocked")
     if code := _run(folder, environment, "replay", "latest", "--execute", "--config", os.devnull):
         return code
-    _tell_next(folder)
+    _print_next_steps(folder)
     return 0
 
 
@@ -52,7 +53,7 @@ def _resume(folder: Path, environment: dict[str, str]) -> int:
     code = _run(folder, environment, *arguments)
     if code != WAITS:
         return code
-    _say("The kill came while a script was at work, so the run asks what became of it. The answer here: retry")
+    _say("The kill interrupted a script, so the run asks about it. The answer here: retry")
     return _run(folder, environment, *arguments, "--answer", "retry")
 
 
@@ -85,7 +86,7 @@ def _kill_in_the_middle(folder: Path, environment: dict[str, str]) -> bool:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     if shown < STEPS_BEFORE_THE_KILL:
-        _say("The task did not get that far; `agent runs show latest` says why")
+        _say("The task stopped before; `agent runs show latest` shows the reason")
         return False
     _show(f"  killed (exit code {process.returncode}); the journal has everything up to here")
     return True
@@ -96,7 +97,7 @@ def _list_runs(folder: Path) -> list[Path]:
 
 
 def _list_steps(run: Path) -> list[str]:
-    """Scripts that have run, by their skill."""
+    """List the skills whose scripts have run."""
     try:
         lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -107,14 +108,19 @@ def _list_steps(run: Path) -> list[str]:
     return [event["skill"] or "" for event in done if event["payload"].get("tool") == "script_run"]
 
 
-def _tell_next(folder: Path) -> None:
-    _say("What to try next")
-    agent = AGENT if shutil.which("agent") is None else "agent"
-    _show(f"  cd {folder}")
-    _show(f"  {agent} runs list             every run is on record")
-    _show(f"  {agent} runs show latest      its steps, its files, what it cost")
-    _show(f"  {agent}                       set up a model and talk to it")
-    _show(f"  {agent} init my-project       a workspace with an agent, skills, a task and rules")
+def _print_next_steps(folder: Path) -> None:
+    _say("Next steps")
+    agent = shlex.quote(str(AGENT)) if shutil.which("agent") is None else "agent"
+    steps = {
+        f"cd {shlex.quote(str(folder))}": "",
+        f"{agent} runs list": "list the recorded runs",
+        f"{agent} runs show latest": "show a run's steps, files and cost",
+        agent: "choose a model and start a chat",
+        f"{agent} init my-project": "create a workspace with an agent, skills, a task and rules",
+    }
+    width = max(map(len, steps)) + 2
+    for command, purpose in steps.items():
+        _show(f"  {command:{width}}{'# ' if purpose else ''}{purpose}".rstrip())
 
 
 def _run(folder: Path, environment: dict[str, str], *arguments: str) -> int:

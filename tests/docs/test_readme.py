@@ -41,7 +41,8 @@ def test_figures_of_the_comparison_are_those_of_one_run_of_the_bench_and_name_th
 def test_demo_kills_resumes_and_replays_as_the_readme_shows(tmp_path: Path) -> None:
     block = next(each for each in read_blocks(README) if "$ ./dev demo" in each.text)
     ((_, shown, _),) = find_commands(block)
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+    cache = tmp_path / "my cache"
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache), "PYTHONIOENCODING": "utf-8"}
 
     done = subprocess.run(
         [sys.executable, ROOT / "scripts/demo.py"], capture_output=True, text=True, env=environment, check=False
@@ -49,3 +50,5 @@ def test_demo_kills_resumes_and_replays_as_the_readme_shows(tmp_path: Path) -> N
 
     assert done.returncode == 0, done.stderr
     assert [line for line in shown if not matches(line, done.stdout, Reader(tmp_path, tmp_path))] == []
+    folder = next(line for line in done.stdout.splitlines() if line.startswith("  cd "))
+    assert shlex.split(folder) == ["cd", str(cache / "metier" / "demo")]
