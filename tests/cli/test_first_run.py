@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from chat_pty import CTRL_C, CTRL_D, ENTER, agent_terminal
-from model_server import ModelServer, says
-from run_workspace import Workspace
+from model_server import ModelServer, calls, says
+from run_workspace import Workspace, use_model
 
 from metier.cli.main import run
 from metier.settings.resolution import LoadedSettings, load_settings
@@ -54,7 +54,7 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
         terminal.wait_for("[1]:")
         terminal.type(ENTER)
         terminal.wait_for("Wrote ")
-        terminal.wait_for("First task")
+        terminal.wait_for("What would you like to do?")
         terminal.type("Say hello" + ENTER)
         terminal.wait_for("Nice to meet you.")
         terminal.wait_for("you>")
@@ -67,6 +67,36 @@ def test_a_bare_agent_sets_up_a_local_server_and_answers_the_first_task(
     assert (loaded.settings.runtime.profile, loaded.settings.runtime.max_turns) == ("guarded", 50)
     assert model.received[-1]["model"] == "large"
     assert list(newcomer.folder.glob("agent.yaml")) == []
+
+
+def test_a_home_set_up_as_guarded_guards_one_shot_runs_and_a_bare_home_does_not(
+    newcomer: Workspace, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL", model.url)
+    writes = calls("Write", path="made.txt", content="x")
+    made = newcomer.folder / "made.txt"
+    model.follow(writes, says("Done."))
+    assert run(["run", "Write it", "--provider", "openai", "--model", "m"]) == 0
+    assert made.exists()
+
+    made.unlink()
+    monkeypatch.delenv("AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL")
+    with agent_terminal(newcomer.folder) as terminal:
+        for _ in range(3):
+            terminal.wait_for("[1]:")
+            terminal.type(ENTER)
+        terminal.wait_for("What would you like to do?")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    model.follow(writes, says("Done."))
+    assert run(["run", "Write it"]) == 3
+    assert not made.exists()
+
+    # The settings of a folder replace those of the user, except for a profile that they don't name.
+    newcomer.configure(model=use_model(model))
+    model.follow(writes, says("Done."))
+    assert run(["run", "Write it"]) == 3
+    assert not made.exists()
 
 
 def test_any_process_that_leaves_the_dialogue_finds_nothing_written(newcomer: Workspace, tmp_path: Path) -> None:
@@ -104,7 +134,7 @@ def test_offline_is_an_answer_too_and_only_this_folder_is_set_up(newcomer: Works
         terminal.wait_for("Use these settings in:")
         terminal.wait_for("[1]:")
         terminal.type("2" + ENTER)
-        terminal.wait_for("First task")
+        terminal.wait_for("What would you like to do?")
         terminal.type(CTRL_D)
         terminal.wait_for_end()
 

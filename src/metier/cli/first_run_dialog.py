@@ -1,7 +1,4 @@
-"""`agent` without a command: open the chat.
-
-The first time, ask for provider, model, permissions and settings file. Without a terminal, do nothing.
-"""
+"""`agent` without a command: open the chat. The first time, ask for provider, model, permissions and settings file."""
 
 import getpass
 import os
@@ -12,7 +9,6 @@ from typing import Literal
 
 import anyio
 from msgspec import Struct
-from msgspec.structs import replace
 
 from metier.cli.chat.command import talk
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
@@ -36,7 +32,7 @@ from metier.settings.discovery import FILE_NAME
 from metier.settings.resolution import LoadedSettings
 
 type ReadLine = Callable[[str], str]
-"""Shows a prompt and gives the line behind it. Raises `EOFError` when there is no more."""
+"""Show a prompt and return the line typed behind it. Raises `EOFError` at the end of the input."""
 
 type Scope = Literal["everywhere", "here"]
 
@@ -46,7 +42,7 @@ PROFILES: Sequence[tuple[Literal["guarded", "permissive", "strict"], str]] = (
     ("strict", "asks, and runs commands in a sandbox"),
 )
 _MAX_SHOWN = 20
-"""Models that are listed; the name of any other can be typed."""
+"""Maximum number of listed models; the name of any other can be typed."""
 
 
 class SetUp(Struct, frozen=True, kw_only=True):
@@ -64,9 +60,9 @@ class Dialogue(Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
 
     def hold(self, *, may_write_here: bool) -> SetUp:
-        """Ask until everything is known. Raises `EOFError` where the person leaves."""
+        """Ask until everything is known. Raises `EOFError` if the user exits."""
         warn_line("Welcome to Metier. Four questions set it up. Press Ctrl-C to quit; nothing is saved until the end.")
-        candidate, models, key = self._choose_answerer()
+        candidate, models, key = self._choose_provider()
         model = self._choose_model(candidate, models) if candidate.provider != "offline" else ""
         profile = PROFILES[self._choose("Permissions:", [f"{name:<12} {told}" for name, told in PROFILES])][0]
         scope: Scope = "everywhere"
@@ -76,8 +72,8 @@ class Dialogue(Struct, frozen=True, kw_only=True):
         choice = ModelChoice(provider=candidate.provider, model=model, base_url=candidate.base_url, profile=profile)
         return SetUp(choice=choice, scope=scope, key=key)
 
-    def _choose_answerer(self) -> tuple[Candidate, tuple[str, ...], tuple[str, str] | None]:
-        """Until one answers: a key that is refused, or an address that is silent, is said and asked again."""
+    def _choose_provider(self) -> tuple[Candidate, tuple[str, ...], tuple[str, str] | None]:
+        """Repeat until a provider accepts the key and answers."""
         found = anyio.run(list_candidates, self.environ)
         rows = [f"{each.label:<12} {each.detail}" for each in found]
         while True:
@@ -109,7 +105,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
     def _read_key(self, candidate: Candidate) -> tuple[str, str]:
         variable = BUILT_IN[candidate.provider].keys[0]
         warn_line(f"Metier never saves keys. To keep this one, add `export {variable}=…` to your shell profile.")
-        key = self.read_secret(f"API key for this session ({variable}, hidden): ").strip()
+        key = self.read_secret(f"{variable} (this session only, hidden): ").strip()
         if not key:
             raise UsageError(
                 "The key is empty", hint=f"Set {variable} and run `agent` again, or choose another provider"
@@ -140,7 +136,7 @@ class Dialogue(Struct, frozen=True, kw_only=True):
             warn_line("Enter one of the numbers or a model name from the provider")
 
     def _choose(self, question: str, rows: Sequence[str]) -> int:
-        """The index of one of the rows; Enter takes the first."""
+        """Ask for one of the rows and return its index; Enter chooses the first."""
         self._list(question, rows)
         while True:
             word = self.read_line("[1]: ").strip() or "1"
@@ -154,15 +150,14 @@ class Dialogue(Struct, frozen=True, kw_only=True):
             warn_line(f"  {number:>2}  {row}")
 
 
-def keep_key(set_up: SetUp) -> SetUp:
-    """Give a typed key to this process, where every secret is looked for; it is written nowhere."""
+def export_key(set_up: SetUp) -> None:
+    """Set a typed key in the environment of this process; it is never written to a file."""
     if set_up.key is not None:
         os.environ[set_up.key[0]] = set_up.key[1]
-    return replace(set_up, key=None)
 
 
 def start() -> int:
-    """Open the chat at a terminal; where nothing says who answers, set that up first."""
+    """Open the chat, after the setup if no provider is configured."""
     first = ""
     if needs_set_up(current_settings(None, {})):
         try:
@@ -174,7 +169,7 @@ def start() -> int:
 
 
 def needs_set_up(loaded: LoadedSettings) -> bool:
-    """Nothing says who answers: no settings file, no variable, no key of the provider that is the default."""
+    """Return True without a settings file, a provider in the environment and a key of the default provider."""
     provider = loaded.settings.model.provider
     if loaded.file is not None or loaded.origins["model.provider"].kind != "default" or provider == OFFLINE:
         return False
@@ -183,21 +178,21 @@ def needs_set_up(loaded: LoadedSettings) -> bool:
 
 
 def set_up() -> str:
-    """Hold the dialogue, write the settings, and ask for a first task; it may be empty. Raises `EOFError`."""
+    """Hold the dialogue, write the settings and return the first task, which may be empty. Raises `EOFError`."""
     cwd, home = current_workspace(), home_folder()
     is_project = cwd not in (home, Path(cwd.anchor))
     decided = Dialogue(read_line=_read_line, read_secret=_read_secret, environ=os.environ).hold(
-        # A file in a folder that came from elsewhere would count only in part.
+        # A settings file in an untrusted folder is applied only in part.
         may_write_here=is_project and speaks_for_person(cwd)
     )
     file = write_settings(decided, cwd=cwd, home=home)
     warn_line(f"\nWrote {file}. List settings with `agent config show`, change one with `agent config set KEY VALUE`.")
-    keep_key(decided)
-    return _read_line("\nFirst task (press Enter to open the chat): ").strip()
+    export_key(decided)
+    return _read_line("\nWhat would you like to do? (Enter opens the chat): ").strip()
 
 
 def write_settings(decided: SetUp, *, cwd: Path, home: Path) -> Path:
-    """Raises `UsageError` where the file is there by now; it is never replaced."""
+    """Write the settings file. Raises `UsageError` if one exists by now; it is never overwritten."""
     file = cwd / FILE_NAME if decided.scope == "here" else get_config_folder(os.environ, home) / FILE_NAME
     write_new_file(file, render_settings(decided.choice), overwrite=False)
     if decided.scope == "here":

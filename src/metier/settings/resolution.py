@@ -11,7 +11,7 @@ from metier.definitions.problems import Problem, has_errors
 from metier.errors import ConfigError
 from metier.providers.model_names import DEFAULT_MODELS, parse_model_name, qualify_model_name
 from metier.providers.options import KEY_VARIABLES, ModelOptions, find_key_variable
-from metier.settings.clone_settings import FREE, describe_withheld, digest_words, narrow, set_profile
+from metier.settings.clone_settings import FREE, PROFILE, describe_withheld, digest_words, narrow, set_profile
 from metier.settings.discovery import RUNS_KEY, SettingsFile, find_default_runs, find_file, find_own_file
 from metier.settings.keys import PATH_KEYS, all_leaves
 from metier.settings.layers import (
@@ -131,7 +131,8 @@ def _read_counting(
         values = set_profile(read.values) if is_careful else read.values
         return _Counting(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
     if trust.counts("settings", words):
-        values = set_profile(read.values) if is_careful else read.values
+        inherited = _inherit_profile(read.values, own)
+        values = set_profile(inherited) if is_careful else inherited
         return _Counting(values=values, problems=problems, words=words, carried=carried, hooks=hooks)
     mine = read_file(own) if own else SourceLayer()
     base = set_profile(mine.values) if is_careful else mine.values
@@ -144,6 +145,17 @@ def _read_counting(
         carried=carried,
         hooks=hooks,
     )
+
+
+def _inherit_profile(values: Layer, own: SettingsFile | None) -> Layer:
+    """Add the profile of the user's own file if the folder's file names none.
+
+    Who chose `guarded` for all folders would otherwise lose it in each one with an `agent.yaml`, without a word.
+    """
+    if own is None or PROFILE in values:
+        return values
+    chosen = read_file(own).values.get(PROFILE)
+    return values if chosen is None else {**values, PROFILE: chosen}
 
 
 def _describe_folder(trust: WorkspaceTrust) -> list[Problem]:
