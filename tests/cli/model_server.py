@@ -46,7 +46,7 @@ class ModelServer:
     asked: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     halting: threading.Event = field(default_factory=threading.Event)
-    """While it is set a streamed reply stops after its first piece and never ends."""
+    """While it is set a streamed reply stops after its first piece, until `released` is set."""
     lacking: tuple[str, ...] = ()
     """Parameters that the server does not support: it answers 400 to a request that has one."""
     models: tuple[str, ...] = ("m",)
@@ -97,8 +97,8 @@ def running_model(given: ModelServer | None = None) -> Generator[ModelServer]:
                 self._send(json.dumps({"error": {"message": reply.error}}).encode(), status=reply.status)
             elif body.get("stream"):
                 pieces = list(_stream(reply, number, model.cached))
-                is_whole = not model.halting.is_set()
-                self._send(b"".join(pieces) if is_whole else pieces[0], kind="text/event-stream", is_whole=is_whole)
+                first = len(pieces[0]) if model.halting.is_set() else None
+                self._send(b"".join(pieces), kind="text/event-stream", halt_after=first)
             else:
                 self._send(json.dumps(_whole(reply, number, model.cached)).encode())
 
@@ -107,17 +107,18 @@ def running_model(given: ModelServer | None = None) -> Generator[ModelServer]:
             self._send(data, status=status)
 
         def _send(
-            self, data: bytes, *, status: int = 200, kind: str = "application/json", is_whole: bool = True
+            self, data: bytes, *, status: int = 200, kind: str = "application/json", halt_after: int | None = None
         ) -> None:
             try:
                 self.send_response(status)
                 self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(data) if is_whole else 2 * len(data)))
+                self.send_header("content-length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
-                if not is_whole:
+                self.wfile.write(data[:halt_after])
+                if halt_after is not None:
                     self.wfile.flush()
                     model.released.wait(600)
+                    self.wfile.write(data[halt_after:])
             except ConnectionError:
                 self.close_connection = True
 

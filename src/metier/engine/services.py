@@ -174,6 +174,8 @@ class Services(Struct, frozen=True, kw_only=True):
     owner: str
     """The name of the driver, shown to a process that finds the lease held."""
     observe: Observer | None = None
+    show_output: Callable[[str, str, bytes], None] | None = None
+    """Receives step id, stream and bytes of a program that a step runs; None without observers."""
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)
     """Files as the user's editor holds them."""
     fallbacks: tuple[Candidate, ...] = ()

@@ -18,7 +18,7 @@ from metier.engine.decide import is_planned
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import ModelChanged, RunFailed, RunPaused
 from metier.engine.journal import RunLog, read_entries, store_entries
-from metier.engine.loop import LEASE_SECONDS, Driver, LeaseKeeper, drive, hold_lease
+from metier.engine.loop import LEASE_SECONDS, LeaseKeeper, drive, hold_lease
 from metier.engine.model.skill_selection import report_skill_problems
 from metier.engine.services import Services
 from metier.engine.state.authority import find_authority
@@ -27,14 +27,15 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import ConfigError, StoreError, unwrapped
+from metier.events.partial import PartialObserver
 from metier.events.run import PinnedDefinitionUsed
-from metier.providers.base import Observer
+from metier.providers.base import Delta, Observer
 from metier.providers.failures import MissingKey
 from metier.providers.stand_ins import UnavailableProvider
 from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
 from metier.runtime.build import build_services, check_budget
 from metier.runtime.child_runs import follow_children, lend, prepare_run, restore_run, use_settings
-from metier.runtime.cleaning import build_host_cleaner
+from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.first_entry import build_start
 from metier.runtime.host import Host
@@ -42,6 +43,7 @@ from metier.runtime.lease_terms import LeaseHolder, LeaseTerms, begin_attempt, i
 from metier.runtime.model_providers import check_keys
 from metier.runtime.notify.announcements import Announcer
 from metier.runtime.notify.delivery import delivering
+from metier.runtime.partials import PartialFile, PartialStream
 from metier.runtime.questions.answers import (
     Addressed,
     Answer,
@@ -82,7 +84,7 @@ from metier.runtime.status import (
 )
 from metier.runtime.workspace.agents import AgentInForce, resolve_agent
 from metier.runtime.workspace.prepared_run import Hooks, PreparedRun
-from metier.store.base import Lease, RunRow, Store
+from metier.store.base import RunRow, Store
 from metier.store.failures import LeaseHeld, RunUnknown, StoreFull
 from metier.telemetry.jsonl import LogPool
 from metier.telemetry.sinks import Sink
@@ -101,6 +103,8 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
     sinks: Sequence[Sink] = ()
     observe: Observer | None = None
     """Receives the text of a reply as it arrives."""
+    partials: Sequence[PartialObserver] = ()
+    """Receive output of programs and text of replies as they arrive, without secrets, also of child runs."""
     stopper: Stopper | None = None
     timeout_seconds: float | None = None
     """Timeout of the whole drive."""
@@ -118,6 +122,17 @@ class DriveOptions(Struct, frozen=True, kw_only=True):
     ask_question: QuestionAsker | None = None
     ask_for_limit: LimitAsker | None = None
     """Asks whether a run that reached a limit continues with a higher one."""
+
+
+def _join(first: Observer | None, second: Observer | None) -> Observer | None:
+    if first is None or second is None:
+        return first or second
+
+    def observe(delta: Delta) -> None:
+        first(delta)
+        second(delta)
+
+    return observe
 
 
 class _Journal(Struct, frozen=True, kw_only=True):
@@ -388,14 +403,17 @@ class RunDriver:
     ) -> RunState:
         """Build the start entry, create the run in one transaction, then drive it."""
         terms, owner = options.lease_terms, self.host.owner
-        async with self._open_services(run, options) as services:
+        async with (
+            self._streaming(run.folder, options) as stream,
+            self._open_services(run, options, stream) as services,
+        ):
             started = await build_start(request, run, services, pins=await pin(services, run))
             started = seal(started, self.host, run.folder.name)
             row = build_row(run.folder.name, started, now=self.host.clock.now(), queue=queue)
             # One transaction: a crash leaves no run, or one that knows its pins, limits, profile and model.
             lease = await self.store.begin_run(row, store_entries([started]), owner=owner, seconds=terms.lease_seconds)
             begun = replace(options, lease_terms=replace(terms, lease=lease))
-            async with self.writing(lease.run_id, begun, known=(started,)) as log:
+            async with self.writing(lease.run_id, begun, known=(started,), stream=stream) as log:
                 tell_of_cuts(log, services)
                 await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:
@@ -411,7 +429,10 @@ class RunDriver:
         answer: Answer,
         journal: _Journal,
     ) -> RunState:
-        async with self.writing(run_id, options, known=journal.known) as log:
+        async with (
+            self._streaming(self._reader.folder(run_id), options) as stream,
+            self.writing(run_id, options, known=journal.known, stream=stream) as log,
+        ):
             await self._apply_requested_end(log)
             is_told = await begin_attempt(log, options.lease_terms)
             if log.state.phase not in FINAL and not is_left_alone(log.state, options.lease_terms):
@@ -420,7 +441,7 @@ class RunDriver:
                 code = await settle_code(log, run, answer, ask=options.ask_about_code, above=journal.code, park=park)
                 if code is None:
                     return await self._release(log, options)
-                async with self._open_services(run, options) as services:
+                async with self._open_services(run, options, stream) as services:
                     if run.is_foreign:
                         await self._adopt(log, services, run=run)
                     is_answered = await self._take_answer(log, answer, services, is_told=is_told)
@@ -430,8 +451,28 @@ class RunDriver:
             return await self._release(log, options)
 
     @asynccontextmanager
-    async def _open_services(self, run: PreparedRun, options: DriveOptions) -> AsyncGenerator[Services]:
-        async with build_services(run.agent.host, self.store, run=run, observe=options.observe) as services:
+    async def _streaming(self, folder: Path, options: DriveOptions) -> AsyncGenerator[PartialStream | None]:
+        """Send partial updates of a run to those who watch: observers, and readers of the file that a worker writes."""
+        # Watchers of a run that a worker drives are in other processes.
+        file = PartialFile(folder) if options.lease_terms.is_pooled else None
+        observers = (*options.partials, *([PartialObserver(show=file.show)] if file is not None else []))
+        if not observers:
+            yield None
+            return
+        stream = PartialStream(folder.name, build_host_redactor(self.host), observers)
+        try:
+            yield stream
+        finally:
+            stream.close()
+            if file is not None:
+                file.close()
+
+    @asynccontextmanager
+    async def _open_services(
+        self, run: PreparedRun, options: DriveOptions, stream: PartialStream | None
+    ) -> AsyncGenerator[Services]:
+        observe = _join(options.observe, stream.observe if stream is not None and stream.wants_text else None)
+        async with build_services(run.agent.host, self.store, run=run, observe=observe) as services:
 
             def get_denial(action: ActionStep) -> str:
                 if denial := services.find_new_denial(action):
@@ -439,7 +480,11 @@ class RunDriver:
                 reads = is_reading(action, services.policy.effect(action), root=str(services.workspace))
                 return "" if reads else options.deny_changes()
 
-            yield replace(services, find_new_denial=get_denial)
+            yield replace(
+                services,
+                find_new_denial=get_denial,
+                show_output=None if stream is None else stream.take_output,
+            )
 
     async def _park_for_code(self, log: RunLog, answer: Answer, changed: ChangedCode) -> None:
         """Pause until the changed files are accepted; first record the answer, here or in the child that asks."""
@@ -452,14 +497,30 @@ class RunDriver:
 
     @asynccontextmanager
     async def writing(
-        self, run_id: str, options: DriveOptions | None = None, *, known: Sequence[Entry] = ()
+        self,
+        run_id: str,
+        options: DriveOptions | None = None,
+        *,
+        known: Sequence[Entry] = (),
+        stream: PartialStream | None = None,
     ) -> AsyncGenerator[RunLog]:
         """Hold the lease of a run and its log."""
         options = options or DriveOptions()
         holder, terms = LeaseHolder(store=self.store, owner=self.host.owner), options.lease_terms
         with unwrapped():
             async with hold_lease(run_id, holder, seconds=terms.lease_seconds, held=terms.lease) as lease:
-                with closing(await self._open_log(lease, holder, options, known=known)) as log:
+                opening = LogOpening(
+                    host=self.host,
+                    folder=self._reader.folder(run_id),
+                    pool=self._logs,
+                    first_sinks=() if stream is None else (stream,),
+                    sinks=options.sinks,
+                    report=options.report,
+                    accepts_loss=options.accepts_loss,
+                    known=known,
+                )
+                with closing(await open_run_log(lease, holder, opening)) as log:
+                    log.announce = Announcer(self.host, self.store)
                     yield log
 
     async def _release(self, log: RunLog, options: DriveOptions) -> RunState:
@@ -562,22 +623,6 @@ class RunDriver:
                 # The catalog will not be loaded: report a misspelled skill together with the missing key.
                 report_skill_problems(log, services)
             await log.record(RunFailed(reason=failure.reason, message=failure.sentence), durable=True)
-
-    async def _open_log(
-        self, lease: Lease, services: Driver, options: DriveOptions, *, known: Sequence[Entry]
-    ) -> RunLog:
-        opening = LogOpening(
-            host=self.host,
-            folder=self._reader.folder(lease.run_id),
-            pool=self._logs,
-            sinks=options.sinks,
-            report=options.report,
-            accepts_loss=options.accepts_loss,
-            known=known,
-        )
-        log = await open_run_log(lease, services, opening)
-        log.announce = Announcer(self.host, self.store)
-        return log
 
     async def _ask_approvals(self, log: RunLog, services: Services, ask: Asker | None, *, stopper: Stopper) -> bool:
         """Ask the user about open approvals; False if the run stays paused."""

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Literal, Protocol
 
 import anyio
@@ -20,7 +20,7 @@ from metier.errors import MetierError, UsageError
 from metier.ids import get_user
 from metier.runtime.child_runs import request_task
 from metier.runtime.history.archive import render_archive
-from metier.runtime.history.follower import Follower
+from metier.runtime.history.follower import Follower, follow
 from metier.runtime.history.run_views import read_history, read_run_view
 from metier.runtime.history.transfer import export_run
 from metier.runtime.host import Host
@@ -185,14 +185,8 @@ class LocalRuns(Struct, frozen=True, kw_only=True):
         }
 
     async def follow(self, run_id: str, sink: Sink) -> None:
-        follower = Follower(self.runtime, run_id)
-        while True:
-            news = await follower.look()
-            for record in news.records:
-                sink.write(record)
-            if not news.is_driven:
-                return
-            await follower.wait()
+        with closing(Follower(self.runtime, run_id)) as follower:
+            await follow(follower, sink)
 
     async def submit(self, request: RunRequest, settings: Mapping[str, str]) -> str:  # noqa: ARG002
         host = self.runtime.host

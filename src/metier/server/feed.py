@@ -8,7 +8,7 @@ of no entry came since. Log and journal give the same names, on every machine.
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -181,8 +181,8 @@ class Feed:
                 channel.scope.cancel()
 
     async def _follow(self, channel: _Channel) -> None:
-        follower, place = Follower(self._runtime, channel.run_id), Place()
-        with channel.scope:
+        place = Place()
+        with channel.scope, closing(Follower(self._runtime, channel.run_id)) as follower:
             try:
                 while True:
                     channel.nudged = anyio.Event()

@@ -165,6 +165,9 @@ def _get_address(text: str) -> int:
 def get_whole(text: str) -> int:
     """How much of a text can be sanitised before the rest of it is known."""
     end = _get_sequence(text)
+    # A line feed joins nothing, neither what is before it nor what follows.
+    if end and text[end - 1] == "\n":
+        return end
     if end and text[end - 1].isascii() and text[end - 1].isprintable() and text[end - 1] not in "0123456789#*":
         return end
     # Between two ordinary characters: what joins emoji and letters needs what stands before it.

@@ -82,6 +82,10 @@ class NoGuard:
         return False
 
 
+type ShowOutput = Callable[[Literal["stdout", "stderr"], bytes], None]
+"""Receives the output of a program while it runs, as it is read. For display only; it must not block."""
+
+
 class ToolContext(Struct, frozen=True, kw_only=True):
     """For whom and where a call happens."""
 
@@ -96,6 +100,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """Receives events that the tool has to tell."""
     keep_partial: Callable[[str], None] = _drop_text
     """Receives the output so far of a call that is interrupted, before the cancellation continues."""
+    show_output: ShowOutput | None = None
+    """Receives the output of the call's program while it runs; None without observers."""
     spool: Path | None = None
     """File in which the wrapper of a child process records its start and end, even if the agent dies."""
     attempt: int = 1

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
+from metier.events.partial import Partial
 from metier.events.record import EventRecord
+from metier.events.step import SkillStepExecuted
 from metier.providers.base import Delta
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
@@ -33,7 +35,7 @@ from metier.views.lines import (
 )
 from metier.views.painter import Painter
 from metier.views.run_view import Item, NoteView, RunView, StepView, TextView
-from metier.views.text_stream import TextStream
+from metier.views.text_stream import MAX_TAIL_LINES, OutputTail, TextStream
 
 FRAMES_PER_SECOND = 10
 NO_EDGE = 1_000
@@ -73,6 +75,8 @@ class LiveRun:
         self.shows_text = shows_text
         self._clock = clock
         self._text = TextStream(redactor)
+        self._outputs: dict[tuple[str, str], OutputTail] = {}
+        """Output of running steps, by run and step."""
         self._printed: dict[str, int] = {}
         """Number of printed items of each run, in order."""
         self._below = ""
@@ -120,6 +124,8 @@ class LiveRun:
         self.view = fold(self.view, record)
         if record.event_type == "llm_request_sent":
             self._text = TextStream(self._redactor)
+        if isinstance(record.payload, SkillStepExecuted):
+            self._outputs.pop((record.run_id, record.payload.step_id), None)
         if record.event_type == "approval_requested":
             self._last = "block"  # the card that another object prints
         if record.event_type == "child_run_started" and not self._has_blocks:
@@ -141,6 +147,14 @@ class LiveRun:
         self._take_text(self._text.feed(delta.text))
         if self.shows_text and self._painter.is_live:
             self._print_blocks(self._text.take_blocks())
+            self._paint(is_urgent=False)
+
+    def show_partial(self, partial: Partial) -> None:
+        """Output of a running program, or text of a reply that another process receives."""
+        if partial.kind != "output":
+            self.observe(Delta(partial.kind, partial.text))
+        elif self._painter.is_live:
+            self._outputs.setdefault((partial.run_id, partial.step_id), OutputTail()).add(partial.text)
             self._paint(is_urgent=False)
 
     def tick(self) -> None:
@@ -315,24 +329,29 @@ class LiveRun:
         if not self._is_working():
             return []
         now, width = self._clock(), self._painter.width - 1
-        lines: list[Text] = []
+        groups: list[list[Text]] = []
         for run in self.view.walk():
             depth = self._get_depth(run.run_id)
             room = width - 2 * depth
             if self._has_blocks and depth and not run.is_over:
                 head = render_agent(run, width=width - 2 * (depth - 1), now=now, frame=self._frame)
-                lines.append(indent(head, depth - 1))
-            lines += [
-                indent(render_step(step, width=room, now=now, frame=self._frame), depth)
+                groups.append([indent(head, depth - 1)])
+            running = [
+                step
                 for step in run.steps[-_MAX_RUNNING:]
                 if step.state == "running" and step.kind != "control" and not self._is_block(step)
             ]
+            for step in running:
+                line = render_step(step, width=room, now=now, frame=self._frame)
+                output = self._list_output(run, step, most=MAX_TAIL_LINES if len(running) == 1 else 1)
+                groups.append([indent(each, depth) for each in (line, *output)])
             if (waits := render_waiting(run, width=room, now=now, frame=self._frame)) is not None:
-                lines.append(indent(waits, depth))
-        if lines:
-            lines[-1].append(f" · {self._interrupt_key} interrupts", "dim")
+                groups.append([indent(waits, depth)])
+        if groups:
+            groups[-1][0].append(f" · {self._interrupt_key} interrupts", "dim")
         tail = self._list_tail(width) if self.shows_text else []
-        region = [*tail, *lines[-_MAX_RUNNING:], *self._list_plan(width)]
+        lines = [line for group in groups[-_MAX_RUNNING:] for line in group]
+        region = [*tail, *lines, *self._list_plan(width)]
         # The line between what is printed and what moves.
         return [Text(), *region] if region and self._last == "block" and not tail else region
 
@@ -346,6 +365,11 @@ class LiveRun:
             return []
         room = min(MAX_CHECKLIST, max(3, self._painter.height // 3))
         return [indent(line, 1) for line in render_checklist(items, width=width - 2, room=room)]
+
+    def _list_output(self, run: RunView, step: StepView, *, most: int) -> list[Text]:
+        """The last lines of what a running step has printed."""
+        tail = self._outputs.get((run.run_id, step.step_id))
+        return [Text(f"    {line}", "dim") for line in tail.list_lines(most)] if tail is not None else []
 
     def _list_tail(self, width: int) -> list[Text]:
         """The block that is arriving, as far as the screen has room for it."""

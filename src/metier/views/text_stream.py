@@ -1,10 +1,31 @@
 """The text of one reply while it arrives: cleaned, and split into blocks. JSON decisions are not for people."""
 
+from collections import deque
+
 from metier.telemetry.live_text import LiveText
 from metier.telemetry.redaction import Redactor
+from metier.telemetry.sanitize import sanitize
 from metier.views.blocks import BlockSplitter
 
 _JSON_STARTS = ("{", "```json")
+MAX_TAIL_LINES = 5
+
+
+class OutputTail:
+    """The last lines of a running program's output."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MAX_TAIL_LINES)
+        self._rest = ""
+
+    def add(self, text: str) -> None:
+        # The driver cleaned it, but a watcher reads it from a file.
+        *lines, self._rest = sanitize(self._rest + text).split("\n")
+        self._lines.extend(line for line in lines if line.strip())
+
+    def list_lines(self, most: int) -> list[str]:
+        lines = [*self._lines, self._rest] if self._rest.strip() else [*self._lines]
+        return lines[-most:]
 
 
 class TextStream:

@@ -343,6 +343,7 @@ class Session:
             watch = DriveOptions(
                 sinks=shown.sinks,
                 observe=shown.observe,
+                partials=shown.partials,
                 stopper=stopper,
                 report=warn_line,
                 ask=self._modes if self._screen.is_terminal else None,

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from metier.cli.chat.permission_modes import Mode, list_modes
+from metier.cli.run.driver import list_observers
 from metier.cli.run.live import ticking, write_answer
 from metier.cli.shared.output import printable
+from metier.events.partial import PartialObserver
 from metier.providers.base import Observer
 from metier.runtime.chat.chats import Chat
 from metier.runtime.history.run_views import read_run_view, read_whole_step
@@ -49,6 +51,10 @@ class ShownTurn(Struct, frozen=True):
     @property
     def observe(self) -> Observer | None:
         return self.live.observe if self.live is not None and self.live.shows_text else None
+
+    @property
+    def partials(self) -> Sequence[PartialObserver]:
+        return list_observers(self.live)
 
     def finish(self, status: RunStatus) -> None:
         """The answer once: what was shown while it arrived is not written again."""

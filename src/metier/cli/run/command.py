@@ -15,6 +15,7 @@ from metier.cli.shared.options import (
     Events,
     Files,
     Images,
+    IncludePartial,
     OnLimitFlag,
     Output,
     OutputSchema,
@@ -53,6 +54,7 @@ def run(
     detach: Detach = False,
     output_schema: OutputSchema = None,
     output_format: Output = "text",
+    include_partial: IncludePartial = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --output-format json.")] = False,
     quiet: Quiet = False,
     ci: Ci = False,
@@ -66,6 +68,7 @@ def run(
     denied, 6 budget exceeded, 7 turn or time limit reached, 8 provider or API key error, 9 no sandbox, 10 in use
     by another process; 129, 130, 131, 143 stopped by a signal.
     """
+    output = choose_output(output_format, as_json=as_json, include_partial=include_partial)
     _check_options(timeout, skills_dir, detach=detach)
     flags: dict[str, Any] = {
         "skills.dir": skills_dir, "runtime.profile": profile, "model.provider": provider,
@@ -79,16 +82,16 @@ def run(
     from metier.cli.run.run_request import open_request, read_request, run_on_server, run_request, with_files
     from metier.providers.model_names import qualify_model_name
 
-    verbosity, output = EVENTS if events else verbose, choose_output(output_format, as_json=as_json)
-    view = View(output=output, quiet=quiet, verbosity=verbosity, timeout_seconds=timeout, is_ci=ci)
+    shown = View(output=output, quiet=quiet, with_partials=include_partial, timeout_seconds=timeout, is_ci=ci)
+    view = replace(shown, verbosity=EVENTS if events else verbose)
     request = read_request(task, prompt, file=task_file, is_dry=dry_run, output_schema=output_schema)
     named = qualify_model_name(model, provider=provider)
     if get_server_url():
         return run_on_server(replace(request, agent=agent, model=named), settings, view, detaches=detach)
     place, request = open_request(request, config, settings, agent=agent, model=named, quiet=quiet)
-    # A task from a file or a pipe may be anyone's words: a path in it is no picture that the user dropped.
-    is_typed = task_file is None and "-" not in (task, prompt)
-    request = with_files(place, request, images=image or (), files=file or (), is_typed=is_typed)
+    # A path in a task from a file or a pipe, which others may have written, is no picture that the user dropped.
+    typed = task_file is None and "-" not in (task, prompt)
+    request = with_files(place, request, images=image or (), files=file or (), is_typed=typed)
     return run_request(place, request, view, detaches=detach, config=config)
 
 

@@ -32,6 +32,7 @@ from metier.cli.shared.signals import passing_signals
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import LogError, unwrapped
+from metier.events.partial import PartialObserver
 from metier.ids import get_user
 from metier.runtime.cleaning import build_host_redactor, list_host_secrets
 from metier.runtime.driver import DriveOptions
@@ -141,6 +142,8 @@ class View(Struct, frozen=True, kw_only=True):
     verbosity: int = 0
     """0: steps and warnings, 1: details too, `EVENTS`: a line per event instead."""
     timeout_seconds: float | None = None
+    with_partials: bool = False
+    """`stream-json` also has text and output that are still arriving."""
     shown: Shown | None = None
     """Painter of the run; None if quiet."""
     is_ci: bool = False
@@ -198,12 +201,14 @@ class _Stoppers:
 async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> RunStatus:
     shown = view.shown
     sinks: list[Sink] = [] if shown is None else [shown]
-    if view.output == "stream-json":
-        sinks.append(JsonLines(sys.stdout))
+    lines = JsonLines(sys.stdout, with_partials=view.with_partials) if view.output == "stream-json" else None
+    if lines is not None:
+        sinks.append(lines)
     asker = find_asker()
     options = DriveOptions(
         sinks=sinks,
         observe=None if shown is None else shown.observe,
+        partials=(*list_observers(shown), *([] if lines is None else lines.partials)),
         stopper=stoppers.current,
         timeout_seconds=view.timeout_seconds,
         report=warn_line,
@@ -225,10 +230,19 @@ async def _drive(host: Host, work: Work, view: View, stoppers: _Stoppers) -> Run
     raise AssertionError("the block above returns or raises")
 
 
-def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool) -> Sink:
+def list_observers(shown: Shown | None) -> list[PartialObserver]:
+    """The view of a run at a terminal also shows the output of running programs."""
+    return (
+        [PartialObserver(show=shown.show_partial, wants_text=False)]
+        if isinstance(shown, LiveRun) and shown.is_live
+        else []
+    )
+
+
+def build_reader(redactor: Redactor, *, verbosity: int, as_json: bool, with_partials: bool = False) -> Sink:
     """Build the sink for a watched run on stdout: its view, event lines, or JSON."""
     if as_json:
-        return JsonLines(sys.stdout)
+        return JsonLines(sys.stdout, with_partials=with_partials)
     if verbosity >= EVENTS:
         return ConsoleSink(sys.stdout, level="debug")
     return ShownRun(LiveRun(build_painter(sys.stdout), redactor, verbosity=verbosity))

@@ -1,11 +1,15 @@
 """Progress of a running run on stderr: its view, or with `--events` one line per event."""
 
 import asyncio
+import json
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
+from msgspec import to_builtins
+
+from metier.events.partial import Partial, PartialObserver
 from metier.events.record import EventRecord
 from metier.providers.base import Delta
 from metier.telemetry.console import ConsoleSink
@@ -127,12 +131,18 @@ class ShownRun:
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
+        self.answer = ""
+        """The whole result, of which the events have the beginning."""
+
+    def show_partial(self, partial: Partial) -> None:
+        if self.live.is_live:
+            self.live.show_partial(partial)
 
     def write(self, record: EventRecord) -> None:
         self.live.write(record)
 
     def close(self) -> None:
-        self.live.finish(self.live.view.answer)
+        self.live.finish(self.answer or self.live.view.answer)
         self.live.close()
 
 
@@ -144,10 +154,21 @@ def write_answer(text: str) -> None:
 
 
 class JsonLines:
-    """Every event as one line of JSON."""
+    """Every event as one line of JSON; with `with_partials`, also partial updates, with `"type": "partial"`."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, with_partials: bool = False) -> None:
         self._stream = stream
+        self._with_partials = with_partials
+
+    @property
+    def partials(self) -> Sequence[PartialObserver]:
+        return [PartialObserver(show=self.show_partial)] if self._with_partials else []
+
+    def show_partial(self, partial: Partial) -> None:
+        if self._with_partials:
+            line = {"type": "partial", **to_builtins(partial)}
+            self._stream.write(escape_json(json.dumps(line, ensure_ascii=False)) + "\n")
+            self._stream.flush()
 
     def write(self, record: EventRecord) -> None:
         self._stream.write(escape_json(record.model_dump_json()) + "\n")

@@ -13,7 +13,17 @@ from metier.cli.run.driver import View, drive_run
 from metier.cli.run.live import EVENTS
 from metier.cli.run.worker_handoff import run_in_background
 from metier.cli.shared.open_host import open_host
-from metier.cli.shared.options import Config, Events, Output, Quiet, RunName, Verbose, check_timeout, choose_output
+from metier.cli.shared.options import (
+    Config,
+    Events,
+    IncludePartial,
+    Output,
+    Quiet,
+    RunName,
+    Verbose,
+    check_timeout,
+    choose_output,
+)
 from metier.cli.shared.output import warn_line
 from metier.cli.shared.server_choice import get_server_url
 from metier.engine.state.run_state import RunState
@@ -67,6 +77,7 @@ def resume(
     timeout: Annotated[float | None, typer.Option("--timeout", help="Timeout in seconds.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Save the answer and continue in the background.")] = False,
     output_format: Output = "text",
+    include_partial: IncludePartial = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --output-format json.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -80,11 +91,12 @@ def resume(
     """
     parse_inputs(inputs or ())
     check_timeout(timeout)
-    output = choose_output(output_format, as_json=as_json)
+    output = choose_output(output_format, as_json=as_json, include_partial=include_partial)
     raised = RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd, timeout_seconds=timeout)
     wanted = _Wanted(run=run, inputs=inputs or [], doubt=answer, raised=raised, accepts_loss=accept_loss)
     wanted = replace(wanted, accepts_changed_skills=accept_changed_skills, token=token, model=model)
     view = View(output=output, quiet=quiet, verbosity=EVENTS if events else verbose, timeout_seconds=timeout)
+    view = replace(view, with_partials=include_partial)
     if get_server_url():
         return run_in_background(wanted.leave, view, detaches=detach)
     host = open_host(config)

@@ -13,6 +13,7 @@ from metier.cli.shared.open_runs import open_runs
 from metier.cli.shared.output import build_output_redactor, warn_line, write_json
 from metier.cli.shared.server_choice import get_server_url
 from metier.errors import UsageError
+from metier.events.partial import Partial, PartialSink
 from metier.events.record import EventRecord
 from metier.runtime.host import Host
 from metier.runtime.run_access import Runs
@@ -70,7 +71,7 @@ def _render_watch(run_id: str) -> str:
 
 
 def _list_sinks(view: View) -> list[Sink]:
-    return [JsonLines(sys.stdout)] if view.output == "stream-json" else []
+    return [JsonLines(sys.stdout, with_partials=view.with_partials)] if view.output == "stream-json" else []
 
 
 class _Together:
@@ -82,6 +83,11 @@ class _Together:
     def write(self, record: EventRecord) -> None:
         for sink in self._sinks:
             sink.write(record)
+
+    def show_partial(self, partial: Partial) -> None:
+        for sink in self._sinks:
+            if isinstance(sink, PartialSink):
+                sink.show_partial(partial)
 
     def close(self) -> None:
         return None

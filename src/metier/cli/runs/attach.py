@@ -1,13 +1,14 @@
 """`agent runs attach`: follow a run that another process drives, also on another machine, and answer it."""
 
 import sys
+from contextlib import closing
 
 import anyio
 import typer
 
 from metier.cli.run.approval_dialog import Prompter, find_asker
 from metier.cli.run.driver import build_reader
-from metier.cli.run.live import EVENTS, ticking
+from metier.cli.run.live import EVENTS, ShownRun, ticking
 from metier.cli.run.resume import parse_inputs
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import build_local_runs
@@ -17,7 +18,7 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.ids import get_user
 from metier.runtime.cleaning import build_host_redactor
-from metier.runtime.history.follower import Follower
+from metier.runtime.history.follower import Follower, follow
 from metier.runtime.questions.answers import Answer
 from metier.runtime.queue.detached import get_owner
 from metier.runtime.runs import Runtime, open_runtime
@@ -26,23 +27,20 @@ from metier.telemetry.sinks import Sink
 from metier.views.user_question import UserQuestion
 
 
+async def _finish(runtime: Runtime, run_id: str, sink: Sink) -> int:
+    state = await runtime.read(run_id)
+    if isinstance(sink, ShownRun):
+        sink.answer = state.result
+    sink.close()
+    return await get_code(runtime, state)
+
+
 async def get_code(runtime: Runtime, state: RunState) -> int:
     """The exit code of a command that had driven the run to where it is."""
     if state.status == "in_progress":
         sys.stderr.write(f"This run's process is gone; resume it with `agent resume {state.run_id}`\n")
         return FAILED
     return (await get_status(runtime.store, state)).exit_code()
-
-
-async def follow_on(follower: Follower, sink: Sink) -> None:
-    """Show every event until the run ends or waits."""
-    while True:
-        news = await follower.look()
-        for record in news.records:
-            sink.write(record)
-        if not news.is_driven:
-            return
-        await follower.wait()
 
 
 def attach(app: typer.Typer) -> None:
@@ -58,19 +56,18 @@ def attach_run(run: RunName, *, verbose: Verbose = 0, events: Events = False, co
     sink = build_reader(build_host_redactor(host), verbosity=EVENTS if events else verbose, as_json=False)
     prompter = find_asker()
 
-    async def follow() -> int:
+    async def work() -> int:
         async with open_runtime(host) as runtime:
             run_id = (await runtime.find(run)).run_id
-            follower = Follower(runtime, run_id)
-            while True:
-                with ticking(sink):
-                    await follow_on(follower, sink)
-                state = await runtime.read(run_id)
-                if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
-                    sink.close()
-                    return await get_code(runtime, state)
+            with closing(Follower(runtime, run_id)) as follower:
+                while True:
+                    with ticking(sink):
+                        await follow(follower, sink)
+                    state = await runtime.read(run_id)
+                    if state.phase in FINAL or prompter is None or not await answer_run(runtime, state, prompter):
+                        return await _finish(runtime, run_id, sink)
 
-    return anyio.run(follow)
+    return anyio.run(work)
 
 
 async def answer_run(runtime: Runtime, state: RunState, prompter: Prompter) -> bool:

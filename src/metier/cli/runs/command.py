@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.cli.run.driver import build_reader, describe_cause, describe_waiting, render_plan
-from metier.cli.run.live import EVENTS, ticking
+from metier.cli.run.live import EVENTS, ShownRun, ticking
 from metier.cli.runs.attach import attach as attach_live
 from metier.cli.runs.diff import attach as attach_diff
 from metier.cli.runs.export import attach as attach_export
@@ -19,7 +19,16 @@ from metier.cli.runs.gc import attach as attach_upkeep
 from metier.cli.runs.list_runs import app as listing
 from metier.cli.shared.open_host import open_host
 from metier.cli.shared.open_runs import open_runs
-from metier.cli.shared.options import AsJson, CommandGroup, Config, Events, RunName, Verbose
+from metier.cli.shared.options import (
+    AsJson,
+    CommandGroup,
+    Config,
+    Events,
+    IncludePartial,
+    RunName,
+    Verbose,
+    check_partial,
+)
 from metier.cli.shared.output import build_output_redactor, printable, write_json, write_line
 from metier.cli.shared.server_choice import get_server_url
 from metier.ids import CHILD
@@ -101,18 +110,29 @@ def show(
 
 @app.command()
 def watch(
-    run: RunName, *, verbose: Verbose = 0, events: Events = False, as_json: AsJson = False, config: Config = None
+    run: RunName,
+    *,
+    verbose: Verbose = 0,
+    events: Events = False,
+    as_json: AsJson = False,
+    include_partial: IncludePartial = False,
+    config: Config = None,
 ) -> int:
     """Follow a run until it ends or pauses."""
-    sink = build_reader(build_reader_redactor(config), verbosity=EVENTS if events else verbose, as_json=as_json)
+    check_partial("stream-json" if as_json else "text", include_partial=include_partial)
+    redactor, verbosity = build_reader_redactor(config), EVENTS if events else verbose
+    sink = build_reader(redactor, verbosity=verbosity, as_json=as_json, with_partials=include_partial)
 
     async def follow() -> RunOutcome:
         async with open_runs(config) as runs:
             run_id = (await runs.find(run)).run_id
             with ticking(sink):
                 await runs.follow(run_id, sink)
+            outcome = await runs.get_outcome(run_id)
+            if isinstance(sink, ShownRun):
+                sink.answer = outcome.result
             sink.close()
-            return await runs.get_outcome(run_id)
+            return outcome
 
     outcome = anyio.run(follow)
     if outcome.status == "in_progress":

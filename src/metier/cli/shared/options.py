@@ -23,6 +23,9 @@ Output = Annotated[
     Literal["text", "json", "stream-json"],
     typer.Option("--output-format", help="Output: text, one JSON object, or JSON events."),
 ]
+IncludePartial = Annotated[
+    bool, typer.Option("--include-partial", help="Add text and output that are still arriving to JSON events.")
+]
 Profile = Annotated[
     Literal["permissive", "guarded", "strict"] | None,
     typer.Option("--profile", help="Default when no rule matches: allow, ask, ask and sandbox."),
@@ -103,11 +106,20 @@ def join_words(args: list[str]) -> list[str]:
     return joined
 
 
-def choose_output(output: OutputFormat, *, as_json: bool) -> OutputFormat:
+def choose_output(output: OutputFormat, *, as_json: bool, include_partial: bool = False) -> OutputFormat:
     """`--json` is short for `--output-format json`. Raises `UsageError` where both are given and differ."""
     if as_json and output == "stream-json":
         raise UsageError("--json and --output-format stream-json are mutually exclusive", hint="Use one of them")
+    check_partial(output, include_partial=include_partial)
     return "json" if as_json else output
+
+
+def check_partial(output: OutputFormat, *, include_partial: bool) -> None:
+    """Raises `UsageError` if there are no JSON events to add to."""
+    if include_partial and output != "stream-json":
+        raise UsageError(
+            "--include-partial needs JSON events", hint="Add --output-format stream-json, or --json to `watch`"
+        )
 
 
 def check_timeout(seconds: float | None, *, detach: bool = False) -> None:

@@ -4,12 +4,13 @@ import json
 import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+import msgspec
 from msgspec import Struct, convert
 from msgspec.structs import replace
 from pydantic import JsonValue, ValidationError
@@ -17,6 +18,7 @@ from pydantic import JsonValue, ValidationError
 from metier.cli.shared.context import home_folder
 from metier.decisions import TaskState
 from metier.errors import MetierError, UsageError
+from metier.events.partial import Partial, PartialSink
 from metier.events.record import EventRecord
 from metier.runtime.documents import read_approval, read_attempt
 from metier.runtime.questions.answers import Answer
@@ -148,6 +150,9 @@ class Server(Struct, frozen=True):
                     last, until = event_id or last, anyio.current_time() + MAX_OUTAGE_SECONDS
                     if name == "end":
                         return
+                    if name == "partial":
+                        _show_partial(data, sink)
+                        continue
                     _write_record(data, sink)
                     if name in ("run_paused", "run_failed") and await self._is_settled(run_id):
                         return
@@ -268,6 +273,12 @@ def _check(answer: httpx2.Response) -> None:
         exit_code=int(problem.get("exit_code", 1)),
         code=str(problem.get("code", "")),
     )
+
+
+def _show_partial(data: str, sink: Sink) -> None:
+    if isinstance(sink, PartialSink):
+        with suppress(msgspec.DecodeError):  # of another version
+            sink.show_partial(msgspec.json.decode(data, type=Partial))
 
 
 def _write_record(data: str, sink: Sink) -> None:

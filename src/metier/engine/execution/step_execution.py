@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from os.path import isdir
 from pathlib import Path
 from typing import cast
@@ -120,10 +121,10 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
     before = await look_at_protected(steps, services)
     began = services.clock.monotonic()
     results: list[_Result | None] = [None] * len(steps)
-    partial: dict[str, str] = {}
+    outputs: dict[str, str] = {}
 
     async def run(index: int, step: Step) -> None:
-        results[index] = await _execute(step, log, services, partial=partial)
+        results[index] = await _execute(step, log, services, outputs=outputs)
 
     try:
         if len(steps) == 1:  # the common case; a task of its own would cost as much as the tool
@@ -139,7 +140,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
             ended = [
                 result
                 if isinstance(result, StepFinished)
-                else _interrupted(step, services.clean(partial.get(step.step_id, "")), duration_ms=duration)
+                else _interrupted(step, services.clean(outputs.get(step.step_id, "")), duration_ms=duration)
                 for result, step in zip(results, steps, strict=True)
             ]
             await log.record(
@@ -262,8 +263,8 @@ def build_key(run_id: str, step_id: str) -> str:
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
-async def _execute(step: Step, log: RunLog, services: Services, *, partial: dict[str, str]) -> _Result:
-    """Carry out one step. If it is interrupted, its output so far is in `partial`."""
+async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict[str, str]) -> _Result:
+    """Carry out one step. If it is interrupted, its output so far is in `outputs`."""
     control: dict[str, Callable[[Step, RunLog, Services], Awaitable[ToolResult]]] = {
         "use_skill": _use_skill,
         "read_skill_files": _read_skill_files,
@@ -283,9 +284,11 @@ async def _execute(step: Step, log: RunLog, services: Services, *, partial: dict
     else:
 
         def keep_partial(text: str) -> None:
-            partial[step.step_id] = text
+            outputs[step.step_id] = text
 
-        context = replace(build_context(step, log, services, emit=told.append), keep_partial=keep_partial)
+        show = partial(services.show_output, step.step_id) if services.show_output is not None else None
+        context = build_context(step, log, services, emit=told.append)
+        context = replace(context, keep_partial=keep_partial, show_output=show)
         if step.started is not None and step.started.effect not in REPEATABLE:
             await log.check_lease()
         shown_as = log.state.write_tool_name(name)

@@ -1,22 +1,31 @@
 """Following a run that another process drives, perhaps on another machine. Only reads.
 
+`Follower.look()` returns what is new in the order in which to show it: events and, of a run that a worker on this
+machine drives, partial updates (text of the reply that is arriving, output of running programs; `runtime.partials`).
+Partial updates are for people who watch now: keep none for those who come later. Their text is void as soon as the
+event of the reply or step arrives. Close the follower at the end.
+
 Its event log is on the machine that drives it, and says most. Where the journal gets ahead of the log that is here, or
 there is none, the journal is followed instead: it is in the store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 from pydantic import ValidationError
 
+from metier.events.model import LlmRequestFailed, LlmRequestSent, LlmResponseReceived
+from metier.events.partial import Partial, PartialSink
 from metier.events.record import EventRecord
 from metier.runtime.history.run_views import read_history
+from metier.runtime.partials import PartialReader
 from metier.runtime.records.run_log import Teller
 from metier.runtime.runs import Runtime
 from metier.store.base import RUNNABLE
 from metier.telemetry.jsonl import FILE_NAME
+from metier.telemetry.sinks import Sink
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
@@ -26,9 +35,31 @@ LOOK_SECONDS = 1.0
 class News(NamedTuple):
     """New events and the state of a run since the last check."""
 
-    records: list[EventRecord]
+    items: Sequence[EventRecord | Partial]
     is_driven: bool
     """Whether a process drives the run, or one of its queue will: more events may come."""
+
+    @property
+    def records(self) -> list[EventRecord]:
+        return [item for item in self.items if isinstance(item, EventRecord)]
+
+    @property
+    def partials(self) -> list[Partial]:
+        return [item for item in self.items if isinstance(item, Partial)]
+
+
+async def follow(follower: "Follower", sink: Sink) -> None:
+    """Write every event to the sink until the run ends or waits, and partial updates if it shows them."""
+    while True:
+        news = await follower.look()
+        for item in news.items:
+            if isinstance(item, EventRecord):
+                sink.write(item)
+            elif isinstance(sink, PartialSink):
+                sink.show_partial(item)
+        if not news.is_driven:
+            return
+        await follower.wait()
 
 
 class _Told:
@@ -59,6 +90,12 @@ class Follower:
         self._is_elsewhere = False
         """Whether the driver's log is on another machine."""
         self._next_look = 0.0
+        self._reader = PartialReader(self._path.parent)
+        self._partials: list[Partial] = []
+        """Those that were read and not shown: their request is not in the log yet."""
+        self._request = 0
+        """The `seq` of the last `llm_request_sent`."""
+        self._is_replied = False
 
     @property
     def is_elsewhere(self) -> bool:
@@ -74,9 +111,36 @@ class Follower:
         is_driven = await self._is_driven()
         is_elsewhere = self.is_elsewhere
         if is_driven and not is_elsewhere and anyio.current_time() < self._next_look:
-            return News(list(self._read_new_log()), is_driven)
-        # A log that is not here has nothing to tell: the journal is believed at once.
-        return News(await self._compare(has_time=is_driven and not is_elsewhere and not is_only_look), is_driven)
+            records = list(self._read_new_log())
+        else:
+            # A log that is not here has nothing to tell: the journal is believed at once.
+            records = await self._compare(has_time=is_driven and not is_elsewhere and not is_only_look)
+        # After the log: the driver writes the end of a text before the event of the reply.
+        self._partials += self._reader.read(is_driven=is_driven and not is_only_look)
+        return News([*self._add_partials(records)], is_driven)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _add_partials(self, records: list[EventRecord]) -> Iterator[EventRecord | Partial]:
+        """The events, and text of each reply between its request and its end."""
+        for record in records:
+            match record.payload:
+                case LlmRequestSent():
+                    self._request, self._is_replied = record.seq, False
+                case LlmResponseReceived() | LlmRequestFailed():
+                    yield from self._take_partials()
+                    self._is_replied = True
+                case _:
+                    pass
+            yield record
+        yield from self._take_partials()
+
+    def _take_partials(self) -> list[Partial]:
+        """Output, and text for the present request. Text for a later one waits, text for an earlier one is void."""
+        found, self._partials = self._partials, [each for each in self._partials if each.after > self._request]
+        shown = (0,) if self._is_replied else (0, self._request)
+        return [each for each in found if each.after in shown]
 
     async def wait(self) -> None:
         """Wait until another check may find something."""

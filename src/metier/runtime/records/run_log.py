@@ -155,6 +155,8 @@ class LogOpening(Struct, frozen=True, kw_only=True):
     sinks: Sequence[Sink] = ()
     report: Callable[[str], None]
     accepts_loss: bool = False
+    first_sinks: Sequence[Sink] = ()
+    """Sinks that get an event before it is in the log."""
     known: Sequence[Entry] = ()
     """First entries of the journal, if read already: entries that another process added since are read now."""
 
@@ -167,7 +169,7 @@ async def open_run_log(lease: Lease, driver: Driver, opening: LogOpening) -> Run
     jsonl = JsonlSink.open(
         opening.folder / FILE_NAME, clock=host.clock, take_over=True, is_checked=True, pool=opening.pool
     )
-    fan_out = FanOut([jsonl, *host.sinks, *opening.sinks], report=opening.report)
+    fan_out = FanOut([*opening.first_sinks, jsonl, *host.sinks, *opening.sinks], report=opening.report)
     cleaner = build_host_cleaner(host)
     started = entries[0] if entries else None
     trace_id = started.trace_id if isinstance(started, RunStarted) else build_trace_id(run_id)

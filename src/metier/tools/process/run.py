@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,7 @@ from metier.definitions.files.quarantine import record_launch, settle
 from metier.errors import ToolFailed
 from metier.programs import launcher
 from metier.programs.launcher import Program, open_command, open_program, run_program_async, use_own_program
+from metier.tools.base import ShowOutput
 from metier.tools.process.bounded_output import Capture, Output
 from metier.tools.process.child_environment import base_interpreter
 from metier.tools.process.sandbox.confinement import SCRATCH, Confinement, Launch, locate_scratch
@@ -125,6 +127,7 @@ async def run_process(
     spill: Path | None = None,
     stdin: bytes | None = None,
     keep_partial: Callable[[Output, Output], None] | None = None,
+    show: ShowOutput | None = None,
 ) -> Outcome:
     """Run to the end, to the time limit or to cancellation; in each case every process it started is gone.
 
@@ -140,7 +143,7 @@ async def run_process(
         tree = await ProcessTree.start(command, limits, with_stdin=stdin is not None)
         async with tree:
             try:
-                timed_out = await _follow(tree, stdout, stderr, limits=limits, stdin=stdin)
+                timed_out = await _follow(tree, stdout, stderr, limits=limits, stdin=stdin, show=show)
             except anyio.get_cancelled_exc_class():
                 if keep_partial is not None:
                     await _read_rest(tree, stdout, stderr)
@@ -167,13 +170,19 @@ async def run_process(
 
 
 async def _follow(
-    tree: "ProcessTree", stdout: Capture, stderr: Capture, *, limits: ProcessLimits, stdin: bytes | None
+    tree: "ProcessTree",
+    stdout: Capture,
+    stderr: Capture,
+    *,
+    limits: ProcessLimits,
+    stdin: bytes | None,
+    show: ShowOutput | None,
 ) -> bool:
     """Collect the output until everything has ended. Return True if the time limit ended it."""
     timed_out = False
     async with anyio.create_task_group() as readers:
-        readers.start_soon(_collect, tree.stdout, stdout)
-        readers.start_soon(_collect, tree.stderr, stderr)
+        readers.start_soon(_collect, tree.stdout, stdout, partial(show, "stdout") if show else None)
+        readers.start_soon(_collect, tree.stderr, stderr, partial(show, "stderr") if show else None)
         if stdin is not None:
             readers.start_soon(_feed, tree.stdin, stdin)
         with anyio.move_on_after(limits.timeout_seconds) as clock:
@@ -405,10 +414,13 @@ def _opened[Stream](stream: Stream | None) -> Stream:
     return stream
 
 
-async def _collect(stream: ByteReceiveStream, capture: Capture) -> None:
+async def _collect(stream: ByteReceiveStream, capture: Capture, show: Callable[[bytes], None] | None = None) -> None:
     try:
         while True:
-            capture.add(await stream.receive(_CHUNK_BYTES))
+            chunk = await stream.receive(_CHUNK_BYTES)
+            capture.add(chunk)
+            if show is not None:
+                show(chunk)
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
         return
 

@@ -12,6 +12,7 @@ from metier.errors import SkillError, SkillNotTrusted
 from metier.skills.package import SkillPackage
 from metier.skills.trust.code_copies import take_trusted_copy
 from metier.skills.trust.judgement import check_trusted
+from metier.tools.base import ShowOutput
 from metier.tools.process.bounded_output import Output
 from metier.tools.process.child_environment import build_environment, name_trace
 from metier.tools.process.run import Command, Outcome, ProcessLimits, run_process
@@ -31,6 +32,7 @@ class ScriptCall(Struct, frozen=True, kw_only=True):
     spool: Path | None = None
     keep_partial: Callable[[Output, Output], None] | None = None
     """Receives the output of a script that is interrupted."""
+    show_output: ShowOutput | None = None
 
 
 class ScriptRunner(Struct, frozen=True, kw_only=True):
@@ -52,7 +54,7 @@ class ScriptRunner(Struct, frozen=True, kw_only=True):
             spool=call.spool,
             confinement=self.confinement.opened(python.folder, package.folder.absolute()),
         )
-        return await run_process(command, limits, keep_partial=call.keep_partial)
+        return await run_process(command, limits, keep_partial=call.keep_partial, show=call.show_output)
 
     def _build_environment(self, call: ScriptCall, python: PreparedPython) -> dict[str, str]:
         environment = build_environment(self.environ, call.package.definition.permissions_env)

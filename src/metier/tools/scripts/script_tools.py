@@ -366,6 +366,7 @@ class ScriptRun:
             trace_parent=context.trace_parent,
             spool=context.spool,
             keep_partial=_build_keep_partial(context),
+            show_output=context.show_output,
         )
         outcome = record.outcome = await self._runner.run(call, limits)
         if has_flag and rejects_json_flag(outcome) and is_declared_read(package.definition):

@@ -258,7 +258,7 @@ class Bash:
             context.keep_partial(cut_middle(context.clean(render_streams(stdout, stderr)), most + labels))
 
         try:
-            outcome = await run_process(command, limits, keep_partial=keep_partial)
+            outcome = await run_process(command, limits, keep_partial=keep_partial, show=context.show_output)
         except ToolFailed as error:
             # The shim reports with this error that it could not give up a right.
             if context.read_only and os.strerror(errno.EPERM) in error.message:
