@@ -20,6 +20,7 @@ from metier.tools.scripts.environments import ScriptEnvironments
 from metier.tools.scripts.runner import ScriptRunner
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
+from metier.values import dump_fields
 
 _FLOOD = """
 import anyio, os, sys
@@ -41,7 +42,7 @@ print(peak() - before)
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         toolbox = _build_toolbox(Path(folder))
-        tokens = len(json.dumps([spec.model_dump() for spec in toolbox.specs()])) / 4
+        tokens = len(json.dumps([dump_fields(spec) for spec in toolbox.specs()])) / 4
         seconds = anyio.run(_measure_runs, toolbox, Path(folder))
     flood = subprocess.run([sys.executable, "-c", _FLOOD], capture_output=True, text=True, check=True)
     megabytes = int(flood.stdout) / 1000

@@ -15,7 +15,7 @@ import psycopg
 
 from bench.table import Row
 from metier.events.model import PromptLayerCut
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, render_record
 from metier.runtime.opened_host import open_host
 from metier.runtime.runs import Runtime, open_runtime
 from metier.server.feed import Feed, Watcher
@@ -201,7 +201,7 @@ class _Watching:
             for run_id in self.ids:
                 record = build_event(run_id, number)
                 with (self.runtime.folder(run_id) / FILE_NAME).open("ab") as log:
-                    log.write(record.model_dump_json().encode() + b"\n")
+                    log.write(render_record(record) + b"\n")
                 self.written[run_id, number] = time.perf_counter()
                 self.feed.write(record)
             await anyio.sleep(0.05)

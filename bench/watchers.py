@@ -27,6 +27,7 @@ import uvicorn
 
 from bench.server import build_event
 from bench.table import Row
+from metier.events.record import render_record
 from metier.server.processes import build_config
 from metier.server.recipe import Recipe
 from metier.server.state import ServerState
@@ -138,7 +139,7 @@ def _write_all(state: ServerState, first: int) -> None:
         for run_id in _IDS:
             record = build_event(run_id, number)
             with (state.runtime.folder(run_id) / FILE_NAME).open("ab") as log:
-                log.write(record.model_dump_json().encode() + b"\n")
+                log.write(render_record(record) + b"\n")
         time.sleep(_EVERY_SECONDS)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from api_reference import render_http, render_python
 from layers import render_layers
 from llms import render_llms
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 from program_starts import render_page
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from metier import errors
 from metier.cli.help.help_texts import dress, load_texts
@@ -150,13 +150,14 @@ def render_events() -> str:
     return "\n".join(parts)
 
 
-def _fields(model: type[BaseModel]) -> str:
-    lines = [f"{name}: {_type_name(field)}{_default(field)}" for name, field in model.model_fields.items()]
+def _fields(value: type[Struct]) -> str:
+    lines = [f"{field.name}: {_type_name(field)}{_default(field)}" for field in fields(value)]
     return "\n".join(["```text", *lines, "```", ""]) if lines else ""
 
 
 def _type_name(field: FieldInfo) -> str:
-    annotation: Any = field.annotation
+    annotation: Any = field.type
+    annotation = annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
     name = (
         annotation.__name__
         if isinstance(annotation, type) and not getattr(annotation, "__args__", ())
@@ -169,7 +170,10 @@ def _type_name(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    return "" if field.is_required() else f" = {field.get_default(call_default_factory=True)!r}"
+    if field.required:
+        return ""
+    default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    return f" = {default!r}"
 
 
 def render_exit_codes() -> str:

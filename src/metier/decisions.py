@@ -3,9 +3,9 @@
 import json
 from typing import Literal, get_args
 
-from pydantic import Field, JsonValue
+from msgspec import field
 
-from metier.messages import Value
+from metier.values import JsonValue, StoredValue
 
 type ActionType = Literal["call_skill", "run_command", "call_tool", "ask_user", "delegate", "finish"]
 
@@ -20,7 +20,7 @@ SCRIPT_TOOLS = frozenset({"script_list", "script_help", "script_run"})
 """Tools that name the skill they are about in `skill_name`."""
 
 
-class ActionStep(Value):
+class ActionStep(StoredValue, frozen=True, kw_only=True):
     """One thing to do.
 
     `params` by type: `call_tool {tool, arguments}`, `run_command {command, …}`, `call_skill {skill, reason, inputs}`
@@ -29,7 +29,7 @@ class ActionStep(Value):
     """
 
     type: ActionType
-    params: dict[str, JsonValue] = Field(default_factory=dict)
+    params: dict[str, JsonValue] = field(default_factory=dict)
     expected_output: str = ""
     call_id: str = ""
     """The model's own id of the call, which its result must name; vendors differ in their form."""
@@ -51,25 +51,25 @@ def get_owner(action: ActionStep) -> str:
     return tool.rpartition(".")[0] if "." in tool and "/" not in tool else ""
 
 
-class SkillCall(Value):
+class SkillCall(StoredValue, frozen=True, kw_only=True):
     """The code of a skill that another skill wants called, in a run of its own."""
 
     skill: str
-    inputs: dict[str, JsonValue] = Field(default_factory=dict)
+    inputs: dict[str, JsonValue] = field(default_factory=dict)
     chain: tuple[str, ...] = ()
     """The skills that wait for it, the first caller first."""
     ceiling: AutonomyLevel = "commit"
     """It may not do more than the one that sends it."""
 
 
-class CalledRun(Value):
+class CalledRun(StoredValue, frozen=True, kw_only=True):
     """Work that another run does: which one, so that it is found and not started again."""
 
     run_id: str
     call: SkillCall
 
 
-class ModelDecision(Value):
+class ModelDecision(StoredValue, frozen=True, kw_only=True):
     """One reply of a model, understood."""
 
     selected_skill: str | None = None
@@ -129,7 +129,7 @@ def find_summary(success: dict[str, JsonValue]) -> str | None:
     return summary if isinstance(summary, str) else None
 
 
-class StepExecutionResult(Value):
+class StepExecutionResult(StoredValue, frozen=True, kw_only=True):
     """What one step came to, in the few words that later turns need."""
 
     step_id: str

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from msgspec import field
+
+from metier.values import JsonValue, OmitDefault, StoredValue
 
 type Role = Literal["system", "user", "assistant", "tool"]
 
@@ -10,32 +12,17 @@ type StopReason = Literal["end", "tool_calls", "max_tokens", "refusal", "stop_se
 """Why a model stopped, whatever its vendor calls it."""
 
 
-WHEN_USED = ConfigDict(defer_build=True)
-"""For a `TypeAdapter` of a module: build it when it is first used, not when the module is imported."""
+class MessagePart(StoredValue, frozen=True, kw_only=True, tag_field="kind"):
+    """A part of a message."""
 
 
-class Value(BaseModel):
-    """A frozen value that crosses a boundary; an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class MadeHere:
-    """Marks a field whose text Metier makes itself, such as a hash: no text from outside, so no secret to look for."""
-
-
-OwnText = Annotated[str, MadeHere()]
-
-
-class TextPart(Value):
-    kind: Literal["text"] = "text"
+class TextPart(MessagePart, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
-class ThinkingPart(Value):
+class ThinkingPart(MessagePart, frozen=True, kw_only=True, tag="thinking"):
     """Reasoning that some vendors want back unchanged; shown to no other vendor."""
 
-    kind: Literal["thinking"] = "thinking"
     text: str = ""
     signature: str = ""
     """What the vendor signed, or its encrypted form; sent back as it came."""
@@ -43,21 +30,19 @@ class ThinkingPart(Value):
     """Only this provider gets the part back."""
 
 
-class ToolCallPart(Value):
-    kind: Literal["tool_call"] = "tool_call"
+class ToolCallPart(MessagePart, frozen=True, kw_only=True, tag="tool_call"):
     id: str
     name: str
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    arguments: dict[str, JsonValue] = field(default_factory=dict)
     raw_arguments: str = ""
     """The text the model wrote, kept only where it is not a JSON object."""
     signature: str = ""
     """What some vendors attach to a call and want back unchanged."""
 
 
-class MediaPart(Value):
+class MediaPart(MessagePart, frozen=True, kw_only=True, tag="media"):
     """A picture or a document that the model sees. Its bytes are the blob `digest` of the run store."""
 
-    kind: Literal["media"] = "media"
     media_type: str
     digest: str
     name: str = ""
@@ -67,25 +52,23 @@ class MediaPart(Value):
     """Of a document; none of a picture."""
 
 
-class ToolResultPart(Value):
-    kind: Literal["tool_result"] = "tool_result"
+class ToolResultPart(MessagePart, frozen=True, kw_only=True, tag="tool_result"):
     call_id: str
     name: str
     text: str
     is_error: bool = False
-    # Left out where it is empty, so that requests without pictures have the hash that they always had.
-    media: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda media: not media)
+    media: Annotated[tuple[MediaPart, ...], OmitDefault()] = ()
 
 
-type Part = Annotated[TextPart | ThinkingPart | ToolCallPart | ToolResultPart | MediaPart, Field(discriminator="kind")]
+type Part = TextPart | ThinkingPart | ToolCallPart | ToolResultPart | MediaPart
 
 
-class Message(Value):
+class Message(StoredValue, frozen=True, kw_only=True):
     role: Role
     parts: tuple[Part, ...]
 
 
-class ToolSpec(Value):
+class ToolSpec(StoredValue, frozen=True, kw_only=True):
     """A tool as a model sees it."""
 
     name: str
@@ -93,7 +76,7 @@ class ToolSpec(Value):
     input_schema: dict[str, JsonValue]
 
 
-class Usage(Value):
+class Usage(StoredValue, frozen=True, kw_only=True):
     """Tokens as the vendor counted them. `input_tokens` includes the cached ones."""
 
     input_tokens: int = 0
@@ -103,7 +86,7 @@ class Usage(Value):
     reasoning_tokens: int = 0
 
 
-class Spent(Value):
+class Spent(StoredValue, frozen=True, kw_only=True):
     """What a step paid for asking a model on its own account: advice to a skill."""
 
     input_tokens: int = 0
@@ -111,7 +94,7 @@ class Spent(Value):
     cost_usd: float = 0.0
 
 
-class Shortfall(Value):
+class Shortfall(StoredValue, frozen=True, kw_only=True):
     """What the offline backbone says of a request that it could not do, or not wholly: how the run ends, and why."""
 
     status: Literal["failed", "timeout", "blocked", "escalated"] = "failed"
@@ -119,7 +102,7 @@ class Shortfall(Value):
     message: str
 
 
-class ModelReply(Value):
+class ModelReply(StoredValue, frozen=True, kw_only=True):
     """One answer of a model, complete: a reply that was cut off in transit is an error, never a reply."""
 
     parts: tuple[Part, ...]

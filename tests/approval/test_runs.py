@@ -16,6 +16,7 @@ from metier.engine.journal import read_entries
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
 from metier.errors import ConfigError
+from metier.messages import ToolResultPart
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.forks import ForkRequest, find_points, fork_run
 from metier.runtime.history.replays import replay_run
@@ -109,7 +110,7 @@ async def check_replay(runtime: Runtime, run_id: str) -> None:
 
 def last_result(provider: ScriptedProvider) -> str:
     (part,) = provider.requests[-1].messages[-1].parts
-    assert part.kind == "tool_result"
+    assert isinstance(part, ToolResultPart)
     return describe_failure(part.text)
 
 
@@ -406,7 +407,7 @@ async def test_of_calls_that_wait_together_each_can_have_its_own_answer(tmp_path
     assert state.status == "completed"
     assert {file.name for file in tmp_path.glob("*.txt")} == {"b.txt"}
     parts = provider.requests[-1].messages[-1].parts + provider.requests[-1].messages[-2].parts
-    assert any("Not a" in part.text for part in parts if part.kind == "tool_result")
+    assert any("Not a" in part.text for part in parts if isinstance(part, ToolResultPart))
 
 
 async def test_calls_about_one_file_are_asked_about_one_after_the_other(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
+from metier.messages import ToolResultPart
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.host import Host
@@ -58,7 +59,7 @@ class Terminal:
     @property
     def answer(self) -> str:
         (part,) = self.provider.requests[-1].messages[-1].parts
-        assert part.kind == "tool_result"
+        assert isinstance(part, ToolResultPart)
         return part.text
 
 

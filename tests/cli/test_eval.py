@@ -15,6 +15,7 @@ from model_server import ModelServer, calls, says
 from run_workspace import Workspace
 
 import metier
+from metier.engine.entries.entry import render_entry
 from metier.evals.cases import EvalCase
 from metier.evals.eval_files import parse_evals
 from metier.runtime.history.archive import load_archive
@@ -129,9 +130,7 @@ def test_a_recording_says_nothing_of_the_machine_and_is_a_run_that_can_be_import
     archive = load_archive(file)
 
     assert archive.started.workspace == "/eval/workspace"
-    everything = b"".join(archive.blobs.values()) + b"".join(
-        entry.model_dump_json().encode() for entry in archive.entries
-    )
+    everything = b"".join(archive.blobs.values()) + b"".join(map(render_entry, archive.entries))
     assert str(workspace.folder.parent).encode() not in everything
     assert workspace.agent("runs", "import", str(file)) == 0
     assert workspace.agent("replay", archive.run_id, "--execute") == 0

@@ -82,7 +82,7 @@ def repeatable(entries: list[Entry]) -> list[Entry]:
     kept = cut_after(StepStarted)(entries)
     last = kept[-1]
     assert isinstance(last, StepStarted)
-    return [*kept[:-1], last.model_copy(update={"effect": "read"})]
+    return [*kept[:-1], replace(last, effect="read")]
 
 
 CHANGES: dict[str, Change] = {

@@ -8,6 +8,7 @@ from model_server import ModelServer, calls, says
 from msgspec.structs import replace
 from run_workspace import QUICK, Workspace, use_model
 
+from metier.engine.entries.entry import parse_entry, render_entry
 from metier.engine.entries.step import StepFinished
 from metier.runtime.history.archive import load_archive, render_archive
 
@@ -28,7 +29,7 @@ def make_archive(workspace: Workspace, model: ModelServer, tmp_path: Path) -> Pa
     assert any(getattr(entry, "changes", ()) for entry in archive.entries)
     last = max(number for number, entry in enumerate(archive.entries) if isinstance(entry, StepFinished))
     renamed = tuple(
-        type(entry).model_validate_json(entry.model_dump_json().replace("hook.sh", ".git/hooks/post-checkout"))
+        parse_entry(render_entry(entry).replace(b"hook.sh", b".git/hooks/post-checkout"))
         for entry in archive.entries[: last + 1]
     )
     file.write_bytes(render_archive(replace(archive, entries=renamed, events=b"")))

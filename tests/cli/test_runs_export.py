@@ -291,7 +291,7 @@ def test_runs_that_work_for_each_other_in_a_circle_are_refused(
     archive = load_archive(file)
 
     def work_for(parent: str, run_id: str) -> Archive:
-        started = archive.started.model_copy(update={"parent_run_id": parent})
+        started = replace(archive.started, parent_run_id=parent)
         return replace(archive, run_id=run_id, entries=(started, *archive.entries[1:]))
 
     circle = (

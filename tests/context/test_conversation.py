@@ -21,6 +21,7 @@ from metier.context.conversation import (
 )
 from metier.context.layers import Prompt
 from metier.context.tokens import TokenCounter, estimate_tokens
+from metier.messages import TextPart
 
 MEASURES = build_measures(ChatOptions(), limit=6_000)
 
@@ -67,7 +68,7 @@ def test_what_was_done_stands_with_the_message_and_not_in_the_mouth_of_the_model
     )
 
     assert "Write(a): succeeded" in str(person.parts[1])
-    assert [part.model_dump()["text"] for part in model.parts] == ["Done."]
+    assert model.parts == (TextPart(text="Done."),)
     assert "No answer" in str(build_turn(PastTurn(run_id="r", said="x"), MEASURES)[1])
 
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import anyio
+from msgspec.structs import replace
 from pydantic import JsonValue
 from run_scenarios import ENOUGH, answer_all, build_tools, build_workspace, carry_out, open_at
 
@@ -174,12 +175,12 @@ def _without_place(entry: Entry) -> Entry:
     """Remove the machine and process that wrote it."""
     match entry:
         case RunStarted():
-            return entry.model_copy(update={"workspace": "/project", "environment": ""})
+            return replace(entry, workspace="/project", environment="")
         case RunResumed():
-            return entry.model_copy(update={"driver": "host:1"})
+            return replace(entry, driver="host:1")
         case StepStarted() if entry.spool is not None:
             spool = SpoolIdentity(machine="0" * 16, boot="1" * 8, folder="2" * 32)
-            return entry.model_copy(update={"spool": spool})
+            return replace(entry, spool=spool)
         case _:
             return entry
 

@@ -1,5 +1,7 @@
 """Journals for tests of the pure core, written as short as they are read."""
 
+from msgspec import convert
+
 from metier.approval.rules import ALLOW, Verdict
 from metier.decisions import ActionStep, ModelDecision
 from metier.engine.entries.entry import Entry
@@ -44,7 +46,7 @@ def started(**limits: object) -> RunStarted:
         context_id="r",
         trace_id="t",
         workspace="w",
-        limits=Limits.model_validate(limits),
+        limits=convert(limits, Limits),
     )
 
 

@@ -18,6 +18,8 @@ from journals import (
     until_call,
     use_skill,
 )
+from msgspec import convert
+from msgspec.structs import replace
 
 from metier.decisions import ActionStep, SkillCall
 from metier.engine import actions as a
@@ -168,7 +170,7 @@ def test_decided_approval_is_not_asked_for_again(decision: str, action: a.Action
         until_call(),
         turn_of(PUSH),
         ApprovalAsked(approval_id="x", step_id="1.1", arguments_hash="h", reason="r"),
-        ApprovalDecided.model_validate({"approval_id": "x", "step_id": "1.1", "decision": decision}),
+        convert({"approval_id": "x", "step_id": "1.1", "decision": decision}, ApprovalDecided),
     )
 
     assert decide(state, TablePolicy(asks=frozenset({"push"}))) == action
@@ -232,10 +234,7 @@ def test_the_same_call_failing_after_the_model_read_why_ends_the_run() -> None:
 
 
 def test_a_candidate_below_the_score_is_not_a_fallback() -> None:
-    weak = [
-        entry.model_copy(update={"min_score": 100.1}) if isinstance(entry, SkillsRanked) else entry
-        for entry in until_call("b")
-    ]
+    weak = [replace(entry, min_score=100.1) if isinstance(entry, SkillsRanked) else entry for entry in until_call("b")]
 
     assert decide(folded(weak, RETRIED), ALLOW) == TELL_ALONE
 
@@ -251,7 +250,7 @@ def test_there_is_one_fallback_without_a_model_and_never_to_a_skill_that_was_in_
     ]
 
     offline = [
-        entry.model_copy(update={"provider": "offline"}) if isinstance(entry, RunStarted) else entry
+        replace(entry, provider="offline") if isinstance(entry, RunStarted) else entry
         for entry in until_call("b", "c", on_step_failure="fallback_then_abort")
     ]
 
@@ -318,7 +317,7 @@ def test_new_skill_is_shown_before_the_model_is_asked_again() -> None:
 
 def test_run_that_only_calls_a_skill_stops_when_what_the_skill_spent_is_over_the_limit() -> None:
     call = SkillCall(skill="namer", chain=("caller",))
-    began = started(max_cost_usd=1.0).model_copy(update={"order": ChildRequest(task="call it", call=call)})
+    began = replace(started(max_cost_usd=1.0), order=ChildRequest(task="call it", call=call))
     invoke = use_skill("namer")
     asked_for = InputAsked(
         request_id="in", step_id="1.1", question="?", resumes=True, spent=Spent(input_tokens=1, cost_usd=1.5)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from run_scenarios import ENOUGH, SKILL, SmallTool, answer_all, build_tools, build_workspace, carry_out, open_at
 
 from metier.engine.entries.entry import Entry
@@ -149,21 +150,21 @@ def tamper(entry: Entry) -> Entry | None:
     """Another thing than the run itself would write here; None for what comes from the world."""
     match entry:
         case CatalogLoaded():
-            return entry.model_copy(update={"skills": ("other",)})
+            return replace(entry, skills=("other",))
         case SkillsRanked():
-            return entry.model_copy(update={"considered": 99})
+            return replace(entry, considered=99)
         case ModelCallStarted():
-            return entry.model_copy(update={"request_hash": "0" * 32})
+            return replace(entry, request_hash="0" * 32)
         case DecisionMade():
-            return entry.model_copy(update={"turn": 77})
+            return replace(entry, turn=77)
         case StepStarted():
-            return entry.model_copy(update={"idempotency_key": "another"})
+            return replace(entry, idempotency_key="another")
         case ApprovalAsked():
-            return entry.model_copy(update={"arguments_hash": "0" * 64})
+            return replace(entry, arguments_hash="0" * 64)
         case ProgressVerified():
-            return entry.model_copy(update={"reason": "another"})
+            return replace(entry, reason="another")
         case RunFinished():
-            return entry.model_copy(update={"result": "another"})
+            return replace(entry, result="another")
         case _:
             return None
 
@@ -173,7 +174,7 @@ async def test_a_result_that_was_tampered_with_shows_in_the_next_request(workspa
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
         at = next(n for n, entry in enumerate(entries) if isinstance(entry, StepFinished))
-        entries[at] = entries[at].model_copy(update={"text": "Something else"})
+        entries[at] = replace(entries[at], text="Something else")
 
         outcome = await replay_entries(runtime, run_id, entries)
 
@@ -188,7 +189,7 @@ async def test_an_entry_that_cannot_follow_is_named(workspace: Path) -> None:
         run_id = (await carry_out(runtime)).run_id
         entries = await read_entries(runtime.store, run_id)
         at = next(n for n, entry in enumerate(entries) if isinstance(entry, ApprovalDecided))
-        entries[at] = entries[at].model_copy(update={"step_id": "9.9"})
+        entries[at] = replace(entries[at], step_id="9.9")
 
         outcome = await replay_entries(runtime, run_id, entries)
 

@@ -100,7 +100,7 @@ async def test_a_fork_takes_another_model_and_task_and_the_files_of_today(worksp
         assert set(fork.changed) >= {"skill:notes", "code:notes", "model", "task"}
         assert request.model == "other-1"
         assert "Something else altogether" in "".join(block.text for block in request.system)
-        assert "take more notes" in request.messages[0].model_dump_json()
+        assert "take more notes" in str(request.messages[0])
         assert (await runtime.read(parent.run_id)) == parent
 
 

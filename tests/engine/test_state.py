@@ -17,6 +17,7 @@ from journals import (
     until_call,
     use_skill,
 )
+from msgspec import convert
 
 from metier.engine.entries.entry import Entry, parse_entry, render_entry
 from metier.engine.entries.model import DecodeFailed, ProgressVerified, Rejection
@@ -161,7 +162,7 @@ DOUBT: list[Entry] = [
 def test_answer_about_a_step_with_unknown_outcome_is_obeyed(answer: str, step_phase: str, status: str | None) -> None:
     state = fold("r", DOUBT)
 
-    apply(state, DoubtResolved.model_validate({"step_id": "1.1", "answer": answer}))
+    apply(state, convert({"step_id": "1.1", "answer": answer}, DoubtResolved))
 
     step = state.steps[0]
     assert step.phase == step_phase

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from journals import folded, started
+from msgspec.structs import replace
 
 from metier.engine.delegation.task_result import build_task_result
 from metier.engine.entries.step import StepFinished
@@ -36,7 +37,7 @@ SKIPPED = StepFinished(step_id="1.2", status="skipped", text="Skipped by a perso
 def test_sum_of_a_dry_run_is_not_known_where_a_plan_was_too_long_to_be_kept(
     second: StepFinished, predicted: dict[str, float | None]
 ) -> None:
-    began = started().model_copy(update={"mode": "dry_run", "order": ChildRequest(task="two", task_id="two")})
+    began = replace(started(), mode="dry_run", order=ChildRequest(task="two", task_id="two"))
     steps = tuple(PlannedStep(file=f"{name}.md", name=name, agent="") for name in ("one", "two"))
     state = folded(began, TaskPlanned(steps=steps), planned("1.1", PLAN), second)
 

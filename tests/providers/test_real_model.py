@@ -93,7 +93,7 @@ async def test_reply_has_text_usage_and_a_reason_to_stop(url: str, api: ApiStyle
     reply = await provider.reply(ask())
     await provider.close()
 
-    assert [part.kind for part in reply.parts] == ["text"]
+    assert [type(part) for part in reply.parts] == [TextPart]
     assert reply.stop_reason in {"end", "max_tokens"}
     assert reply.usage.input_tokens > 5
     assert 0 < reply.usage.output_tokens <= 16

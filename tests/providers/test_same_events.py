@@ -15,6 +15,7 @@ from metier.settings.sections import Settings
 from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
+from metier.values import dump_fields
 
 pytestmark = pytest.mark.anyio
 
@@ -75,9 +76,9 @@ async def run(
 
 
 def story(record: EventRecord) -> tuple[str, dict[str, JsonValue]]:
-    payload = record.payload.model_dump(
-        mode="json", exclude=DIFFERENT_BY_NATURE | OF_THE_PROMPT | {"context_id", "idempotency_key"}
-    )
+    payload = dump_fields(record.payload)
+    for name in DIFFERENT_BY_NATURE | OF_THE_PROMPT | {"context_id", "idempotency_key"}:
+        payload.pop(name, None)
     return record.event_type, payload
 
 

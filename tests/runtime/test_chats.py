@@ -257,7 +257,7 @@ async def test_a_message_that_is_refused_leaves_the_turn_to_any_process_that_dri
 
 
 def text_of_all(messages: tuple[Message, ...]) -> str:
-    return str([message.model_dump() for message in messages])
+    return str(messages)
 
 
 async def test_a_turn_that_ended_without_a_word_in_the_log_is_put_in_from_its_journal(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import convert
 from pydantic import JsonValue
 
 from metier.engine.entries.question import InputAsked
@@ -18,7 +19,7 @@ ROW = RunRow(run_id="r", context_id="r", status="paused", task="Do it", created_
 
 
 def paused(pause: str, **more: object) -> RunStatus:
-    entry = RunPaused.model_validate({"pause": pause, "reason": "because", **more})
+    entry = convert({"pause": pause, "reason": "because", **more}, RunPaused)
     return compute_status(ROW, RunState(run_id="r", status="paused", phase="CALL_LLM", pause=entry))
 
 

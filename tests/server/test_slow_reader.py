@@ -15,7 +15,7 @@ from running_server import RunningServer, serving
 from test_api_runs import WRITE, start, streaming, wait_until
 
 from metier.events.model import PromptLayerCut
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, render_record
 from metier.server.feed import QUEUE
 from metier.telemetry.jsonl import FILE_NAME
 
@@ -42,11 +42,11 @@ def connected_and_idle(server: RunningServer, run_id: str) -> Generator[socket.s
 def write_events(log: Path, run_id: str, first: int) -> None:
     """As the driver of the run does that writes much: one write, so that one look finds all."""
     text = "".join(
-        EventRecord(
+        render_record(EventRecord(
             run_id=run_id, trace_id="0" * 32, span_id="0" * 16, timestamp=datetime.now(UTC), seq=first + number,
             event_type=PromptLayerCut.event_type, entry=0,
             payload=PromptLayerCut(layer="project", source=LONG, left_out_characters=first + number),
-        ).model_dump_json() + "\n"
+        )).decode() + "\n"
         for number in range(BURST)
     )  # fmt: skip
     with log.open("a", encoding="utf-8") as stream:

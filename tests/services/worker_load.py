@@ -24,7 +24,7 @@ from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
 from metier.engine.state.run_state import RunState
-from metier.messages import ModelReply, TextPart, ToolCallPart, Usage, Value
+from metier.messages import ModelReply, TextPart, ToolCallPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.queue.broker import OWN_VARIABLE, Address, find_address
@@ -34,6 +34,7 @@ from metier.skills.trust.workspace_trust import MADE_HERE
 from metier.store.backend import StoreOptions
 from metier.tools.base import ToolContext, ToolInfo, ToolResult
 from metier.tools.process.run import Command, ProcessLimits, ProcessTree
+from metier.values import Value
 from metier.worker.celery_worker import run_celery_worker
 from metier.worker.store_worker import run_store_worker
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from metier.engine.options import RuntimeOptions
-from metier.messages import Message, ModelReply, TextPart, ToolCallPart, Usage
+from metier.messages import Message, ModelReply, TextPart, ToolCallPart, ToolResultPart, Usage
 from metier.providers.base import ModelRequest, Observer
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime, open_runtime
@@ -97,7 +97,7 @@ def find_told(request: ModelRequest) -> str:
 
 
 def _texts(message: Message) -> str:
-    return "\n".join(part.text for part in message.parts if isinstance(part, TextPart) or part.kind == "tool_result")
+    return "\n".join(part.text for part in message.parts if isinstance(part, TextPart | ToolResultPart))
 
 
 @dataclass

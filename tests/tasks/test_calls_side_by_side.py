@@ -10,6 +10,7 @@ from metier.engine.entries.run import RunPaused
 from metier.engine.entries.step import StepFinished
 from metier.engine.entries.task import ChildRequested
 from metier.engine.journal import read_entries
+from metier.messages import ToolResultPart
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.replays import replay_run
 from metier.runtime.requests import RunRequest
@@ -36,7 +37,9 @@ async def test_calls_side_by_side_work_at_the_same_time_and_each_has_its_result(
     assert (state.status, [child.agent for child in state.children]) == ("completed", ["three", "one", "two"])
     assert sum(isinstance(entry, RunPaused) for entry in entries) == 1
     assert [entry.order.reads_only for entry in entries if isinstance(entry, ChildRequested)] == [True] * 3
-    results = [part for message in cast.requests[-1].messages for part in message.parts if part.kind == "tool_result"]
+    results = [
+        part for message in cast.requests[-1].messages for part in message.parts if isinstance(part, ToolResultPart)
+    ]
     assert [(part.call_id, part.text) for part in results] == [
         ("boss-0", "met them"),
         ("boss-0-1", "met them"),

@@ -3,11 +3,11 @@
 import io
 import os
 import pty
-from typing import get_args
+from typing import Annotated, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from msgspec import Struct, convert
+from msgspec.structs import FieldInfo, fields
 
 from metier.events.model import LlmDecisionDecoded, LlmRequestMeta
 from metier.events.payload import Payload
@@ -22,7 +22,7 @@ from metier.telemetry.console import WORDINGS, ConsoleSink
 @pytest.mark.parametrize("payload_type", payload_types().values(), ids=payload_types().keys())
 def test_every_event_type_has_a_line(payload_type: type[Payload]) -> None:
     stream = io.StringIO()
-    payload = payload_type.model_validate(_fields(payload_type))
+    payload = convert(_fields(payload_type), payload_type)
 
     ConsoleSink(stream, level="debug").write(_record(payload))
 
@@ -128,12 +128,12 @@ def _record(payload: Payload) -> EventRecord:
     )
 
 
-def _fields(model: type[BaseModel]) -> dict[str, object]:
-    return {name: _example(field) for name, field in model.model_fields.items() if field.is_required()}
+def _fields(kind: type[Struct]) -> dict[str, object]:
+    return {field.name: _example(field) for field in fields(kind) if field.required}
 
 
 def _example(field: FieldInfo) -> object:
-    annotation: object = field.annotation
+    annotation: object = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
     if annotation is LlmRequestMeta:
         return _fields(LlmRequestMeta)
     simple: dict[object, object] = {str: "text", int: 1, float: 1.5, bool: True}

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metier.decisions import ActionStep
 from metier.errors import LogError
 from metier.events.model import LlmDecisionDecoded, PromptBudgetComputed
 from metier.events.payload import Payload
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, parse_record, render_record
 from metier.events.run import RunFailed
 from metier.events.step import StepStarted
 from metier.ids import SystemClock, SystemIds
@@ -74,7 +75,7 @@ def test_record_carries_run_trace_span_number_and_time() -> None:
 
     assert (record.run_id, record.trace_id, record.parent_span_id, record.seq) == ("r1", "t1", "", 7)
     assert (other.seq, len(other.span_id)) == (8, 16)
-    assert EventRecord.model_validate_json(record.model_dump_json()) == record
+    assert parse_record(render_record(record)) == record
 
 
 def test_every_string_of_a_payload_is_cleaned_at_any_depth() -> None:
@@ -97,7 +98,7 @@ def test_names_of_our_own_fields_never_count_as_secret_names() -> None:
 
     cleaned = _emitted(payload, options)
 
-    assert cleaned == payload.model_copy(update={"arguments": {"action": MARK}})
+    assert cleaned == replace(payload, arguments={"action": MARK})
 
 
 def test_counts_by_name_stay_numbers() -> None:
@@ -137,7 +138,8 @@ def test_value_with_quotes_and_newlines_is_found_in_an_event() -> None:
 
     for text in (value, json.dumps({"x": value}), json.dumps(json.dumps({"x": value}))):
         cleaned = cleaner.clean(RunFailed(reason="x", message=text))
-        assert MARK in cleaned.model_dump_json()
+        assert isinstance(cleaned, RunFailed)
+        assert MARK in cleaned.message
 
 
 def test_lone_surrogate_can_be_logged(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from metier.tools.scripts.environments import ScriptEnvironments
 from metier.tools.scripts.runner import ScriptRunner
 from metier.tools.scripts.script_tools import build_script_tools
 from metier.tools.toolbox import Toolbox
+from metier.values import dump_fields
 
 pytestmark = pytest.mark.anyio
 
@@ -502,7 +503,7 @@ async def test_every_execution_is_told_as_an_event(lab: Lab) -> None:
 
 
 def test_the_three_tools_cost_fewer_than_700_tokens_of_context(lab: Lab) -> None:
-    specs = [spec.model_dump() for spec in lab.toolbox().specs()]
+    specs = [dump_fields(spec) for spec in lab.toolbox().specs()]
 
     assert [spec["name"] for spec in specs] == ["script_help", "script_list", "script_run"]
     assert len(json.dumps(specs)) / 4 < 700

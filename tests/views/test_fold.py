@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from records import record, records
 
 from metier.events.model import LlmRequestFailed, LlmRequestMeta, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
 from metier.events.payload import Payload
-from metier.events.record import EventRecord, payload_types
+from metier.events.record import parse_record, payload_types, render_record
 from metier.events.run import RunFailed, RunFinished, RunPaused, RunStarted
 from metier.events.skill import Handoff, SkillInvocationStarted
 from metier.events.step import ApprovalDecided, ApprovalRequested, CallRefused, SkillStepExecuted, StepStarted
@@ -19,10 +20,10 @@ from metier.views.fold_notes import NOTES, UNSEEN
 from metier.views.run_view import NoteView, RunView, StepView, TextView
 
 META = LlmRequestMeta(provider="anthropic", model="m", latency_ms=900)
-PAID = META.model_copy(update={"input_tokens": 1200, "cached_tokens": 900, "output_tokens": 40, "cost_usd": 0.02})
+PAID = replace(META, input_tokens=1200, cached_tokens=900, output_tokens=40, cost_usd=0.02)
 
 
-class _Newer(Payload):
+class _Newer(Payload, frozen=True, kw_only=True):
     """An event of which this version has no words."""
 
     event_type = "newer"
@@ -60,9 +61,9 @@ def test_run_with_one_step_is_text_step_answer_and_usage() -> None:
 
 
 def test_view_of_the_log_is_the_view_that_was_live() -> None:
-    lines = [each.model_dump_json() for each in records(run_with_a_step())]
+    lines = [render_record(each) for each in records(run_with_a_step())]
 
-    again = fold_all(EventRecord.model_validate_json(line) for line in lines)
+    again = fold_all(parse_record(line) for line in lines)
 
     assert again == fold_all(records(run_with_a_step()))
 
@@ -177,7 +178,7 @@ def test_retry_is_the_same_call_and_names_the_wait() -> None:
     assert view.waiting is not None
     assert (view.waiting.kind, view.waiting.delay_seconds) == ("retry", 4)
 
-    view = fold(view, record(LlmRequestSent(turn=1, meta=META.model_copy(update={"attempt": 2})), seq=3))
+    view = fold(view, record(LlmRequestSent(turn=1, meta=replace(META, attempt=2)), seq=3))
 
     assert [(call.state, call.attempt) for call in view.calls] == [("running", 2)]
 

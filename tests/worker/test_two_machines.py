@@ -11,7 +11,7 @@ import pytest
 from anyio.streams.text import TextReceiveStream
 from worker_fleet import is_all, leave_runs, wait_for_rows
 
-from metier.events.record import EventRecord
+from metier.events.record import parse_record
 from metier.runtime.runs import open_runtime
 from metier.settings.sections import WorkerOptions
 from services.worker_load import Crew, Load, build_host, count_sent
@@ -81,7 +81,7 @@ async def test_a_run_whose_end_was_wanted_is_ended_by_any_process_that_takes_it_
 
 def find_told(lines: Iterable[str]) -> list[tuple[int, str]]:
     """The events that a journal tells, of which each has the number of its entry."""
-    records = [EventRecord.model_validate_json(line) for line in lines]
+    records = [parse_record(line) for line in lines]
     return [(record.entry, record.event_type) for record in records if record.entry]
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, model_validator
 from metier.capabilities.contract import InputField, InputType, Schema
 from metier.decisions import CalledRun
 from metier.errors import UsageError
-from metier.messages import Value
+from metier.values import Value
 
 
 class TaskState(StrEnum):

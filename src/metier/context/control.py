@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.decisions import ActionStep, ActionType
@@ -37,7 +38,7 @@ def expand(step: ActionStep) -> list[ActionStep]:
         return [step]
     shared = {name: value for name, value in step.params.items() if name == "isolation"}
     return [
-        step.model_copy(update={"params": {**_read_task(task), **shared, NUMBER: number, OF: len(tasks)}})
+        replace(step, params={**_read_task(task), **shared, NUMBER: number, OF: len(tasks)})
         for number, task in enumerate(tasks, start=1)
     ]
 

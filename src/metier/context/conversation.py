@@ -14,9 +14,10 @@ from msgspec import Struct
 from pydantic import Field
 
 from metier.context.tokens import MESSAGE_TOKENS, estimate_tokens
-from metier.messages import MediaPart, Message, Part, TextPart, Value, assistant
+from metier.messages import MediaPart, Message, Part, TextPart, assistant
 from metier.providers.media import count_media
 from metier.telemetry.excerpt import cut_middle
+from metier.values import Value
 
 MAX_TURNS = 40
 """More turns than this are not told word for word, however short: fewer than a context keeps events of."""

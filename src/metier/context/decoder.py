@@ -11,22 +11,24 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
-from pydantic import JsonValue, ValidationError
+from msgspec.structs import replace
+from pydantic import Field, JsonValue, ValidationError
 
 from metier.context.control import ACTION_OF_TOOL, expand, get_wrong_batch
 from metier.context.json_mode import build_decision_schema
 from metier.context.json_text import NotJson, recover_object
-from metier.decisions import SCRIPT_TOOLS, ActionStep, ModelDecision
+from metier.decisions import SCRIPT_TOOLS, ActionStep, ActionType, ModelDecision
 from metier.definitions.nearest import list_nearest
 from metier.messages import ModelReply, TextPart, ToolCallPart, ToolSpec
 from metier.tools.schemas import SchemaCheck
+from metier.values import Value
 
 type OutputMode = Literal["native_with_json_fallback", "native", "json"]
 type DecodePath = Literal["native", "json", "text"]
 type FailureReason = Literal["refusal", "truncated", "empty", "invalid_json", "invalid_decision"]
 
 SUMMARY_CHARACTERS = 2_000
-DECISION_KEYS = frozenset(ModelDecision.model_fields)
+DECISION_KEYS = frozenset(ModelDecision.__struct_fields__)
 
 _BROKEN_DECISION = re.compile(r"\s*(?:```\w*\s*)?\{.{0,4000}?\"(?:planned_actions|selected_skill)\"\s*:", re.DOTALL)
 _FINISH_TEXT = re.compile(r"(?:```\w*\s*)?\{.*\}(?:\s*```)?\Z", re.DOTALL)
@@ -171,7 +173,7 @@ class Decoder:
 
     def _from_object(self, found: dict[str, JsonValue]) -> Decoded | Undecodable:
         try:
-            decision = ModelDecision.model_validate(found)
+            decision = _DecisionFields.model_validate(found).build()
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])
@@ -180,13 +182,40 @@ class Decoder:
         if not decision.planned_actions and not decision.selected_skill and not decision.required_disclosure_paths:
             message = "The decision has nothing to do: no action, no skill, nothing to disclose"
             return Undecodable(reason="invalid_decision", message=message, can_repair=True)
-        steps = [step.model_copy(update={"call_id": f"json-{i}"}) for i, step in enumerate(decision.planned_actions)]
+        steps = [replace(step, call_id=f"json-{i}") for i, step in enumerate(decision.planned_actions)]
         # Steps written as JSON pass the same gate as native calls.
         accepted, rejected = self._sift(as_call(step) for step in steps)
         expected = {step.call_id: step.expected_output for step in steps}
-        planned = [step.model_copy(update={"expected_output": expected[step.call_id]}) for step in accepted]
-        decision = decision.model_copy(update={"planned_actions": tuple(planned)})
+        planned = [replace(step, expected_output=expected[step.call_id]) for step in accepted]
+        decision = replace(decision, planned_actions=tuple(planned))
         return Decoded(decision=decision, path="json", rejected=tuple(rejected))
+
+
+class _ActionFields(Value):
+    type: ActionType
+    params: dict[str, JsonValue] = Field(default_factory=dict)
+    expected_output: str = ""
+    call_id: str = ""
+
+
+class _DecisionFields(Value):
+    """A decision as a model writes it. The model reads what pydantic finds wrong, and a replay compares those words."""
+
+    selected_skill: str | None = None
+    reasoning_summary: str = ""
+    required_disclosure_paths: tuple[str, ...] = ()
+    planned_actions: tuple[_ActionFields, ...] = ()
+
+    def build(self) -> ModelDecision:
+        return ModelDecision(
+            selected_skill=self.selected_skill,
+            reasoning_summary=self.reasoning_summary,
+            required_disclosure_paths=self.required_disclosure_paths,
+            planned_actions=tuple(
+                ActionStep(type=each.type, params=each.params, expected_output=each.expected_output)
+                for each in self.planned_actions
+            ),
+        )
 
 
 def _use_own_keys(tool: str, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:

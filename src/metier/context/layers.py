@@ -19,7 +19,7 @@ from msgspec.structs import fields, replace
 
 from metier.context.outside_text import TOOL_OUTPUT, fence
 from metier.decisions import StepExecutionResult
-from metier.messages import MediaPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
 from metier.providers.base import SystemBlock
 
 type LayerName = Literal[
@@ -232,7 +232,7 @@ def render_steps(steps: Sequence[StepExecutionResult]) -> str:
 
 def tell_in_words(exchange: Exchange) -> Exchange:
     """The same turn without native calls, for a model that takes none; the same object where it has none."""
-    if not any(part.kind in ("tool_call", "thinking") for part in exchange.reply.parts):
+    if not any(isinstance(part, ToolCallPart | ThinkingPart) for part in exchange.reply.parts):
         return exchange
     said = [part for part in exchange.reply.parts if isinstance(part, TextPart)]
     called = [

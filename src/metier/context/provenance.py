@@ -8,6 +8,7 @@ from msgspec import Struct
 from metier.context.budget import FittedPrompt
 from metier.context.layers import SYSTEM_LAYERS, LayerName, Prompt, render_steps
 from metier.messages import Message, ToolSpec
+from metier.values import dump_fields
 
 EXCERPT_BYTES = 60
 """How much is shown on either side of the first difference."""
@@ -119,7 +120,12 @@ def _list_run(prompt: Prompt) -> Iterator[Segment]:
 
 def _list_messages(name: str, messages: Sequence[Message], *, layer: LayerName = "conversation") -> Iterator[Segment]:
     for message in messages:
-        yield Segment(layer=layer, name=f"{name}, {message.role}", text=message.model_dump_json(exclude_defaults=True))
+        yield Segment(layer=layer, name=f"{name}, {message.role}", text=_render_message(message))
+
+
+def _render_message(message: Message) -> str:
+    fields = dump_fields(message, with_defaults=False)
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def _render_tools(tools: Sequence[ToolSpec]) -> str:

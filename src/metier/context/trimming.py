@@ -25,8 +25,9 @@ from msgspec.structs import replace
 from metier.context.layers import Disclosed, Exchange, Prompt, render_steps
 from metier.context.tokens import TokenCounter, estimate_tokens
 from metier.decisions import StepExecutionResult
-from metier.messages import Message, Part, TextPart, ToolResultPart, Value
+from metier.messages import Message, Part, TextPart, ToolResultPart
 from metier.telemetry.excerpt import one_line
+from metier.values import StoredValue
 
 KEPT_TURNS = 2
 """The latest turns are never dropped as a whole."""
@@ -46,7 +47,7 @@ _MARK = re.compile(r"\n\[… (\d{1,12}) characters taken out to save room; [a-z 
 type Size = Literal["short", "line", "gone"]
 
 
-class Trim(Value):
+class Trim(StoredValue, frozen=True, kw_only=True):
     """One thing that is taken out of a request and of all that follow it."""
 
     what: Literal["exchange", "piece"]
@@ -263,13 +264,13 @@ def _make_smaller(exchange: Exchange, trim: Trim) -> Exchange | None:
 
 def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
     parts: tuple[Part, ...] = tuple(
-        part.model_copy(update={"text": text})
+        replace(part, text=text)
         if isinstance(part, ToolResultPart | TextPart) and (text := change(part.text)) is not part.text
         else part
         for part in message.parts
     )
     is_same = all(one is other for one, other in zip(parts, message.parts, strict=True))
-    return message if is_same else message.model_copy(update={"parts": parts})
+    return message if is_same else replace(message, parts=parts)
 
 
 def _shorten(text: str, most: int) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from pydantic import ValidationError
+from msgspec.structs import replace
 
+from metier.engine.entries.base import TimedEntry
 from metier.engine.entries.entry import Entry, parse_entry, render_entry
 from metier.engine.entries.run import RunFailed, RunFinished
-from metier.engine.entries.timed_entry import TimedEntry
 from metier.engine.projection import project
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
@@ -128,7 +128,7 @@ class RunLog:
         began = self.state.started.started_at if self.state.started else ""
         if began and isinstance(entry, RunFinished | RunFailed):
             noted["duration_ms"] = measure(began, now)
-        return entry.model_copy(update=noted)
+        return replace(entry, **noted)
 
     def infer(self, entry: Entry) -> None:
         """Take in an entry that says nothing but what follows from those before it, without any effect.
@@ -206,7 +206,7 @@ async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Ent
 
 async def read_entries_of[E: Entry](store: Store, run_id: str, kind: type[E]) -> list[E]:
     """The entries of one kind, in order; others are not parsed, which is most of the cost of reading."""
-    name = kind.model_fields["kind"].default
+    name = kind.__struct_config__.tag
     found = [_parse(run_id, stored) for stored in await store.read_journal(run_id) if stored.kind == name]
     return [entry for entry in found if isinstance(entry, kind)]
 
@@ -214,7 +214,7 @@ async def read_entries_of[E: Entry](store: Store, run_id: str, kind: type[E]) ->
 def _parse(run_id: str, stored: StoredEntry) -> Entry:
     try:
         return parse_entry(stored.data)
-    except ValidationError as error:
+    except ValueError as error:
         raise StoreDamaged(
             f"Entry {stored.seq} of run {run_id!r} cannot be read",
             hint="It was changed, or written by a newer version of Metier",

@@ -7,6 +7,8 @@ result is on record with them: a replay reads no file.
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from metier.approval.judge import name_call
 from metier.context.outside_text import render_nearby
 from metier.definitions.project_files import ProjectFile
@@ -74,9 +76,8 @@ def _add(finished: StepFinished, step: Step, log: Told, *, nearby: Nearby, told:
     told |= {file.path: file.sha256 for file in new}
     log.emit(describe_files(new, step_id=step.step_id))
     text = render_nearby(new)
-    return finished.model_copy(
-        update={
-            "text": f"{finished.text}\n\n{text}" if text else finished.text,
-            "nearby": {file.path: file.sha256 for file in new},
-        }
+    return replace(
+        finished,
+        text=f"{finished.text}\n\n{text}" if text else finished.text,
+        nearby={file.path: file.sha256 for file in new},
     )

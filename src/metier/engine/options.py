@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from metier.definitions.names import Profile
 from metier.engine.entries.limits import OnLimit
-from metier.messages import Value
+from metier.values import Value
 
 type StepFailurePolicy = Literal[
     "retry_once_then_fallback_then_abort", "fallback_then_abort", "retry_once_then_abort", "abort"

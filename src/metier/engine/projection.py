@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TypedDict
 
+from msgspec import convert
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.rules import SHELL
@@ -169,9 +171,14 @@ def _project_change(
         case RunAdoptedEntry():
             return RunAdopted(provider=entry.provider, model=entry.model, profile=entry.profile)
         case LimitsRaisedEntry():
-            return LimitsRaised.model_validate(entry.model_dump(exclude={"kind"}))
+            return LimitsRaised(
+                max_turns=entry.max_turns,
+                max_cost_usd=entry.max_cost_usd,
+                timeout_seconds=entry.timeout_seconds,
+                raised_by=entry.raised_by,
+            )
         case RunReopenedEntry():
-            return RunReopened.model_validate(entry.model_dump(exclude={"kind", "recorded_at"}))
+            return RunReopened(reason=entry.reason, reopened_by=entry.reopened_by, step_id=entry.step_id)
         case ModelChangedEntry():
             return ModelChanged(
                 provider=entry.provider, model=entry.model, settings=entry.settings, changed_by=entry.changed_by
@@ -193,9 +200,19 @@ def _project_run(
 ) -> Payload:
     match entry:
         case RunStartedEntry():
-            shared = {"task", "mode", "agent", "provider", "model", "profile", "sandbox", "context_id", "parent_run_id"}
-            reading = entry.reading_sandbox or ""
-            return RunStarted(**entry.model_dump(include=shared), reading_sandbox=reading, pins=entry.pins)
+            return RunStarted(
+                task=entry.task,
+                mode=entry.mode,
+                agent=entry.agent,
+                provider=entry.provider,
+                model=entry.model,
+                profile=entry.profile,
+                sandbox=entry.sandbox,
+                reading_sandbox=entry.reading_sandbox or "",
+                context_id=entry.context_id,
+                parent_run_id=entry.parent_run_id,
+                pins=entry.pins,
+            )
         case RunPausedEntry():
             return RunPaused(kind=entry.pause, reason=entry.reason, resume_with=f"agent resume {state.run_id}")
         case RunResumedEntry():
@@ -212,8 +229,13 @@ def _project_run(
                 duration_ms=entry.duration_ms,
             )
         case RunFailedEntry():
-            shared = {"reason", "message", "status", "duration_ms"}
-            return RunFailed(**entry.model_dump(include=shared), turns=state.turn)
+            return RunFailed(
+                reason=entry.reason,
+                message=entry.message,
+                status=entry.status,
+                turns=state.turn,
+                duration_ms=entry.duration_ms,
+            )
 
 
 def _project_last_skill(entry: Entry, state: RunState) -> list[Payload]:
@@ -293,7 +315,7 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
         return step
     said = decision.reasoning_summary.strip().partition("\n")[0][:EXPECTATION_CHARACTERS]
     expected = said or f"The result of {step.params.get('tool') or step.type}"
-    return step.model_copy(update={"expected_output": expected})
+    return replace(step, expected_output=expected)
 
 
 def _project_selected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
@@ -413,7 +435,7 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
     if action == "call_skill" and entry.status == "succeeded" and step and not state.next_skill:
         reason = str(step.action.params.get("reason") or "")
         told.append(_begin_skill(reason, state))
-    told.extend(ArtifactWritten.model_validate({**artifact, "step_id": entry.step_id}) for artifact in entry.artifacts)
+    told.extend(convert({**artifact, "step_id": entry.step_id}, ArtifactWritten) for artifact in entry.artifacts)
     return told
 
 
@@ -496,9 +518,15 @@ def project_work(
             )
             return [started, *_change(entry.step_id, state, "running")]
         case ChildEnded():
-            shared = {"step_id", "child_run_id", "status", "turns"}
             cost = find_cost(entry.cost_usd, tokens=entry.input_tokens + entry.output_tokens)
-            return [ChildRunFinished(**entry.model_dump(include=shared), cost_usd=cost)]
+            ended = ChildRunFinished(
+                step_id=entry.step_id,
+                child_run_id=entry.child_run_id,
+                status=entry.status,
+                turns=entry.turns,
+                cost_usd=cost,
+            )
+            return [ended]
         case ResultCheckedEntry():
             return [ResultChecked(accepted=not entry.failures, failures=entry.failures)]
         case DoubtResolved():

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from metier.decisions import ActionStep
 from metier.engine import span_attributes as attributes
+from metier.engine.entries.base import TimedEntry
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import DecisionMade, ModelCallStarted, ModelReplied
 from metier.engine.entries.question import ApprovalAsked, ApprovalDecided, InputAsked, InputGiven
@@ -13,7 +14,6 @@ from metier.engine.entries.run import RunFailed, RunFinished, RunReopened, RunRe
 from metier.engine.entries.skill import CatalogLoaded
 from metier.engine.entries.step import DoubtResolved, StepFinished, StepStarted
 from metier.engine.entries.task import ChildRequested
-from metier.engine.entries.timed_entry import TimedEntry
 from metier.telemetry.otel import names
 from metier.telemetry.otel.span import AttributeValue, Span, SpanKind
 from metier.telemetry.otel.trace_context import TraceParent, build_entry_id, build_span_id

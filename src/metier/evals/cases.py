@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from metier.approval.regex import BadPattern, compile_pattern
 from metier.definitions.reader import BAD_VALUE, fault
-from metier.messages import Value
+from metier.values import Value
 
 _PART = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+|\*)\]|\[['\"]([^'\"]+)['\"]\]")
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from metier.evals.evidence import Evidence
 from metier.evals.grading import Grade
-from metier.messages import Value
+from metier.values import Value
 
 type Mode = Literal["replay", "record", "live"]
 type Status = Literal["passed", "failed", "not_checked", "stale", "missing", "error", "not_run"]

@@ -30,7 +30,6 @@ from metier.evals.evaluation import begin_row, evaluate, open_evidence
 from metier.evals.model_judge import JudgeRun
 from metier.evals.recordings import CaseRecording, Judged, RecordingNote, write_recording
 from metier.evals.targets import SourcedCase, Target
-from metier.messages import Value
 from metier.runtime.child_runs import request_task
 from metier.runtime.driver import DriveOptions
 from metier.runtime.history.archive import Archive
@@ -43,6 +42,7 @@ from metier.runtime.requests import RunRequest
 from metier.runtime.runs import Runtime, open_runtime
 from metier.runtime.status import BUDGET, PROVIDER, exit_code
 from metier.store.base import Store
+from metier.values import Value
 
 _MIN_SHARE_USD = 1e-6
 

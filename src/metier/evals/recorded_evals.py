@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.engine.entries.entry import Entry
 from metier.engine.replay.recorded_store import RecordedStore
@@ -100,7 +101,7 @@ async def _settle_here(archive: Archive, store: RecordedStore, host: Host) -> tu
             skills = settings.skills.model_copy(update={"dir": here.dir, "enabled": here.enabled})
             moved = settings.model_copy(update={"skills": skills})
             pins[name] = await store.put_blob(moved.model_dump_json().encode())
-    return (archive.started.model_copy(update={"pins": pins}), *archive.entries[1:])
+    return (replace(archive.started, pins=pins), *archive.entries[1:])
 
 
 def _compare_layers(then: Instructions, now: Instructions) -> list[str]:

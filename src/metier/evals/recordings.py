@@ -18,8 +18,8 @@ from pydantic import Field, ValidationError
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ArchiveRefused
 from metier.evals.targets import SourcedCase
-from metier.messages import Value
 from metier.runtime.history.archive import Archive, load_archive, render_archive
+from metier.values import Value
 
 FORMAT = 1
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -4,10 +4,10 @@ from typing import Literal
 
 from metier.decisions import ActionStep
 from metier.events.payload import Payload
-from metier.messages import OwnText, Value
+from metier.values import OwnText, StoredValue
 
 
-class PromptBudgetComputed(Payload):
+class PromptBudgetComputed(Payload, frozen=True, kw_only=True):
     """How the tokens of this turn's request are divided, and what had to go."""
 
     event_type = "prompt_budget_computed"
@@ -22,7 +22,7 @@ class PromptBudgetComputed(Payload):
     trimmed: tuple[str, ...] = ()
 
 
-class PromptComposed(Payload):
+class PromptComposed(Payload, frozen=True, kw_only=True):
     """The request is ready: its size, and the hash of the part that stays the same from turn to turn."""
 
     event_type = "prompt_composed"
@@ -34,7 +34,7 @@ class PromptComposed(Payload):
     request_hash: OwnText = ""
 
 
-class LlmRequestMeta(Value):
+class LlmRequestMeta(StoredValue, frozen=True, kw_only=True):
     """What is known of one request to a model."""
 
     provider: str
@@ -47,7 +47,7 @@ class LlmRequestMeta(Value):
     cost_usd: float | None = None
 
 
-class LlmRequestSent(Payload):
+class LlmRequestSent(Payload, frozen=True, kw_only=True):
     """A request went out."""
 
     event_type = "llm_request_sent"
@@ -55,7 +55,7 @@ class LlmRequestSent(Payload):
     meta: LlmRequestMeta
 
 
-class LlmRetryScheduled(Payload):
+class LlmRetryScheduled(Payload, frozen=True, kw_only=True):
     """The attempt failed in a way that may pass; the next one starts after the delay."""
 
     event_type = "llm_retry_scheduled"
@@ -66,7 +66,7 @@ class LlmRetryScheduled(Payload):
     retry_after_seconds: float | None = None
 
 
-class LlmResponseReceived(Payload):
+class LlmResponseReceived(Payload, frozen=True, kw_only=True):
     """A complete reply came back."""
 
     event_type = "llm_response_received"
@@ -77,7 +77,7 @@ class LlmResponseReceived(Payload):
     tool_calls: tuple[str, ...] = ()
 
 
-class LlmRequestFailed(Payload):
+class LlmRequestFailed(Payload, frozen=True, kw_only=True):
     """No reply: the error is final, or the retries are used up."""
 
     event_type = "llm_request_failed"
@@ -90,7 +90,7 @@ class LlmRequestFailed(Payload):
     """What had come of a reply that was interrupted."""
 
 
-class StructuredOutputFallback(Payload):
+class StructuredOutputFallback(Payload, frozen=True, kw_only=True):
     """The endpoint does not support a way of asking for decisions; JSON in plain text takes its place."""
 
     event_type = "structured_output_fallback"
@@ -103,7 +103,7 @@ class StructuredOutputFallback(Payload):
     remembered: bool = False
 
 
-class LlmDecisionDecoded(Payload):
+class LlmDecisionDecoded(Payload, frozen=True, kw_only=True):
     """What the reply means."""
 
     event_type = "llm_decision_decoded"
@@ -115,7 +115,7 @@ class LlmDecisionDecoded(Payload):
     path: Literal["native", "json", "repaired", "text", "offline"] = "native"
 
 
-class LlmDecisionRejected(Payload):
+class LlmDecisionRejected(Payload, frozen=True, kw_only=True):
     """The reply is no decision; the model is told once what is wrong with it (`repair`), then the run ends."""
 
     event_type = "llm_decision_rejected"
@@ -125,7 +125,7 @@ class LlmDecisionRejected(Payload):
     repair: bool = False
 
 
-class PromptLayerCut(Payload):
+class PromptLayerCut(Payload, frozen=True, kw_only=True):
     """The file of a layer is larger than its cap; its beginning is used."""
 
     event_type = "prompt_layer_cut"
@@ -134,7 +134,7 @@ class PromptLayerCut(Payload):
     left_out_characters: int
 
 
-class InstructionFile(Value):
+class InstructionFile(StoredValue, frozen=True, kw_only=True):
     path: str
     sha256: str
     """Of its bytes and of those of its imports."""
@@ -144,7 +144,7 @@ class InstructionFile(Value):
     """False for the text of a folder that the user has not trusted: the model reads it fenced."""
 
 
-class ProjectInstructionsLoaded(Payload):
+class ProjectInstructionsLoaded(Payload, frozen=True, kw_only=True):
     """Files such as `AGENTS.md` were put in front of the model: at the start, or when a step came near them."""
 
     event_type = "project_instructions_loaded"

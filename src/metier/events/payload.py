@@ -6,10 +6,10 @@ next. Adding a field with a default is compatible; anything else raises `events.
 
 from typing import ClassVar
 
-from metier.messages import Value
+from metier.values import StoredValue
 
 
-class Payload(Value):
+class Payload(StoredValue, frozen=True, kw_only=True):
     """What one kind of event says. Subclasses name their `event_type`; the class docstring is its documentation."""
 
     event_type: ClassVar[str]

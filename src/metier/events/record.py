@@ -1,12 +1,13 @@
 """The envelope of an event in the log, and the registry of all event types. Pure values."""
 
-from typing import Literal, Self, cast
+from typing import Any, Literal
 
-from pydantic import AwareDatetime, SerializeAsAny, model_validator
+from msgspec import DecodeError, Raw, json
+from msgspec.structs import asdict
 
 from metier.events import model, run, skill, step, task
 from metier.events.payload import Payload
-from metier.messages import Value
+from metier.values import AwareDatetime, StoredValue
 
 SCHEMA_VERSION = 1
 
@@ -26,7 +27,7 @@ def payload_types() -> dict[str, type[Payload]]:
 _PAYLOADS = payload_types()
 
 
-class EventRecord(Value):
+class EventRecord(StoredValue, frozen=True, kw_only=True):
     """One line of `events.jsonl`."""
 
     run_id: str
@@ -38,7 +39,7 @@ class EventRecord(Value):
     timestamp: AwareDatetime
     seq: int
     event_type: str
-    payload: SerializeAsAny[Payload]
+    payload: Payload
     redaction_mode: RedactionMode = "redacted"
     schema_version: int = SCHEMA_VERSION
     entry: int = 0
@@ -48,21 +49,36 @@ class EventRecord(Value):
     skill: str = ""
     """The skill in charge at that moment; empty where none was."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _choose_payload(cls, data: object) -> object:
-        if not isinstance(data, dict):
-            return data
-        fields = cast("dict[str, object]", data)  # keys of a JSON object or of keyword arguments are strings
-        if isinstance(fields.get("payload"), Payload):
-            return fields
-        payload_type = _PAYLOADS.get(str(fields.get("event_type")))
-        if payload_type is None:
-            raise ValueError(f"event type {fields.get('event_type')!r} is not known")
-        return {**fields, "payload": payload_type.model_validate(fields.get("payload"))}
-
-    @model_validator(mode="after")
-    def _check_type(self) -> Self:
+    def __post_init__(self) -> None:
         if self.payload.event_type != self.event_type:
             raise ValueError(f"a {self.payload.event_type!r} payload in a {self.event_type!r} record")
-        return self
+
+
+class _Line(EventRecord, frozen=True, kw_only=True):
+    """A record whose event type is read before its payload."""
+
+    payload: Raw  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        """Nothing to compare yet."""
+
+
+_LINES = json.Decoder(_Line)
+
+
+def parse_record(line: bytes | str) -> EventRecord:
+    """Raises `ValueError` for text that is no record, or one of a newer version."""
+    try:
+        found = _LINES.decode(line)
+        payload_type = _PAYLOADS.get(found.event_type)
+        if payload_type is None:
+            raise ValueError(f"event type {found.event_type!r} is not known")
+        payload = json.decode(found.payload, type=payload_type)
+        fields: dict[str, Any] = {**asdict(found), "payload": payload}
+        return EventRecord(**fields)
+    except (DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def render_record(record: EventRecord) -> bytes:
+    return json.encode(record)

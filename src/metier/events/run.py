@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from pydantic import Field
+from msgspec import field
 
 from metier.decisions import TaskState
 from metier.events.payload import Payload
 
 
-class RunStarted(Payload):
+class RunStarted(Payload, frozen=True, kw_only=True):
     """A run began: what was asked, of whom, and what it is pinned to."""
 
     event_type = "run_started"
@@ -23,11 +23,11 @@ class RunStarted(Payload):
     """The level that encloses commands that run without a question; empty in logs of older versions."""
     context_id: str = ""
     parent_run_id: str = ""
-    pins: dict[str, str] = Field(default_factory=dict)
+    pins: dict[str, str] = field(default_factory=dict)
     """Definition id → content hash."""
 
 
-class RunPaused(Payload):
+class RunPaused(Payload, frozen=True, kw_only=True):
     """The run stopped where it can continue later: what it waits for, and how to continue."""
 
     event_type = "run_paused"
@@ -39,7 +39,7 @@ class RunPaused(Payload):
     resume_with: str = ""
 
 
-class RunResumed(Payload):
+class RunResumed(Payload, frozen=True, kw_only=True):
     """The run continues: after a pause, a restart, or a take-over."""
 
     event_type = "run_resumed"
@@ -48,7 +48,7 @@ class RunResumed(Payload):
     at_seq: int = 0
 
 
-class LimitsRaised(Payload):
+class LimitsRaised(Payload, frozen=True, kw_only=True):
     """A user raised what bounds the run; what is not named stays as it was."""
 
     event_type = "limits_raised"
@@ -58,7 +58,7 @@ class LimitsRaised(Payload):
     raised_by: str = ""
 
 
-class RunReopened(Payload):
+class RunReopened(Payload, frozen=True, kw_only=True):
     """A run that a limit or a provider had ended continues where it was."""
 
     event_type = "run_reopened"
@@ -67,7 +67,7 @@ class RunReopened(Payload):
     step_id: str = ""
 
 
-class PinnedDefinitionUsed(Payload):
+class PinnedDefinitionUsed(Payload, frozen=True, kw_only=True):
     """A definition changed since the run began; the run continues with the bytes it is pinned to."""
 
     event_type = "pinned_definition_used"
@@ -75,17 +75,20 @@ class PinnedDefinitionUsed(Payload):
     pinned: str
 
 
-class McpServerReported(Payload):
+type McpServerState = Literal["not_accepted", "started", "ended", "changed"]
+
+
+class McpServerReported(Payload, frozen=True, kw_only=True):
     """A server of external tools was left out, started, ended, or no longer offers what was accepted."""
 
     event_type = "mcp_server_reported"
     server: str
-    state: Literal["not_accepted", "started", "ended", "changed"]
+    state: McpServerState
     message: str
     tools: tuple[str, ...] = ()
 
 
-class SignalReceived(Payload):
+class SignalReceived(Payload, frozen=True, kw_only=True):
     """The process was asked to stop."""
 
     event_type = "signal_received"
@@ -93,7 +96,7 @@ class SignalReceived(Payload):
     count: int = 1
 
 
-class GracefulShutdownStarted(Payload):
+class GracefulShutdownStarted(Payload, frozen=True, kw_only=True):
     """No new work; children get this long before they are killed."""
 
     event_type = "graceful_shutdown_started"
@@ -101,7 +104,7 @@ class GracefulShutdownStarted(Payload):
     children: int = 0
 
 
-class RunFinished(Payload):
+class RunFinished(Payload, frozen=True, kw_only=True):
     """The run reached its end."""
 
     event_type = "run_finished"
@@ -116,7 +119,7 @@ class RunFinished(Payload):
     duration_ms: float = 0
 
 
-class RunFailed(Payload):
+class RunFailed(Payload, frozen=True, kw_only=True):
     """The run ended without a result: a reason for machines, a sentence for people."""
 
     event_type = "run_failed"
@@ -127,7 +130,7 @@ class RunFailed(Payload):
     duration_ms: float = 0
 
 
-class LogRepaired(Payload):
+class LogRepaired(Payload, frozen=True, kw_only=True):
     """The log was opened after a crash: the last, incomplete record was cut off."""
 
     event_type = "log_repaired"
@@ -135,7 +138,7 @@ class LogRepaired(Payload):
     last_good_seq: int
 
 
-class ResultChecked(Payload):
+class ResultChecked(Payload, frozen=True, kw_only=True):
     """A result was held against what was asked of it; what does not hold is told to the model once."""
 
     event_type = "result_checked"
@@ -143,7 +146,7 @@ class ResultChecked(Payload):
     failures: tuple[str, ...] = ()
 
 
-class RunAdopted(Payload):
+class RunAdopted(Payload, frozen=True, kw_only=True):
     """A run that was not started in this store continues here: with this host's settings, rules, provider and keys.
 
     Steps that were planned and not finished are asked about.
@@ -155,7 +158,7 @@ class RunAdopted(Payload):
     profile: str
 
 
-class ModelChanged(Payload):
+class ModelChanged(Payload, frozen=True, kw_only=True):
     """A run that its provider ended continues with another provider, model, address or window."""
 
     event_type = "model_changed"

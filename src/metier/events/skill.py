@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from pydantic import Field
+from msgspec import field
 
 from metier.decisions import StepStatus
 from metier.events.payload import Payload
-from metier.messages import Value
+from metier.values import StoredValue
 
 
-class DisclosedFile(Value):
+class DisclosedFile(StoredValue, frozen=True, kw_only=True):
     path: str
     section: str = ""
     bytes: int
@@ -17,13 +17,13 @@ class DisclosedFile(Value):
     truncated: bool = False
 
 
-class Candidate(Value):
+class Candidate(StoredValue, frozen=True, kw_only=True):
     skill_name: str
     score: float
     reason: str = ""
 
 
-class SkillCatalogLoaded(Payload):
+class SkillCatalogLoaded(Payload, frozen=True, kw_only=True):
     """The catalog was read: how many skills, and what could not be loaded."""
 
     event_type = "skill_catalog_loaded"
@@ -33,7 +33,7 @@ class SkillCatalogLoaded(Payload):
     duration_ms: float = 0
 
 
-class SkillLoadFailed(Payload):
+class SkillLoadFailed(Payload, frozen=True, kw_only=True):
     """One skill could not be loaded, and why."""
 
     event_type = "skill_load_failed"
@@ -44,7 +44,7 @@ class SkillLoadFailed(Payload):
     line: int | None = None
 
 
-class SkillProblemFound(Payload):
+class SkillProblemFound(Payload, frozen=True, kw_only=True):
     """A problem of skills that keeps none from loading: a hidden or unknown name."""
 
     event_type = "skill_problem_found"
@@ -56,7 +56,7 @@ class SkillProblemFound(Payload):
     hint: str = ""
 
 
-class SkillPrefilterCompleted(Payload):
+class SkillPrefilterCompleted(Payload, frozen=True, kw_only=True):
     """All skills were ranked for the request; these are the candidates. `strategy` says what was done without one."""
 
     event_type = "skill_prefilter_completed"
@@ -66,7 +66,7 @@ class SkillPrefilterCompleted(Payload):
     strategy: str = ""
 
 
-class SkillDisclosureLoaded(Payload):
+class SkillDisclosureLoaded(Payload, frozen=True, kw_only=True):
     """A stage of disclosure put exactly these files in front of the model."""
 
     event_type = "skill_disclosure_loaded"
@@ -79,7 +79,7 @@ class SkillDisclosureLoaded(Payload):
     """Paths that were asked for and not given, each with its reason."""
 
 
-class SkillInvocationStarted(Payload):
+class SkillInvocationStarted(Payload, frozen=True, kw_only=True):
     """A skill is in charge from here; `digest` is of its definition, as the run is pinned to it."""
 
     event_type = "skill_invocation_started"
@@ -88,7 +88,7 @@ class SkillInvocationStarted(Payload):
     digest: str = ""
 
 
-class SkillInvocationFinished(Payload):
+class SkillInvocationFinished(Payload, frozen=True, kw_only=True):
     """The skill handed control back."""
 
     event_type = "skill_invocation_finished"
@@ -97,7 +97,7 @@ class SkillInvocationFinished(Payload):
     summary: str = ""
 
 
-class Handoff(Payload):
+class Handoff(Payload, frozen=True, kw_only=True):
     """Control goes from one skill to the next, for this reason."""
 
     event_type = "handoff"
@@ -106,24 +106,24 @@ class Handoff(Payload):
     rationale: str
 
 
-class EmbeddingsUnavailable(Payload):
+class EmbeddingsUnavailable(Payload, frozen=True, kw_only=True):
     """What `routing.embeddings` names could not be used, so the skills were ranked by words only."""
 
     event_type = "embeddings_unavailable"
     reason: str
 
 
-class SkillCodeAccepted(Payload):
+class SkillCodeAccepted(Payload, frozen=True, kw_only=True):
     """The files of skills changed since the run began, and it continues with the new ones."""
 
     event_type = "skill_code_accepted"
     skills: tuple[str, ...] = ()
-    code: dict[str, str] = Field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
     """Pin → hash of the tree that is used from now on."""
     accepted_by: str = ""
 
 
-class SkillWithoutTools(Payload):
+class SkillWithoutTools(Payload, frozen=True, kw_only=True):
     """While this skill is in charge the run has no tool: its list and that of the agent have none in common."""
 
     event_type = "skill_without_tools"

@@ -2,21 +2,19 @@
 
 from typing import Literal
 
-from pydantic import AwareDatetime, JsonValue
-
 from metier.decisions import StepStatus
 from metier.events.payload import Payload
-from metier.messages import OwnText, Value
+from metier.values import AwareDatetime, JsonValue, OwnText, StoredValue
 
 
-class PlanStep(Value):
+class PlanStep(StoredValue, frozen=True, kw_only=True):
     """One line of a plan."""
 
     step: str
     status: Literal["pending", "in_progress", "done", "dropped"]
 
 
-class PlanUpdated(Payload):
+class PlanUpdated(Payload, frozen=True, kw_only=True):
     """The model wrote down its steps, or how far they are: always the whole list."""
 
     event_type = "plan_updated"
@@ -25,7 +23,7 @@ class PlanUpdated(Payload):
     summary: str = ""
 
 
-class StepStarted(Payload):
+class StepStarted(Payload, frozen=True, kw_only=True):
     """An action is about to have its effect; the intent is on disk. `skill_name` owns what runs, else is in charge."""
 
     event_type = "step_started"
@@ -43,7 +41,7 @@ class StepStarted(Payload):
     skill_name: str = ""
 
 
-class CallRefused(Payload):
+class CallRefused(Payload, frozen=True, kw_only=True):
     """A call was not run: a rule, a user, its schema, or what is open to it stood in the way."""
 
     event_type = "call_refused"
@@ -60,7 +58,7 @@ class CallRefused(Payload):
     skill_name: str = ""
 
 
-class SkillStepExecuted(Payload):
+class SkillStepExecuted(Payload, frozen=True, kw_only=True):
     """A step ended: how, how long, and the beginning and end of what it printed."""
 
     event_type = "skill_step_executed"
@@ -88,7 +86,7 @@ class SkillStepExecuted(Payload):
     diff_lines: int = 0
 
 
-class StepRetryScheduled(Payload):
+class StepRetryScheduled(Payload, frozen=True, kw_only=True):
     """A step failed in a way that may pass and is tried once more."""
 
     event_type = "step_retry_scheduled"
@@ -98,7 +96,7 @@ class StepRetryScheduled(Payload):
     delay_seconds: float = 0
 
 
-class ArtifactWritten(Payload):
+class ArtifactWritten(Payload, frozen=True, kw_only=True):
     """A file that belongs to the run was written."""
 
     event_type = "artifact_written"
@@ -109,7 +107,7 @@ class ArtifactWritten(Payload):
     step_id: str = ""
 
 
-class ApprovalRequested(Payload):
+class ApprovalRequested(Payload, frozen=True, kw_only=True):
     """A user must decide before this call runs."""
 
     event_type = "approval_requested"
@@ -123,7 +121,7 @@ class ApprovalRequested(Payload):
     expires_at: AwareDatetime | None = None
 
 
-class ApprovalDecided(Payload):
+class ApprovalDecided(Payload, frozen=True, kw_only=True):
     """An approval was decided, or expired."""
 
     event_type = "approval_decided"
@@ -134,7 +132,7 @@ class ApprovalDecided(Payload):
     edited: bool = False
 
 
-class InputRequested(Payload):
+class InputRequested(Payload, frozen=True, kw_only=True):
     """The run waits for an answer."""
 
     event_type = "input_requested"
@@ -143,7 +141,7 @@ class InputRequested(Payload):
     fields: JsonValue = None
 
 
-class InputReceived(Payload):
+class InputReceived(Payload, frozen=True, kw_only=True):
     """The answer came."""
 
     event_type = "input_received"
@@ -152,7 +150,7 @@ class InputReceived(Payload):
     fields: tuple[str, ...] = ()
 
 
-class HooksRan(Payload):
+class HooksRan(Payload, frozen=True, kw_only=True):
     """The user's commands for one moment of the run ended, and this is what they said together."""
 
     event_type = "hooks_ran"
@@ -180,7 +178,7 @@ class HooksRan(Payload):
         return "; ".join(text for text in (*said, effect, *self.failures) if text)
 
 
-class UndoStarted(Payload):
+class UndoStarted(Payload, frozen=True, kw_only=True):
     """Files are about to become what they were before a step."""
 
     event_type = "undo_started"
@@ -190,7 +188,7 @@ class UndoStarted(Payload):
     undone_by: str = ""
 
 
-class UndoFinished(Payload):
+class UndoFinished(Payload, frozen=True, kw_only=True):
     """The files are what they were, but for those that are named."""
 
     event_type = "undo_finished"
@@ -199,7 +197,7 @@ class UndoFinished(Payload):
     left_alone: tuple[str, ...] = ()
 
 
-class StepOutcomeUnknown(Payload):
+class StepOutcomeUnknown(Payload, frozen=True, kw_only=True):
     """The process ended while a step ran, and nothing shows how the step ended: a user is asked."""
 
     event_type = "step_outcome_unknown"
@@ -208,7 +206,7 @@ class StepOutcomeUnknown(Payload):
     """The call, and why its outcome is unknown."""
 
 
-class StepOutcomeAnswered(Payload):
+class StepOutcomeAnswered(Payload, frozen=True, kw_only=True):
     """A user answered for a step whose outcome is unknown, or for the failed step of a task."""
 
     event_type = "step_outcome_answered"

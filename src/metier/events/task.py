@@ -8,7 +8,7 @@ from metier.events.payload import Payload
 type TaskStepState = Literal["pending", "running", "succeeded", "failed", "skipped"]
 
 
-class TaskPlanned(Payload):
+class TaskPlanned(Payload, frozen=True, kw_only=True):
     """A task definition was read: these are its steps, in order, all of them pending."""
 
     event_type = "task_planned"
@@ -17,7 +17,7 @@ class TaskPlanned(Payload):
     """The file of each step."""
 
 
-class TaskStepChanged(Payload):
+class TaskStepChanged(Payload, frozen=True, kw_only=True):
     """A step of a task is in another state."""
 
     event_type = "task_step_changed"
@@ -29,7 +29,7 @@ class TaskStepChanged(Payload):
     """Why it failed or was skipped."""
 
 
-class ChildRunStarted(Payload):
+class ChildRunStarted(Payload, frozen=True, kw_only=True):
     """The run handed work on and waits for the result."""
 
     event_type = "child_run_started"
@@ -41,7 +41,7 @@ class ChildRunStarted(Payload):
     max_cost_usd: float | None = None
 
 
-class ChildRunFinished(Payload):
+class ChildRunFinished(Payload, frozen=True, kw_only=True):
     """The work that was handed on came to an end; what it cost counts for this run too."""
 
     event_type = "child_run_finished"

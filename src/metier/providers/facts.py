@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError
 from metier.definitions.problems import Problem
 from metier.definitions.text.yaml_text import Plain, plain_value, read_yaml
 from metier.errors import ConfigError
-from metier.messages import ModelReply, Usage, Value
+from metier.messages import ModelReply, Usage
+from metier.values import Value
 
 
 class LongPrompt(Value):

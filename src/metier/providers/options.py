@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 from pydantic_core import PydanticCustomError
 
 from metier.definitions.names import PluginName
-from metier.messages import WHEN_USED, Value
+from metier.values import WHEN_USED, Value
 
 STRUCTURED = "structured"
 """Same as `settings.model.STRUCTURED`: a mapping in the file, read as JSON text."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import anyio
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from metier.events.model import LlmRequestFailed, LlmRequestMeta, LlmRequestSent, LlmResponseReceived, LlmRetryScheduled
 from metier.events.payload import Payload
@@ -94,10 +94,10 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
         try:
             reply = await candidate.provider.reply(asked, observe=_record_text(turn.observe, shown))
         except anyio.get_cancelled_exc_class():
-            turn.emit(_interrupted(meta.model_copy(update={"latency_ms": _since(started, turn)}), shown, turn))
+            turn.emit(_interrupted(structs.replace(meta, latency_ms=_since(started, turn)), shown, turn))
             raise
         except CallFailed as failure:
-            failed = meta.model_copy(update={"latency_ms": _since(started, turn)})
+            failed = structs.replace(meta, latency_ms=_since(started, turn))
             delay = _delay(failure, attempt, turn)
             if delay is None:
                 _add_wait_to_message(failure, attempt, turn)
@@ -105,7 +105,7 @@ async def _ask(candidate: Candidate, request: ModelRequest, turn: Turn) -> Model
                 raise
             turn.emit(_scheduled(failure, failed, turn, delay=delay))
         else:
-            turn.emit(_received(reply, meta.model_copy(update={"latency_ms": _since(started, turn)}), turn))
+            turn.emit(_received(reply, structs.replace(meta, latency_ms=_since(started, turn)), turn))
             return reply
         _discard_shown_text(turn)
         await turn.seams.sleep(delay)
@@ -200,13 +200,12 @@ def _received(reply: ModelReply, meta: LlmRequestMeta, turn: Turn) -> LlmRespons
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     return LlmResponseReceived(
         turn=turn.number,
-        meta=meta.model_copy(
-            update={
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-                "cached_tokens": usage.cache_read_tokens,
-                "cost_usd": cost_usd(usage, turn.facts.get(meta.provider, meta.model)),
-            }
+        meta=structs.replace(
+            meta,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            cost_usd=cost_usd(usage, turn.facts.get(meta.provider, meta.model)),
         ),
         stop_reason=reply.stop_reason,
         text_summary=one_line(text, _SUMMARY_LENGTH),

@@ -11,6 +11,7 @@ from operator import is_
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.decisions import read_failure
 from metier.messages import MediaPart, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
@@ -317,7 +318,7 @@ class _Results:
             return ToolResultPart(call_id=wire_id, name=call.name, text=NO_RESULT, is_error=True)
         result = waiting.pop(0)
         self._taken.add(id(result))
-        return result if result.call_id == wire_id else result.model_copy(update={"call_id": wire_id})
+        return result if result.call_id == wire_id else replace(result, call_id=wire_id)
 
     def list_rest(self) -> Iterator[Part]:
         """Yield the other parts, and results without a call as text."""
@@ -349,5 +350,5 @@ def _with_short_id(call: ToolCallPart, dialect: Dialect, used: set[str]) -> Tool
         text = f"{call.id}\0{number}" if number else call.id
         short = "call_" + hashlib.sha256(text.encode()).hexdigest()[:24]
         if short not in used:
-            return call.model_copy(update={"id": short})
+            return replace(call, id=short)
         number += 1

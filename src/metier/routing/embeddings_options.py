@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from metier.messages import Value
+from metier.values import Value
 
 
 class EmbeddingsOptions(Value):

@@ -76,15 +76,14 @@ def build_adoption(started: RunStarted, services: Services, *, run: PreparedRun,
 def narrow_limits(own: Limits, brought: Limits) -> Limits:
     """Return the smaller of both limits."""
     costs = [limits.max_cost_usd for limits in (own, brought) if limits.max_cost_usd is not None]
-    return own.model_copy(
-        update={
-            "max_turns": min(own.max_turns, brought.max_turns),
-            "max_cost_usd": min(costs, default=None),
-            "max_repeated_calls": min(own.max_repeated_calls, brought.max_repeated_calls),
-            "max_delegation_depth": min(own.max_delegation_depth, brought.max_delegation_depth),
-            "delegation_share": min(own.delegation_share, brought.delegation_share),
-            "max_children_per_call": min(own.max_children_per_call, brought.max_children_per_call),
-        }
+    return replace(
+        own,
+        max_turns=min(own.max_turns, brought.max_turns),
+        max_cost_usd=min(costs, default=None),
+        max_repeated_calls=min(own.max_repeated_calls, brought.max_repeated_calls),
+        max_delegation_depth=min(own.max_delegation_depth, brought.max_delegation_depth),
+        delegation_share=min(own.delegation_share, brought.delegation_share),
+        max_children_per_call=min(own.max_children_per_call, brought.max_children_per_call),
     )
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import anyio
-from msgspec import Struct, field
+from msgspec import DecodeError, Struct, field, json
 from msgspec.structs import replace
-from pydantic import ValidationError
 
 from metier.approval.narrowed_policy import is_reading
 from metier.decisions import ActionStep, TaskState
@@ -160,7 +159,7 @@ async def bounded(
 
 async def ask_to_end(store: Store, run_id: str, failure: RunFailed) -> None:
     """Ask the present or next driver of the run to end it with this failure."""
-    await store.ask_to_end(run_id, failure.model_dump_json())
+    await store.ask_to_end(run_id, json.encode(failure).decode())
 
 
 async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
@@ -168,8 +167,8 @@ async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
     if row is None or not row.ending:
         return None
     try:
-        return RunFailed.model_validate_json(row.ending)
-    except ValidationError:  # a request of another version: that the run should end is certain
+        return json.decode(row.ending, type=RunFailed)
+    except DecodeError:  # a request of another version: that the run should end is certain
         return build_cancellation("")
 
 

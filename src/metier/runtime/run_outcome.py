@@ -20,6 +20,7 @@ from metier.runtime.questions.resumption import render_command
 from metier.runtime.status import RunStatus
 from metier.telemetry.jsonl import FILE_NAME
 from metier.telemetry.sanitize import sanitize
+from metier.values import dump_fields
 from metier.views.user_question import DEFAULT_FIELD
 
 MAX_CAUSE_LINES = 6
@@ -192,7 +193,7 @@ def work_as_json(status: RunStatus) -> dict[str, JsonValue]:
     if order is not None and order.call is not None:
         work["call"] = {"skill": order.call.skill, "chain": list(order.call.chain)}
     if state.plan:
-        work["task_steps"] = [step.model_dump(mode="json") for step in list_task_steps(state)]
+        work["task_steps"] = [dump_fields(step) for step in list_task_steps(state)]
     if state.children:
         work["children"] = [
             {

@@ -2,7 +2,7 @@
 
 from pydantic import ConfigDict
 
-from metier.messages import Value
+from metier.values import Value
 
 
 class Body(Value):

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from sse_starlette import ServerSentEvent
 
 from metier.errors import MetierError
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, render_record
 from metier.runtime.history.follower import POLL_SECONDS, Follower
 from metier.runtime.runs import Runtime
 from metier.server.problems import HttpProblem
@@ -220,5 +220,4 @@ def number(records: list[EventRecord], place: Place) -> tuple[list[Told], Place]
 
 
 def _render(record: EventRecord) -> str:
-    data: bytes = record.__pydantic_serializer__.to_json(record)
-    return data.decode()
+    return render_record(record).decode()

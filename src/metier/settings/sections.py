@@ -7,7 +7,6 @@ from pydantic_core import PydanticCustomError
 
 from metier.context.conversation import ChatOptions
 from metier.engine.options import RuntimeOptions
-from metier.messages import Value
 from metier.providers.options import ModelOptions
 from metier.routing.embeddings_options import EmbeddingsOptions, RoutingOptions
 from metier.skills.options import SkillsOptions
@@ -18,6 +17,7 @@ from metier.tools.mcp.options import McpOptions
 from metier.tools.process.sandbox.options import SandboxOptions
 from metier.tools.shell.options import ShellOptions
 from metier.tools.web.options import WebSearchOptions
+from metier.values import Value
 
 type NotifyWord = Literal["approval", "input", "ended", "budget"]
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from metier.definitions.skills.scripts import discover_scripts
 from metier.definitions.skills.skill import SkillDefinition
-from metier.messages import Value
 from metier.skills.trust.judgement import TreeDigest
+from metier.values import Value
 
 _NETWORK_MODULES = frozenset(
     {

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from metier.messages import Value
+from metier.values import Value
 
 type EnabledWord = Literal["all", "all-untrusted", "none"]
 

@@ -10,10 +10,10 @@ from pydantic import Field
 from metier.definitions.names import PLUGIN, PluginName
 from metier.extras import hint_extra
 from metier.ids import Clock
-from metier.messages import Value
 from metier.store.base import ServerHealth, Store
 from metier.store.failures import StoreUnavailable
 from metier.store.sqlite.store import open_sqlite_store
+from metier.values import Value
 
 type StoreBackend = Literal["sqlite", "postgres"]
 

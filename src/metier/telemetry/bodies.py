@@ -6,9 +6,8 @@ is written, or a reply of many pages, does not are in it again.
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import cast
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.decisions import ActionStep
@@ -25,22 +24,23 @@ _HEAD = 200
 
 def summarize_bodies(payload: Payload) -> Payload:
     """The payload with summaries in place of long values of calls; the same object where none is long."""
-    fields = cast("Mapping[str, object]", payload.__dict__)  # of an instance, not of the class
-    given, planned = fields.get("arguments"), fields.get("planned_actions")
+    given: JsonValue = getattr(payload, "arguments", None)
+    planned: tuple[ActionStep, ...] = getattr(payload, "planned_actions", ())
     if not given and not planned:
         return payload
     changed: dict[str, object] = {}
     if given:
-        changed["arguments"] = _summarize(cast("JsonValue", given))  # the fields of this name hold JSON
+        changed["arguments"] = _summarize(given)
     if planned:
-        steps = cast("tuple[ActionStep, ...]", planned)  # as `LlmDecisionDecoded` declares it
-        changed["planned_actions"] = tuple(_summarize_step(step) for step in steps)
-    return payload.model_copy(update=changed) if any(fields[name] != new for name, new in changed.items()) else payload
+        changed["planned_actions"] = tuple(_summarize_step(step) for step in planned)
+    return (
+        replace(payload, **changed) if any(getattr(payload, name) != new for name, new in changed.items()) else payload
+    )
 
 
 def _summarize_step(step: ActionStep) -> ActionStep:
     params = {name: _summarize(value) for name, value in step.params.items()}
-    return step if params == step.params else step.model_copy(update={"params": params})
+    return step if params == step.params else replace(step, params=params)
 
 
 def _summarize(value: JsonValue) -> JsonValue:

@@ -12,11 +12,11 @@ from typing import BinaryIO, NotRequired, Self, TypedDict, TypeGuard, cast
 
 from filelock import BaseFileLock, FileLock, Timeout
 from msgspec import Struct
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from pydantic_core import from_json
 
 from metier.errors import LogDamaged, LogError, LogLocked
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, parse_record, render_record
 from metier.events.run import LogRepaired
 from metier.ids import Clock
 
@@ -130,7 +130,7 @@ class JsonlSink:
         self._pool.use(self)
         if record.seq <= self._last_seq:
             raise LogError(f"Event {record.seq} comes after event {self._last_seq} in '{self._path}'")
-        self._append(record.__pydantic_serializer__.to_json(record) + b"\n")
+        self._append(render_record(record) + b"\n")
         self._last_seq = record.seq
 
     def close(self) -> None:
@@ -210,10 +210,9 @@ def read_events(path: Path) -> Iterator[EventRecord]:
             if not line.endswith(b"\n") and _find_seq(line) is None:
                 return
             try:
-                record = EventRecord.model_validate_json(line)
-            except ValidationError as error:
-                reason = error.errors(include_url=False, include_input=False)[0]["msg"]
-                raise _damage(path, number, offset, reason=reason) from error
+                record = parse_record(line)
+            except ValueError as error:
+                raise _damage(path, number, offset, reason=str(error)) from error
             if record.seq != seq + 1:
                 raise _damage(path, number, offset, reason=f"event {record.seq} comes after event {seq}")
             yield record
@@ -343,7 +342,7 @@ def _find_seq(line: bytes) -> int | None:
 
 
 def _build_repair(path: Path, tail: _Tail, clock: Clock) -> EventRecord:
-    last = EventRecord.model_validate_json(tail.last_line) if tail.last_line else None
+    last = parse_record(tail.last_line) if tail.last_line else None
     return EventRecord(
         run_id=last.run_id if last else path.parent.name,
         trace_id=last.trace_id if last else "0" * 32,

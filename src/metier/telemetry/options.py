@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from metier.messages import Value
+from metier.values import Value
 
 type LogLevel = Literal["debug", "info", "warning", "error"]
 

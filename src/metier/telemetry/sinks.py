@@ -3,22 +3,22 @@
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import Literal, Protocol, TypeAliasType, cast, get_origin
+from typing import Annotated, Literal, Protocol, TypeAliasType, cast, get_args, get_origin
 
 from msgspec import Struct
+from msgspec.structs import fields, replace
 from pydantic import JsonValue
-from pydantic.fields import FieldInfo
 
 from metier.errors import LogError
 from metier.events.payload import Payload
 from metier.events.record import SCHEMA_VERSION, EventRecord, RedactionMode
 from metier.ids import Clock, Ids
-from metier.messages import MadeHere, Value
 from metier.telemetry.bodies import summarize_bodies
 from metier.telemetry.options import LoggingOptions
 from metier.telemetry.redaction import Redactor
 from metier.telemetry.sanitize import sanitize
 from metier.telemetry.spans import get_span
+from metier.values import MadeHere, has_mark
 
 _SHORT = 512
 _MAX_KNOWN = 2048
@@ -78,12 +78,12 @@ class Cleaner:
         """Short strings that were found clean: names of tools, words of status, which most events repeat."""
         self._ordinary: set[str] = set()
         """Those among them that are the name of no secret."""
-        self._speaking: dict[type[Value], tuple[str, ...]] = {}
+        self._speaking: dict[type[Struct], tuple[str, ...]] = {}
         """The fields of each kind of payload that may hold text."""
 
     def clean(self, payload: Payload) -> Payload:
         """The payload as it may be logged; the same object where nothing had to change."""
-        cleaned = cast("Payload", self._model(payload))  # a copy of a payload is a payload
+        cleaned = self._model(payload)
         # Cut only after the secrets are gone: half of one would not be found, and its hash could be guessed.
         return cleaned if self._keeps_bodies else summarize_bodies(cleaned)
 
@@ -126,27 +126,26 @@ class Cleaner:
             return sanitize(text)
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
-    def _model(self, value: Value) -> Value:
+    def _model[V: Struct](self, value: V) -> V:
         kind = type(value)
         names = self._speaking.get(kind)
         if names is None:
             names = self._speaking[kind] = _list_speaking(kind)
-        fields = cast("dict[str, object]", value.__dict__)  # of an instance, not of the class
         changed: dict[str, object] = {}
         for name in names:
-            old = fields[name]
+            old: object = getattr(value, name)
             if old is None:
                 continue
             new = self.text(old) if isinstance(old, str) else self._value(old)
             if new is not old:
                 changed[name] = new
-        return value.model_copy(update=changed) if changed else value
+        return replace(value, **changed) if changed else value
 
     def _value(self, value: object) -> object:
         match value:
             case str():
                 return self.text(value)
-            case Value():
+            case Struct():
                 return self._model(value)
             case tuple():
                 items = cast("tuple[object, ...]", value)  # any items will do
@@ -171,16 +170,18 @@ class Cleaner:
                 return value
 
 
-def _list_speaking(kind: type[Value]) -> tuple[str, ...]:
+def _list_speaking(kind: type[Struct]) -> tuple[str, ...]:
     """The fields that may hold text from outside. Not those that map names to numbers: `token: 123456` is a count."""
-    return tuple(name for name, field in kind.model_fields.items() if not _is_silent(field))
+    return tuple(name for name in [each.name for each in fields(kind) if not _is_silent(each.type)])
 
 
-def _is_silent(field: FieldInfo) -> bool:
+def _is_silent(kind: object) -> bool:
     """It holds numbers, words of a fixed list, or what Metier made itself."""
-    if field.annotation in _SILENT or any(isinstance(mark, MadeHere) for mark in field.metadata):
+    if has_mark(kind, MadeHere):
         return True
-    kind: object = field.annotation
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if kind in _SILENT:
+        return True
     return get_origin(kind.__value__ if isinstance(kind, TypeAliasType) else kind) is Literal
 
 
@@ -211,7 +212,7 @@ class EventWriter:
     def emit(self, payload: Payload, *, entry: int = 0, turn: int = 0, skill: str = "") -> EventRecord:
         """Record one event, in the span of what it tells of. `turn` is the run's, where the payload names none."""
         span = get_span(payload, self._scope.run_id)
-        own: object = payload.__dict__.get("turn")
+        own: object = getattr(payload, "turn", None)
         record = EventRecord(
             run_id=self._scope.run_id,
             trace_id=self._scope.trace_id,

@@ -8,6 +8,8 @@ import hashlib
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from metier.events.model import LlmRequestMeta
 from metier.events.payload import Payload
 
@@ -29,7 +31,7 @@ def get_span(payload: Payload, run_id: str) -> Span:
 
 
 def _name(payload: Payload) -> tuple[str, str]:
-    fields = payload.__dict__
+    fields = asdict(payload)
     if payload.event_type in _MODEL_CALLS:
         meta = fields["meta"]
         attempt = meta.attempt if isinstance(meta, LlmRequestMeta) else 1

@@ -26,7 +26,6 @@ from metier.engine.projection import list_task_steps, project
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError
-from metier.messages import Value
 from metier.runtime.driver import DriveOptions
 from metier.runtime.questions.answers import Answer
 from metier.runtime.requests import RunRequest
@@ -35,6 +34,7 @@ from metier.store.machine import SystemMachine
 from metier.telemetry.jsonl import read_events
 from metier.testing.crash_points import CrashPoint, PointedSink, Points, instrument, watch_files
 from metier.testing.crash_scenario import Build, Scenario
+from metier.values import Value
 
 OUTCOME = "outcome.json"
 MAX_ROUNDS = 60

@@ -10,7 +10,7 @@ from typing import Protocol, TextIO
 from msgspec import to_builtins
 
 from metier.events.partial import Partial, PartialObserver
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, render_record
 from metier.providers.base import Delta
 from metier.telemetry.console import ConsoleSink
 from metier.telemetry.options import LogLevel
@@ -171,7 +171,7 @@ class JsonLines:
             self._stream.flush()
 
     def write(self, record: EventRecord) -> None:
-        self._stream.write(escape_json(record.model_dump_json()) + "\n")
+        self._stream.write(escape_json(render_record(record).decode()) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

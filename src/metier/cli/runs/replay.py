@@ -27,6 +27,7 @@ from metier.runtime.runs import open_runtime
 from metier.telemetry.excerpt import cut_end
 from metier.telemetry.jsonl import FILE_NAME, read_events
 from metier.telemetry.sinks import Sink
+from metier.values import dump_fields
 
 EQUAL, DIVERGED = 0, 1
 _SHOWN_CHARACTERS = 300
@@ -76,7 +77,7 @@ def _build_divergence(divergence: Divergence) -> dict[str, JsonValue]:
 
 
 def _build_entry(entry: Entry | None) -> JsonValue:
-    return None if entry is None else entry.model_dump(mode="json")
+    return None if entry is None else dump_fields(entry)
 
 
 def _write_report(report: ReplayReport, *, with_current_files: bool) -> None:

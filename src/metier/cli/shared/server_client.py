@@ -1,6 +1,5 @@
 """The runs of a server over its HTTP API: requests with a token, problems as errors, streams that resume."""
 
-import json
 import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping
@@ -13,13 +12,13 @@ import httpx2
 import msgspec
 from msgspec import Struct, convert
 from msgspec.structs import replace
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from metier.cli.shared.context import home_folder
 from metier.decisions import TaskState
 from metier.errors import MetierError, UsageError
 from metier.events.partial import Partial, PartialSink
-from metier.events.record import EventRecord
+from metier.events.record import parse_record
 from metier.runtime.documents import read_approval, read_attempt
 from metier.runtime.questions.answers import Answer
 from metier.runtime.questions.approval_questions import ApprovalQuestion, Reply
@@ -283,8 +282,8 @@ def _show_partial(data: str, sink: Sink) -> None:
 
 def _write_record(data: str, sink: Sink) -> None:
     try:
-        record = EventRecord.model_validate(json.loads(data))
-    except (ValidationError, ValueError):  # of a newer server
+        record = parse_record(data)
+    except ValueError:  # of a newer server
         return
     sink.write(record)
 

@@ -7,6 +7,7 @@ do what waits for it, and the depth of delegation is bounded.
 import hashlib
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
@@ -160,7 +161,7 @@ def order_step(state: RunState, step: Step, task: TaskDefinition) -> ChildReques
         brief=render_body(task.steps[0].body, inputs=inputs, results={}).strip() if number else "",
         criteria=definition.acceptance,
         output_schema=read_output_schema(definition),
-        limits=limits.model_copy(update={"max_cost_usd": left, "on_limit": "fail"}),
+        limits=replace(limits, max_cost_usd=left, on_limit="fail"),
         lineage=build_lineage(state),
     )
 
@@ -181,7 +182,7 @@ def share(state: RunState, *, among: int = 1) -> Limits:
     cost = None
     if limits.max_cost_usd is not None:
         cost = max(0.0, limits.max_cost_usd - state.cost_usd) * limits.delegation_share / among
-    return limits.model_copy(update={"max_turns": max(1, int(turns)), "max_cost_usd": cost, "on_limit": "fail"})
+    return replace(limits, max_turns=max(1, int(turns)), max_cost_usd=cost, on_limit="fail")
 
 
 def _result_of(step: Step) -> str:

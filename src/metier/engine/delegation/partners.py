@@ -2,6 +2,7 @@
 
 import json
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
@@ -9,15 +10,16 @@ from metier.approval.matchers import read_value
 from metier.context.control import choose_specs
 from metier.definitions.names import fold_id
 from metier.definitions.task import TaskDefinition
-from metier.messages import ToolSpec, Value
+from metier.messages import ToolSpec
 from metier.tools.schemas import SchemaCheck
+from metier.values import StoredValue
 
 MAX_DESCRIBED = 40
 """Of more than these only the names are told."""
 DESCRIPTION_CHARACTERS = 160
 
 
-class InputSpec(Value):
+class InputSpec(StoredValue, frozen=True, kw_only=True):
     """What a task wants to be given."""
 
     name: str
@@ -26,14 +28,14 @@ class InputSpec(Value):
     value_schema: dict[str, JsonValue] | None = None
 
 
-class Partner(Value):
+class Partner(StoredValue, frozen=True, kw_only=True):
     id: str
     name: str = ""
     description: str = ""
     inputs: tuple[InputSpec, ...] = ()
 
 
-class Partners(Value):
+class Partners(StoredValue, frozen=True, kw_only=True):
     agents: tuple[Partner, ...] = ()
     tasks: tuple[Partner, ...] = ()
 
@@ -50,7 +52,7 @@ class Partners(Value):
             known = self.agents if spec.name == "delegate" else self.tasks
             if known:
                 listed = "\n".join(_describe(partner, index) for index, partner in enumerate(known))
-                found.append(spec.model_copy(update={"description": f"{spec.description}\n{listed}"}))
+                found.append(replace(spec, description=f"{spec.description}\n{listed}"))
         return tuple(found)
 
 

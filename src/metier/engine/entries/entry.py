@@ -3,9 +3,8 @@
 An entry is never changed once written. A field may be added with a default; a kind may be added; nothing else.
 """
 
-from typing import Annotated
-
-from pydantic import Field, TypeAdapter
+from msgspec import DecodeError
+from msgspec.json import Decoder, Encoder
 
 from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.model import DecisionMade, DecodeFailed, ModelCallStarted, ModelReplied, ProgressVerified
@@ -34,9 +33,9 @@ from metier.engine.entries.step import (
     UndoStarted,
 )
 from metier.engine.entries.task import CallPlanned, ChildEnded, ChildRequested, ResultChecked, TaskPlanned
-from metier.messages import WHEN_USED
+from metier.values import decode_model, encode_model
 
-type Entry = Annotated[
+type Entry = (
     RunStarted
     | RunAdopted
     | CatalogLoaded
@@ -73,18 +72,21 @@ type Entry = Annotated[
     | ModelChanged
     | RunReopened
     | RunFinished
-    | RunFailed,
-    Field(discriminator="kind"),
-]
+    | RunFailed
+)
 
 
-_ADAPTER: TypeAdapter[Entry] = TypeAdapter(Entry, config=WHEN_USED)
+_DECODER: Decoder[Entry] = Decoder(Entry, dec_hook=decode_model)
+_ENCODER = Encoder(enc_hook=encode_model)
 
 
 def parse_entry(data: bytes) -> Entry:
-    """Raises pydantic's `ValidationError` on bytes that no version of Metier wrote."""
-    return _ADAPTER.validator.validate_json(data)
+    """Raises `ValueError` for bytes that no version of Metier wrote."""
+    try:
+        return _DECODER.decode(data)
+    except (DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def render_entry(entry: Entry) -> bytes:
-    return entry.__pydantic_serializer__.to_json(entry)
+    return _ENCODER.encode(entry)

@@ -1,10 +1,9 @@
 """The limits of a run, and the entry that raises them. Pure values."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-
-from metier.messages import Value
+from metier.engine.entries.base import JournalEntry
+from metier.values import OmitDefault, StoredValue
 
 type Limit = Literal["max_turns", "max_cost_usd", "timeout_seconds"]
 
@@ -13,7 +12,7 @@ type OnLimit = Literal["fail", "park"]
 """What becomes of a run at a limit: it ends, or it waits until the limit is raised."""
 
 
-class Limits(Value):
+class Limits(StoredValue, frozen=True, kw_only=True):
     """What bounds a run, pinned when it starts."""
 
     max_turns: int = 8
@@ -27,19 +26,18 @@ class Limits(Value):
     max_delegation_depth: int = 4
     delegation_share: float = 0.75
     """The part of what is left of the budget that a child run gets."""
-    max_children_per_call: int = Field(default=8, exclude_if=lambda number: number == 8)
+    max_children_per_call: Annotated[int, OmitDefault()] = 8
     """How many children one call may start."""
-    on_limit: OnLimit = Field(default="fail", exclude_if=lambda word: word == "fail")
-    delegates_together: bool = Field(default=False, exclude_if=lambda together: not together)
+    on_limit: Annotated[OnLimit, OmitDefault()] = "fail"
+    delegates_together: Annotated[bool, OmitDefault()] = False
     """Calls of `delegate` that stand side by side in a reply begin together. Runs of older versions have it off."""
-    ends_at_first_finish: bool = Field(default=False, exclude_if=lambda ends: not ends)
+    ends_at_first_finish: Annotated[bool, OmitDefault()] = False
     """A second `finish` in a reply does not keep the first from ending the run. Runs of older versions have it off."""
 
 
-class LimitsRaised(Value):
+class LimitsRaised(JournalEntry, frozen=True, kw_only=True, tag="limits_raised"):
     """A user raised what bounds the run; what is not named stays as it was."""
 
-    kind: Literal["limits_raised"] = "limits_raised"
     max_turns: int | None = None
     max_cost_usd: float | None = None
     timeout_seconds: float | None = None

@@ -1,19 +1,17 @@
 """Entries of a turn with the model: request, reply and decision. Pure values."""
 
-from typing import Literal
-
-from pydantic import Field
+from typing import Annotated, Literal
 
 from metier.context.trimming import Trim
 from metier.decisions import ModelDecision
-from metier.engine.entries.timed_entry import TimedEntry
-from metier.messages import ModelReply, Value
+from metier.engine.entries.base import JournalEntry, TimedEntry
+from metier.messages import ModelReply
+from metier.values import OmitDefault, StoredValue
 
 
-class ModelCallStarted(TimedEntry):
+class ModelCallStarted(TimedEntry, frozen=True, kw_only=True, tag="model_call_started"):
     """The intent: a request is about to be sent."""
 
-    kind: Literal["model_call_started"] = "model_call_started"
     turn: int
     request_hash: str
     prefix_hash: str
@@ -25,16 +23,15 @@ class ModelCallStarted(TimedEntry):
     """What the access file turned off in this turn."""
     trims: tuple[Trim, ...] = ()
     """What this request and those that follow no longer hold, for want of room."""
-    prompt_limit: int | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    prompt_limit: Annotated[int | None, OmitDefault()] = None
     """The size in tokens that prompts have from here on, because the provider found a larger one too long."""
     is_json: bool | None = None
     """The decision was asked for in JSON, not by tool calls; in older journals the settings say it."""
 
 
-class ModelReplied(TimedEntry):
+class ModelReplied(TimedEntry, frozen=True, kw_only=True, tag="model_replied"):
     """Recorded before it is decoded: a reply that was paid for is never asked for again."""
 
-    kind: Literal["model_replied"] = "model_replied"
     turn: int
     reply: ModelReply
     cost_usd: float = 0.0
@@ -42,7 +39,7 @@ class ModelReplied(TimedEntry):
     latency_ms: float = 0
 
 
-class Rejection(Value):
+class Rejection(StoredValue, frozen=True, kw_only=True):
     """A call that is answered with a sentence instead of being run."""
 
     call_id: str
@@ -53,16 +50,14 @@ class Rejection(Value):
     """What the model reads, where that is not the message."""
 
 
-class DecisionMade(Value):
-    kind: Literal["decision_made"] = "decision_made"
+class DecisionMade(JournalEntry, frozen=True, kw_only=True, tag="decision_made"):
     turn: int
     decision: ModelDecision
     path: Literal["native", "json", "repaired", "text", "offline"]
     rejected: tuple[Rejection, ...] = ()
 
 
-class DecodeFailed(Value):
-    kind: Literal["decode_failed"] = "decode_failed"
+class DecodeFailed(JournalEntry, frozen=True, kw_only=True, tag="decode_failed"):
     turn: int
     reason: str
     message: str
@@ -70,7 +65,6 @@ class DecodeFailed(Value):
     """The model is told, once."""
 
 
-class ProgressVerified(Value):
-    kind: Literal["progress_verified"] = "progress_verified"
+class ProgressVerified(JournalEntry, frozen=True, kw_only=True, tag="progress_verified"):
     following: Literal["DISCLOSE_CONTEXT_STAGE", "CALL_LLM", "HANDOFF_OR_FINISH"]
     reason: str = ""

@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from msgspec import field
 
-from metier.engine.entries.timed_entry import TimedEntry
+from metier.engine.entries.base import TimedEntry
 from metier.messages import Spent
+from metier.values import JsonValue
 
 
-class ApprovalAsked(TimedEntry):
-    kind: Literal["approval_asked"] = "approval_asked"
+class ApprovalAsked(TimedEntry, frozen=True, kw_only=True, tag="approval_asked"):
     approval_id: str
     step_id: str
     arguments_hash: str
@@ -24,14 +24,13 @@ class ApprovalAsked(TimedEntry):
     """A hash of what the preview was made from."""
     leads_to: tuple[str, ...] = ()
     """Where its paths really lead, if that is elsewhere than they say: the answer is about these files."""
-    input_schema: dict[str, JsonValue] = Field(default_factory=dict)
+    input_schema: dict[str, JsonValue] = field(default_factory=dict)
     """What edited arguments must satisfy."""
     risk: str = ""
     """What the tool says of itself; empty where nothing is known of it."""
 
 
-class ApprovalDecided(TimedEntry):
-    kind: Literal["approval_decided"] = "approval_decided"
+class ApprovalDecided(TimedEntry, frozen=True, kw_only=True, tag="approval_decided"):
     approval_id: str
     step_id: str
     decision: Literal["approved", "denied", "expired"]
@@ -46,8 +45,7 @@ class ApprovalDecided(TimedEntry):
     """The answer holds for the same tool until the run ends; for the shell, for the same command."""
 
 
-class InputAsked(TimedEntry):
-    kind: Literal["input_asked"] = "input_asked"
+class InputAsked(TimedEntry, frozen=True, kw_only=True, tag="input_asked"):
     request_id: str
     step_id: str
     question: str
@@ -57,8 +55,7 @@ class InputAsked(TimedEntry):
     spent: Spent | None = None
 
 
-class InputGiven(TimedEntry):
-    kind: Literal["input_given"] = "input_given"
+class InputGiven(TimedEntry, frozen=True, kw_only=True, tag="input_given"):
     request_id: str
     values: dict[str, JsonValue]
     answered_by: str = ""

@@ -1,22 +1,20 @@
 """Entries of skills: catalog, ranking, disclosure, handoff. Pure values."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-
+from metier.engine.entries.base import JournalEntry
 from metier.events.skill import Candidate, DisclosedFile
-from metier.messages import Value
+from metier.values import OmitDefault, StoredValue
 
 
-class CatalogLoaded(Value):
-    kind: Literal["catalog_loaded"] = "catalog_loaded"
+class CatalogLoaded(JournalEntry, frozen=True, kw_only=True, tag="catalog_loaded"):
     skills: tuple[str, ...]
     problems: int = 0
     shadowed: tuple[str, ...] = ()
     duration_ms: float = 0
 
 
-class SimilarSkill(Value):
+class SimilarSkill(StoredValue, frozen=True, kw_only=True):
     """A skill that embeddings found near the request, with the cosine between the two."""
 
     skill_name: str
@@ -27,20 +25,19 @@ RANKING_VERSION = 2
 """Raised when the same skills and task rank differently than before. 0.2 wrote version 1."""
 
 
-class SkillsRanked(Value):
-    kind: Literal["skills_ranked"] = "skills_ranked"
+class SkillsRanked(JournalEntry, frozen=True, kw_only=True, tag="skills_ranked"):
     candidates: tuple[Candidate, ...]
     considered: int
     strategy: str = ""
     min_score: float = 55.0
     """From this score on a candidate counts as an answer to the request."""
-    similar: tuple[SimilarSkill, ...] = Field(default=(), exclude_if=lambda similar: not similar)
+    similar: Annotated[tuple[SimilarSkill, ...], OmitDefault()] = ()
     """What embeddings found, nearest first, so that a replay asks for none."""
-    version: int = Field(default=1, exclude_if=lambda version: version == 1)
+    version: Annotated[int, OmitDefault()] = 1
     """The `RANKING_VERSION` that made it. A replay keeps the ranking of another version instead of computing it."""
 
 
-class DisclosedPiece(Value):
+class DisclosedPiece(StoredValue, frozen=True, kw_only=True):
     """A piece of skill content; its text is a blob, so that the journal stays small."""
 
     skill: str
@@ -49,16 +46,14 @@ class DisclosedPiece(Value):
     digest: str
 
 
-class ContextDisclosed(Value):
+class ContextDisclosed(JournalEntry, frozen=True, kw_only=True, tag="context_disclosed"):
     """Content was put in front of the model, or nothing was needed."""
 
-    kind: Literal["context_disclosed"] = "context_disclosed"
     pieces: tuple[DisclosedPiece, ...] = ()
     refused: tuple[str, ...] = ()
 
 
-class HandedOff(Value):
-    kind: Literal["handed_off"] = "handed_off"
+class HandedOff(JournalEntry, frozen=True, kw_only=True, tag="handed_off"):
     from_skill: str
     to_skill: str
     rationale: str

@@ -1,19 +1,20 @@
 """Entries of steps: intent, result, retry, unknown outcome, hooks, undone file changes. Pure values."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from msgspec import field
 
 from metier.decisions import ActionStep, StepStatus, TaskState
-from metier.engine.entries.timed_entry import TimedEntry
-from metier.messages import MediaPart, Spent, Value
+from metier.engine.entries.base import JournalEntry, TimedEntry
+from metier.messages import MediaPart, Spent
 from metier.tools.effects import Effect
 from metier.tools.files.file_state import FileState
 from metier.tools.hooks.definition import HookEvent
 from metier.tools.hooks.protocol import HookDecision, HookStatus
+from metier.values import JsonValue, OmitDefault, StoredValue
 
 
-class FileChange(Value):
+class FileChange(StoredValue, frozen=True, kw_only=True):
     """One path, before and after. None stands for a path at which nothing was."""
 
     path: str
@@ -22,7 +23,7 @@ class FileChange(Value):
     after: FileState | None = None
 
 
-class SpoolIdentity(Value):
+class SpoolIdentity(StoredValue, frozen=True, kw_only=True):
     """Where the notes of a step's effect are written. Only a process that sees this very folder may read from a missing
     note that the effect never began.
     """
@@ -33,10 +34,9 @@ class SpoolIdentity(Value):
     """A random name that lies in the folder itself: a path says nothing about which disk is behind it."""
 
 
-class StepStarted(TimedEntry):
+class StepStarted(TimedEntry, frozen=True, kw_only=True, tag="step_started"):
     """The intent, synced before the effect begins."""
 
-    kind: Literal["step_started"] = "step_started"
     step_id: str
     attempt: int = 1
     action: ActionStep
@@ -50,12 +50,11 @@ class StepStarted(TimedEntry):
     """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
     spool: SpoolIdentity | None = None
     """None for effects that may be repeated, and in journals of versions that did not record it."""
-    read_only: bool = Field(default=False, exclude_if=lambda read_only: not read_only)
+    read_only: Annotated[bool, OmitDefault()] = False
     """Its program runs in the read-only sandbox, because it runs without a question; the effect is then `read`."""
 
 
-class StepFinished(TimedEntry):
-    kind: Literal["step_finished"] = "step_finished"
+class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
     step_id: str
     status: StepStatus
     text: str
@@ -90,51 +89,46 @@ class StepFinished(TimedEntry):
     """What it changed in the workspace; see `engine.execution.file_changes`."""
     changes_unknown: str = ""
     """Why its changes are not known, where it may have made some."""
-    media: tuple[MediaPart, ...] = Field(default=(), exclude_if=lambda media: not media)
+    media: Annotated[tuple[MediaPart, ...], OmitDefault()] = ()
     """Pictures and documents that the model sees beside `text`."""
-    nearby: dict[str, str] = Field(default_factory=dict)
+    nearby: dict[str, str] = field(default_factory=dict)
     """Files of project instructions that `text` ends with, path → hash; see `engine.nearby_instructions`."""
-    diff: str | None = Field(default=None, exclude_if=lambda diff: diff is None)
+    diff: Annotated[str | None, OmitDefault()] = None
     """The change that `Write` or `Edit` made, as a unified diff; empty if it changed nothing, None if not known."""
 
 
-class StepRetried(Value):
-    kind: Literal["step_retried"] = "step_retried"
+class StepRetried(JournalEntry, frozen=True, kw_only=True, tag="step_retried"):
     step_id: str
     reason: str
-    wants_write: bool = Field(default=False, exclude_if=lambda wants: not wants)
+    wants_write: Annotated[bool, OmitDefault()] = False
     """The read-only sandbox refused what the reason says: a user is asked whether it may run with write access."""
 
 
-class FailureTold(Value):
+class FailureTold(JournalEntry, frozen=True, kw_only=True, tag="failure_told"):
     """The work of a skill failed and the run continues: the model reads the error, and who else could do the work."""
 
-    kind: Literal["failure_told"] = "failure_told"
     step_id: str
     candidates: tuple[str, ...] = ()
 
 
-class StepInDoubt(Value):
+class StepInDoubt(JournalEntry, frozen=True, kw_only=True, tag="step_in_doubt"):
     """The effect began and its outcome is unknown."""
 
-    kind: Literal["step_in_doubt"] = "step_in_doubt"
     step_id: str
     known: str
     """What is known: the command, when it started, what was found."""
 
 
-class DoubtResolved(Value):
-    kind: Literal["doubt_resolved"] = "doubt_resolved"
+class DoubtResolved(JournalEntry, frozen=True, kw_only=True, tag="doubt_resolved"):
     step_id: str
     answer: Literal["done", "retry", "skip", "abort"]
     answered_by: str = ""
     text: str = ""
 
 
-class UndoStarted(Value):
+class UndoStarted(JournalEntry, frozen=True, kw_only=True, tag="undo_started"):
     """The intent: these files are about to become what they were. A kill after it is made good by the next undo."""
 
-    kind: Literal["undo_started"] = "undo_started"
     undo_id: str
     to_step: str
     """The first step whose changes are taken back."""
@@ -143,15 +137,14 @@ class UndoStarted(Value):
     undone_by: str = ""
 
 
-class UndoFinished(Value):
-    kind: Literal["undo_finished"] = "undo_finished"
+class UndoFinished(JournalEntry, frozen=True, kw_only=True, tag="undo_finished"):
     undo_id: str
     files: int = 0
     left_alone: tuple[str, ...] = ()
     """Paths that could not be restored, each with the reason."""
 
 
-class HookOutcome(Value):
+class HookOutcome(StoredValue, frozen=True, kw_only=True):
     """One command of the moment."""
 
     command: str
@@ -166,10 +159,9 @@ class HookOutcome(Value):
     duration_ms: float = 0
 
 
-class HooksRan(Value):
+class HooksRan(JournalEntry, frozen=True, kw_only=True, tag="hooks_ran"):
     """Every command of one moment ran; what they said together."""
 
-    kind: Literal["hooks_ran"] = "hooks_ran"
     event: HookEvent
     step_id: str = ""
     """The step that it is about; empty where the run as a whole is meant."""
@@ -181,5 +173,5 @@ class HooksRan(Value):
     """What the model is told."""
     updated_input: dict[str, JsonValue] | None = None
     """The arguments that the call has from now on. They are judged like those of the model."""
-    changes: tuple[FileChange, ...] = Field(default=(), exclude_if=lambda changes: not changes)
+    changes: Annotated[tuple[FileChange, ...], OmitDefault()] = ()
     """What they made of the file that the step had written, such as a formatter does."""

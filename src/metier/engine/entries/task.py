@@ -1,16 +1,18 @@
 """Entries of planned tasks and child runs. Pure values."""
 
-from typing import Literal
+from typing import Annotated
 
-from pydantic import Field, JsonValue
+from msgspec import field
 
 from metier.decisions import ActionStep, SkillCall, TaskState
 from metier.definitions.task import Criterion
+from metier.engine.entries.base import JournalEntry
 from metier.engine.entries.limits import Limits
-from metier.messages import Spent, Value
+from metier.messages import Spent
+from metier.values import JsonValue, OmitDefault, StoredValue
 
 
-class ChildRequest(Value):
+class ChildRequest(StoredValue, frozen=True, kw_only=True):
     """What a run is asked to do on behalf of another one, or of a task definition, and within which bounds."""
 
     task: str
@@ -18,7 +20,7 @@ class ChildRequest(Value):
     model: str = ""
     task_id: str = ""
     """The task definition that plans the run; its steps are runs of their own."""
-    inputs: dict[str, str] = Field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
     """Of that definition, all of them, defaults filled in."""
     step_of: str = ""
     """The task definition that this run is a step of."""
@@ -34,9 +36,9 @@ class ChildRequest(Value):
     """The skill that was in charge of the run above: its rules bind this one too."""
     call: SkillCall | None = None
     """The skill whose code is all that the run calls: no model is asked what to do."""
-    reads_only: bool = Field(default=False, exclude_if=lambda reads: not reads)
+    reads_only: Annotated[bool, OmitDefault()] = False
     """It works beside other runs in one workspace, so it and the runs below it change nothing."""
-    worktree: bool = Field(default=False, exclude_if=lambda has_one: not has_one)
+    worktree: Annotated[bool, OmitDefault()] = False
     """It works in a git worktree of its own; what it changed is offered as a diff."""
 
     @property
@@ -44,7 +46,7 @@ class ChildRequest(Value):
         return self.output_schema is not None or any(criterion.is_checkable for criterion in self.criteria)
 
 
-class PlannedStep(Value):
+class PlannedStep(StoredValue, frozen=True, kw_only=True):
     """One file of a task."""
 
     file: str
@@ -52,34 +54,30 @@ class PlannedStep(Value):
     agent: str = ""
 
 
-class TaskPlanned(Value):
+class TaskPlanned(JournalEntry, frozen=True, kw_only=True, tag="task_planned"):
     """The steps of the task definition that the run is pinned to."""
 
-    kind: Literal["task_planned"] = "task_planned"
     steps: tuple[PlannedStep, ...]
 
 
-class CallPlanned(Value):
+class CallPlanned(JournalEntry, frozen=True, kw_only=True, tag="call_planned"):
     """The one call of a run that another skill ordered."""
 
-    kind: Literal["call_planned"] = "call_planned"
     action: ActionStep
 
 
-class ChildRequested(Value):
+class ChildRequested(JournalEntry, frozen=True, kw_only=True, tag="delegated"):
     """The intent of a step whose effect is another run. The id follows from the step: there is never a second child."""
 
-    kind: Literal["delegated"] = "delegated"
     step_id: str
     child_run_id: str
     order: ChildRequest
     spent: Spent | None = None
 
 
-class ChildEnded(Value):
+class ChildEnded(JournalEntry, frozen=True, kw_only=True, tag="child_ended"):
     """How the other run ended; what it spent counts here too."""
 
-    kind: Literal["child_ended"] = "child_ended"
     step_id: str
     child_run_id: str
     status: TaskState
@@ -89,9 +87,8 @@ class ChildEnded(Value):
     output_tokens: int = 0
 
 
-class ResultChecked(Value):
+class ResultChecked(JournalEntry, frozen=True, kw_only=True, tag="result_checked"):
     """The result was held against the order: what does not hold, and whether the model may try once more."""
 
-    kind: Literal["result_checked"] = "result_checked"
     failures: tuple[str, ...] = ()
     repair: bool = False

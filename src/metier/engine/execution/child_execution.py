@@ -129,7 +129,7 @@ async def _build_result_entry(step: Step, child: RunState, *, state: RunState, s
     if step.delegated is not None and step.delegated.order.worktree:
         result = await offer_changes(result, child, services)
     finished = await build_finished(step, name, result, duration_ms=0, services=services)
-    return finished.model_copy(update={"counts_as_failure": True}) if state.plan and not result.ok else finished
+    return replace(finished, counts_as_failure=True) if state.plan and not result.ok else finished
 
 
 def list_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
@@ -148,7 +148,7 @@ def _build_order(step: Step, state: RunState, services: Services, *, beside: Seq
         if agent is None:
             return f"There is no agent {wanted!r}. {hint_nearest(wanted, [a.id for a in services.partners.agents])}"
         order = order_agent(state, step.action, beside=[other.action for other in beside])
-        return order.model_copy(update={"agent": agent.id})
+        return replace(order, agent=agent.id)
     return _order_task(step, state, services)
 
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import anyio.to_thread
 from anyio.to_thread import run_sync
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -27,6 +27,7 @@ from metier.tools.files.file_state import FileState, Found, are_same, look_at
 from metier.tools.files.file_text import is_unsaved
 from metier.tools.files.snapshots import Unavailable
 from metier.tools.process.sandbox.protected_paths import Held
+from metier.values import dump_fields
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
 SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"
@@ -55,8 +56,8 @@ async def add_changes(finished: StepFinished, step: Step, services: Services) ->
     try:
         changes = await list_changes(before, services.snapshots, store=services.store, workspace=services.workspace)
     except (Unavailable, OSError, ToolFailed) as error:
-        return finished.model_copy(update={"changes_unknown": _describe(error)})
-    return finished.model_copy(update={"changes": tuple(changes), "changes_unknown": str(before.get(UNKNOWN, ""))})
+        return replace(finished, changes_unknown=_describe(error))
+    return replace(finished, changes=tuple(changes), changes_unknown=str(before.get(UNKNOWN, "")))
 
 
 async def list_changes(
@@ -72,7 +73,7 @@ async def list_changes(
         return [FileChange(path=each.path, before=each.before, after=each.after) for each in found]
     if isinstance(path := before.get(FILE), str):
         noted = before.get("state")
-        old = FileState.model_validate(noted) if noted is not None else None
+        old = convert(noted, FileState) if noted is not None else None
         new = await keep(await run_sync(look_at, workspace, path), store)
         return [] if are_same(old, new) else [FileChange(path=path, before=old, after=new)]
     return []
@@ -97,7 +98,7 @@ async def _note_file(path: str, services: Services) -> JsonValue:
         found = await keep(await run_sync(look_at, workspace, real), services.store)
     except (OSError, ToolFailed) as error:
         return {UNKNOWN: _describe(error)}
-    return {FILE: real, "state": cast("JsonValue", found.model_dump(mode="json")) if found else None}
+    return {FILE: real, "state": dump_fields(found) if found else None}
 
 
 async def _save_buffer(path: str, services: Services) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -52,7 +53,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
             tool, _ = name_call(log.state.step(action.step_id).action)
             updated = result.answer.updated_input
             arguments = restore_arguments(tool, updated, before=arguments, workspace=services.workspace)
-            ran = ran.model_copy(update={"updated_input": arguments})
+            ran = replace(ran, updated_input=arguments)
         if ran.decision in ("deny", "stop"):
             break
     await log.record(await _add_changes(ran, log.state, services), durable=True)
@@ -69,7 +70,7 @@ async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> Ho
             after = await keep(await run_sync(look_at, services.workspace, before.path), services.store)
             if not are_same(before.after, after):
                 changes.append(FileChange(path=before.path, before=before.after, after=after))
-    return ran.model_copy(update={"changes": tuple(changes)})
+    return replace(ran, changes=tuple(changes))
 
 
 def _refuse() -> HookRun:
@@ -90,13 +91,12 @@ def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[
         duration_ms=round(result.duration_seconds * 1000, 3),
     )
     is_stricter = _STRICTNESS.index(answer.decision) > _STRICTNESS.index(ran.decision)
-    return ran.model_copy(
-        update={
-            "outcomes": (*ran.outcomes, outcome),
-            "decision": answer.decision if is_stricter else ran.decision,
-            "reason": clean(answer.reason) if is_stricter else ran.reason,
-            "context": "\n".join(text for text in (ran.context, clean(answer.context)) if text),
-        }
+    return replace(
+        ran,
+        outcomes=(*ran.outcomes, outcome),
+        decision=answer.decision if is_stricter else ran.decision,
+        reason=clean(answer.reason) if is_stricter else ran.reason,
+        context="\n".join(text for text in (ran.context, clean(answer.context)) if text),
     )
 
 

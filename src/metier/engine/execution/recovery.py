@@ -3,6 +3,7 @@
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.engine import actions as a
 from metier.engine.entries.run import RunPaused
@@ -68,7 +69,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
             return None
         if result is not None:
             finished = await build_finished(step, name, result, duration_ms=0, services=services)
-            return finished.model_copy(update={"adopted": True})
+            return replace(finished, adopted=True)
     if tool is None or not tool.info.spools:
         return _Unknown("the tool leaves no trace of its own")
     spool = get_spool_path(step, services)
@@ -82,7 +83,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
         return _Unknown(_STILL_RUNNING)
     finished = _judge_note(step, read_spool(spool), sight=sight)
     if isinstance(finished, StepFinished) and is_work_of_skill(name, services.tools):
-        return finished.model_copy(update={"counts_as_failure": finished.is_error})
+        return replace(finished, counts_as_failure=finished.is_error)
     return finished
 
 

@@ -105,12 +105,10 @@ async def record_intents(
         build_intent(step, log, services, verdict=verdict) for step, verdict in zip(steps, verdicts, strict=True)
     ]
     if noted:
-        intents = [intent.model_copy(update={"before": noted.get(intent.step_id)}) for intent in intents]
+        intents = [replace(intent, before=noted.get(intent.step_id)) for intent in intents]
     if identify is not None and any(intent.effect not in REPEATABLE for intent in intents):
         spool = identify(services)
-        intents = [
-            intent if intent.effect in REPEATABLE else intent.model_copy(update={"spool": spool}) for intent in intents
-        ]
+        intents = [intent if intent.effect in REPEATABLE else replace(intent, spool=spool) for intent in intents]
     await log.record(*intents, durable=any(intent.effect != "read" for intent in intents))
     return steps
 
@@ -160,7 +158,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
 
 async def _record_wait(waiting: Sequence[InputAsked | ChildRequested], log: RunLog) -> None:
     """One at a time: another step that waits says so again when this one has what it wants. All have spent."""
-    first = waiting[0].model_copy(update={"spent": _add_spent([each.spent for each in waiting])})
+    first = replace(waiting[0], spent=_add_spent([each.spent for each in waiting]))
     if isinstance(first, InputAsked):
         await log.record(first, RunPaused(pause="input", reason=first.question), durable=True)
     else:
@@ -310,7 +308,7 @@ def _find_wait(
     if result.wants_write:
         return StepRetried(step_id=step.step_id, reason=services.clean(result.wants_write), wants_write=True)
     if result.question is not None:
-        return _build_question(step, result.question, services).model_copy(update={"spent": result.spent})
+        return replace(_build_question(step, result.question, services), spent=result.spent)
     if (work := result.handed_on) is not None:
         order = order_call(log.state, work.call)
         return ChildRequested(step_id=step.step_id, child_run_id=work.run_id, order=order, spent=result.spent)
@@ -338,7 +336,7 @@ def _add_facts(finished: StepFinished, told: list[Payload], clean: Callable[[str
         # The model reads both; the log keeps them apart.
         summaries = {name: clean(getattr(facts, name)) for name in ("stdout_summary", "stderr_summary")}
         known |= {name: text for name, text in summaries.items() if text}
-    return finished.model_copy(update=known)
+    return replace(finished, **known)
 
 
 def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:

@@ -1,27 +1,23 @@
 """Whole requests and replies in `llm/` of the run folder, for debugging. Only where the settings ask for them."""
 
-import functools
+import dataclasses
 import json
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from metier.engine.actions import CallModel
 from metier.engine.services import Services
 from metier.messages import ModelReply
 from metier.providers.base import ModelRequest
+from metier.values import dump_fields, dump_value
 
 FOLDER = "llm"
 
 
-@functools.cache
-def _adapt_requests() -> TypeAdapter[ModelRequest]:
-    return TypeAdapter(ModelRequest)
-
-
 def dump_request(request: ModelRequest) -> JsonValue:
     """Everything but the bytes of pictures, which its messages name by their hash."""
-    dumped: JsonValue = _adapt_requests().dump_python(request, mode="json", exclude={"media"})
-    return dumped
+    names = [each.name for each in dataclasses.fields(request) if each.name != "media"]
+    return {name: dump_value(getattr(request, name)) for name in names}
 
 
 def keep_request(action: CallModel, request: ModelRequest, services: Services) -> None:
@@ -31,7 +27,7 @@ def keep_request(action: CallModel, request: ModelRequest, services: Services) -
 
 def keep_reply(action: CallModel, reply: ModelReply, services: Services) -> None:
     if services.clean_body is not None:
-        _keep(_name(action, "reply"), reply.model_dump(mode="json"), services)
+        _keep(_name(action, "reply"), dump_fields(reply), services)
 
 
 def _name(action: CallModel, kind: str) -> str:

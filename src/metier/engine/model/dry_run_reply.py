@@ -6,6 +6,7 @@ so that its disclosure is selected and budgeted; where it would begin to work, t
 
 import json
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.context.budget import FittedPrompt
@@ -17,6 +18,7 @@ from metier.engine.state.run_state import RunState
 from metier.messages import ModelReply, ToolCallPart, Usage
 from metier.providers.base import ModelRequest
 from metier.providers.facts import cost_usd
+from metier.values import dump_fields
 
 
 def answer_dry_run(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
@@ -41,15 +43,15 @@ def build_plan(
     """What would be sent first, what it would cost, and what would be allowed."""
     usage = Usage(input_tokens=fitted.tokens, output_tokens=0)
     facts = services.facts.get(services.provider.name, request.model)
-    longest = usage.model_copy(update={"output_tokens": request.max_tokens})
+    longest = replace(usage, output_tokens=request.max_tokens)
     return {
         "mode": "dry_run",
         "provider": services.provider.name,
         "model": request.model,
-        "candidates": [candidate.model_dump(mode="json") for candidate in state.candidates],
+        "candidates": [dump_fields(candidate) for candidate in state.candidates],
         "strategy": state.strategy,
         "skill": state.skill,
-        "disclosed": [piece.file.model_dump(mode="json") for piece in state.pieces],
+        "disclosed": [dump_fields(piece.file) for piece in state.pieces],
         "predicted": {
             "input_tokens_per_request": fitted.tokens,
             "max_output_tokens_per_request": request.max_tokens,

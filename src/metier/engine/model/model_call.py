@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec import structs
+
 from metier.approval.judge import describe_unlisted
 from metier.context.budget import FittedPrompt, fit_exactly
 from metier.context.decoder import Decoded, RejectedCall, Undecodable
@@ -251,7 +253,7 @@ def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decod
         selected = _get_own_name(selected, services) if _may_select(selected, state, services) else None
     decision = outcome.decision
     if steps != list(decision.planned_actions) or selected != decision.selected_skill:
-        decision = decision.model_copy(update={"planned_actions": tuple(steps), "selected_skill": selected})
+        decision = structs.replace(decision, planned_actions=tuple(steps), selected_skill=selected)
     return Decoded(decision=decision, path=outcome.path, rejected=tuple(rejected))
 
 
@@ -263,7 +265,7 @@ def _describe_unknown_skill(name: str, services: Services) -> str:
 def _name_skill(step: ActionStep, name: str, services: Services) -> ActionStep:
     """A skill that is called by its ID continues under its name, by which rules and the record know it."""
     own = _get_own_name(name, services)
-    return step if own == name else step.model_copy(update={"params": {**step.params, "skill": own}})
+    return step if own == name else structs.replace(step, params={**step.params, "skill": own})
 
 
 def _get_own_name(name: str, services: Services) -> str:

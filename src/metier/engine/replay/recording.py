@@ -1,14 +1,15 @@
 """A recorded journal while it is played again: what comes next, and whether what happens now is what happened then."""
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.model import ModelCallStarted
 from metier.engine.entries.run import RunFailed, RunPaused
+from metier.values import dump_fields
 
 IGNORED = frozenset(
     {
@@ -153,12 +154,12 @@ def list_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -
 
 
 def _keep_ignored(recorded: Entry, replayed: Entry) -> Entry:
-    fields = IGNORED & type(recorded).model_fields.keys()
-    return replayed.model_copy(update={name: getattr(recorded, name) for name in fields})
+    fields = IGNORED & set(recorded.__struct_fields__)
+    return replace(replayed, **{name: getattr(recorded, name) for name in fields})
 
 
 def _dump(entry: Entry, without: frozenset[str]) -> JsonValue:
-    return cast("JsonValue", entry.model_dump(mode="json", exclude=set(without)))  # what JSON mode gives is JSON
+    return {name: value for name, value in dump_fields(entry).items() if name not in without}
 
 
 _SENTENCES = {

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+from msgspec.structs import replace
+
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.limits import LimitsRaised
 from metier.engine.entries.run import (
@@ -44,13 +46,23 @@ def find_origin(entries: Sequence[Entry]) -> RunStarted | None:
 def change_model(started: RunStarted, entry: ModelChanged) -> RunStarted:
     """The start of the run with another model and the settings that go with it."""
     pins = {**started.pins, **entry.pins}
-    return started.model_copy(update={"provider": entry.provider, "model": entry.model, "pins": pins})
+    return replace(started, provider=entry.provider, model=entry.model, pins=pins)
 
 
 def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
     """How the run stands since it was adopted."""
-    update = adopted.model_dump(exclude={"kind", "limits", "nonce", "hooks", "tells_begun"})
-    return started.model_copy(update=update | {"limits": adopted.limits, "hooks": adopted.hooks})
+    return replace(
+        started,
+        provider=adopted.provider,
+        model=adopted.model,
+        profile=adopted.profile,
+        sandbox=adopted.sandbox,
+        workspace=adopted.workspace,
+        limits=adopted.limits,
+        pins=adopted.pins,
+        hooks=adopted.hooks,
+        seal=adopted.seal,
+    )
 
 
 def put_back(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
@@ -82,7 +94,7 @@ def _accept_code(state: RunState, entry: SkillCodeAccepted) -> None:
     """From here on the run is pinned to these trees."""
     if state.started is None:
         raise IllegalTransition("Code is accepted for a run that never started")
-    state.started = state.started.model_copy(update={"pins": {**state.started.pins, **entry.code}})
+    state.started = replace(state.started, pins={**state.started.pins, **entry.code})
 
 
 def _change_model(state: RunState, entry: ModelChanged) -> None:
@@ -111,8 +123,10 @@ def reopen(
         _change_model(state, entry)
         return
     if isinstance(entry, LimitsRaised):
-        raised = entry.model_dump(include={"max_turns", "max_cost_usd"}, exclude_none=True)
-        state.limits = state.limits.model_copy(update=raised)
+        limits = state.limits
+        turns = limits.max_turns if entry.max_turns is None else entry.max_turns
+        cost = limits.max_cost_usd if entry.max_cost_usd is None else entry.max_cost_usd
+        state.limits = replace(limits, max_turns=turns, max_cost_usd=cost)
         return
     if entry.step_id:
         step = state.step(entry.step_id)

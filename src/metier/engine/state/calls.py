@@ -2,6 +2,7 @@
 
 import json
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.approval.judge import find_running_file, name_call
@@ -10,7 +11,6 @@ from metier.decisions import ActionStep
 from metier.errors import ToolFailed
 from metier.tools.web.url import parse_url
 
-_BESIDE = {"call_id", "expected_output"}
 _FETCH = "WebFetch"
 _ONE_OF_MANY = {
     "script_run": ("skill_name", "script_name"),
@@ -22,7 +22,7 @@ _ONE_OF_MANY = {
 
 def build_identity(action: ActionStep) -> str:
     """The same for calls that ask for the same, whatever the model expects of them."""
-    return action.model_dump_json(exclude=_BESIDE)
+    return json.dumps([action.type, action.params])
 
 
 def build_memory_key(action: ActionStep) -> str:
@@ -55,5 +55,5 @@ def _get_host(url: str) -> str:
 def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
     """The same action with the arguments that the approver edited."""
     if action.type == "call_tool":
-        return action.model_copy(update={"params": {**action.params, "arguments": arguments}})
-    return action.model_copy(update={"params": arguments})
+        return replace(action, params={**action.params, "arguments": arguments})
+    return replace(action, params=arguments)

@@ -325,7 +325,7 @@ def _tell_failure(state: RunState, step: Step, entry: FailureTold) -> None:
     state.told_failures.add(build_identity(step.action))
     state.failed_skills.add(get_owner(step.action) or state.skill)
     text = add_candidates(step.finished.text, entry.candidates)
-    step.finished = step.finished.model_copy(update={"text": text, "counts_as_failure": False})
+    step.finished = replace(step.finished, text=text, counts_as_failure=False)
     _take_result(state, step, step.finished)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import convert
 from pydantic import JsonValue
 
 from metier.approval.judge import name_call
@@ -19,7 +20,7 @@ from metier.engine.entries.step import HooksRan, StepFinished, StepStarted
 from metier.engine.entries.task import ChildRequested
 from metier.engine.state.calls import build_identity
 from metier.events.step import PlanStep
-from metier.messages import Message, ModelReply, Part, TextPart, ToolResultPart
+from metier.messages import Message, ModelReply, Part, TextPart, ToolCallPart, ToolResultPart
 
 NOT_RUN = "Not run: the turn ended before it"
 
@@ -74,7 +75,7 @@ def read_plan(action: ActionStep) -> tuple[PlanStep, ...]:
     """The list that a call of `plan` gives; nothing for other actions."""
     name, arguments = name_call(action)
     steps = arguments.get("steps")
-    return tuple(map(PlanStep.model_validate, steps)) if name == PLAN and isinstance(steps, list) else ()
+    return convert(steps, tuple[PlanStep, ...]) if name == PLAN and isinstance(steps, list) else ()
 
 
 def describe_plan(steps: Sequence[PlanStep]) -> str:
@@ -89,7 +90,7 @@ def build_exchange(
 ) -> Exchange:
     """A turn as history: every call has exactly one result, in call order."""
     results = _answer_calls(reply, steps, rejected) or _tell_in_words(steps, rejected)
-    role: Literal["tool", "user"] = "tool" if any(part.kind == "tool_result" for part in results) else "user"
+    role: Literal["tool", "user"] = "tool" if any(isinstance(part, ToolResultPart) for part in results) else "user"
     return Exchange(
         reply=Message(role="assistant", parts=reply.parts),
         results=(Message(role=role, parts=tuple(results)),) if results else (),
@@ -124,7 +125,7 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[R
     told = {no.call_id: no for no in rejected}
     results: list[Part] = []
     for part in reply.parts:
-        if part.kind != "tool_call":
+        if not isinstance(part, ToolCallPart):
             continue
         own, rejection = [step for step in steps if step.action.call_id == part.id], told.get(part.id)
         text, is_error = NOT_RUN, True

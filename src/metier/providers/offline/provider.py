@@ -6,7 +6,8 @@ the final text; this module chooses the next call.
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, json
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.decisions import ActionStep, ModelDecision
@@ -233,7 +234,7 @@ class _Turn(Struct, frozen=True, kw_only=True):
         reply = _build_text_reply(result)
         if "finish" in self.offered:
             reply = _build_reply([ToolCallPart(id=call_id, name="finish", arguments={"result": result})])
-        return reply.model_copy(update={"shortfall": short})
+        return replace(reply, shortfall=short)
 
     def _build_ending(self, hint: str) -> Ending:
         wanted = {self._script_call(step).tool for step in self.plan.steps if step.skill and not step.problem}
@@ -274,4 +275,4 @@ def _reject_json_mode() -> ModelReply:
     )
     decision = ModelDecision(planned_actions=(ActionStep(type="finish", params={"result": result}),))
     short = Shortfall(reason="tool_not_offered", message="The offline provider needs tool calls")
-    return _build_text_reply(decision.model_dump_json()).model_copy(update={"shortfall": short})
+    return replace(_build_text_reply(json.encode(decision).decode()), shortfall=short)

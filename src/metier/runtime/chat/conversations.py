@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import cast
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 from pydantic import JsonValue
 
@@ -57,6 +57,7 @@ from metier.store.contexts import (
 )
 from metier.store.summaries import summarize_by_extraction
 from metier.telemetry.excerpt import one_line
+from metier.values import dump_fields
 
 TURN = "turn"
 UNDONE = "undone"
@@ -179,7 +180,7 @@ def build_turn_event(state: RunState, turn: PastTurn, *, number: int) -> NewEven
             "said": turn.said,
             "answer": turn.answer,
             "notes": list(turn.notes),
-            **({"media": [part.model_dump(mode="json") for part in turn.media]} if turn.media else {}),
+            **({"media": [dump_fields(part) for part in turn.media]} if turn.media else {}),
             "status": state.status,
             "cost_usd": state.cost_usd,
         },
@@ -208,7 +209,7 @@ def _read_turn(event: ContextEvent) -> PastTurn:
         notes=tuple(str(note) for note in notes) if isinstance(notes, list) else (),
         number=event.number,
         turn=event.turn_number,
-        media=tuple(map(MediaPart.model_validate, media)) if isinstance(media, list) else (),
+        media=convert(media, tuple[MediaPart, ...]) if isinstance(media, list) else (),
     )
 
 

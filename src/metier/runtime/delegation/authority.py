@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from metier.approval.judge import RUN_TASK, RulePolicy
 from metier.approval.narrowed_policy import PAGES, ChainPolicy, Parent, ReadingPolicy
 from metier.approval.profile import ProfilePolicy
@@ -93,7 +95,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
         kept = _select(pins, len(above))
         started = await _read_start(kept, store)
         # The rules of the runs above hold for the same paths in the folder that this run works in.
-        started = started.model_copy(update={"worktree": run.agent.host.worktree})
+        started = replace(started, worktree=run.agent.host.worktree)
         policy = await _rebuild(started, kept, store, tools=tools)
         above.append(Parent(run=_describe(started), policy=policy, skill=order.under_skill))
         reads_only = reads_only or order.reads_only
@@ -107,7 +109,7 @@ async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbo
 async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Parent:
     kept = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
     started = await _read_start(kept, store)
-    policy = await _rebuild(started.model_copy(update={"order": None}), kept, store, tools=tools)
+    policy = await _rebuild(replace(started, order=None), kept, store, tools=tools)
     return Parent(run=f"{_describe(started)} where the run was started", policy=policy)
 
 

@@ -31,7 +31,7 @@ from metier.engine.state.fold import fold
 from metier.engine.state.phases import IllegalTransition
 from metier.engine.state.run_state import RunState
 from metier.errors import ArchiveRefused
-from metier.messages import Value
+from metier.values import Value
 
 FORMAT = "metier-run"
 VERSION = 1

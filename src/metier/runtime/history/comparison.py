@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import cast
 
 from msgspec import Struct
 from pydantic import JsonValue
@@ -18,6 +17,7 @@ from metier.runtime.history.run_views import read_history
 from metier.runtime.host import Host
 from metier.runtime.runs import Runtime
 from metier.runtime.workspace.listed import list_definitions
+from metier.values import dump_value
 
 _TOLD = {
     "run_started": ("task", "mode", "agent", "provider", "model", "profile", "extra_context", "pins"),
@@ -95,7 +95,7 @@ def _list_moments(entries: Sequence[Entry]) -> list[Moment]:
 
 
 def _facts(entry: Entry) -> JsonValue:
-    return cast("JsonValue", entry.model_dump(mode="json", include=set(_TOLD[entry.kind])))  # JSON mode gives JSON
+    return {name: dump_value(getattr(entry, name)) for name in _TOLD[entry.kind]}
 
 
 def _without_ids(value: JsonValue) -> JsonValue:

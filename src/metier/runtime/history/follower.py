@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-from pydantic import ValidationError
 
 from metier.events.model import LlmRequestFailed, LlmRequestSent, LlmResponseReceived
 from metier.events.partial import Partial, PartialSink
-from metier.events.record import EventRecord
+from metier.events.record import EventRecord, parse_record
 from metier.runtime.history.run_views import read_history
 from metier.runtime.partials import PartialReader
 from metier.runtime.records.run_log import Teller
@@ -182,8 +181,8 @@ class Follower:
         lines, self._position = _read_on(self._path, self._position)
         for line in lines:
             try:
-                yield EventRecord.model_validate_json(line)
-            except ValidationError:  # written by a newer version, or damaged: `agent replay` says which
+                yield parse_record(line)
+            except ValueError:  # written by a newer version, or damaged: `agent replay` says which
                 continue
 
 

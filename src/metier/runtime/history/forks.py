@@ -144,21 +144,20 @@ async def _build_start(
         pins = await pin(services, run)
         provider = services.provider.name
         adopted = [build_adoption(started, services, run=run, pins=pins)] if run.is_foreign else []
-    beginning = started.model_copy(
-        update={
-            "task": request.task or started.task,
-            "provider": provider,
-            "profile": run.agent.profile,
-            "model": host.settings.model.name if provider != "offline" else "offline",
-            "context_id": new_id,
-            "trace_id": hashlib.sha256(new_id.encode()).hexdigest()[:32],
-            "parent_run_id": parent,
-            "forked_at": request.at,
-            "workspace": str(host.workspace),
-            "pins": pins,
-            "hooks": choose_hooks(run),
-            "started_at": host.clock.now().isoformat(),
-        }
+    beginning = replace(
+        started,
+        task=request.task or started.task,
+        provider=provider,
+        profile=run.agent.profile,
+        model=host.settings.model.name if provider != "offline" else "offline",
+        context_id=new_id,
+        trace_id=hashlib.sha256(new_id.encode()).hexdigest()[:32],
+        parent_run_id=parent,
+        forked_at=request.at,
+        workspace=str(host.workspace),
+        pins=pins,
+        hooks=choose_hooks(run),
+        started_at=host.clock.now().isoformat(),
     )
     return seal(beginning, host, new_id), [seal(entry, host, new_id) for entry in adopted]
 
@@ -174,7 +173,7 @@ def _adapt(entries: Sequence[Entry], new_id: str) -> list[Entry]:
         if isinstance(entry, ApprovalAsked):
             times_asked[entry.step_id] = times_asked.get(entry.step_id, -1) + 1
         approval_id = build_approval_id(new_id, entry.step_id, times_asked=times_asked[entry.step_id])
-        adapted.append(entry.model_copy(update={"approval_id": approval_id}))
+        adapted.append(replace(entry, approval_id=approval_id))
     return adapted
 
 

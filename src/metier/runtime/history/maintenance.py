@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metier.engine.journal import read_entries
 from metier.errors import LogError
@@ -210,7 +211,7 @@ class _Restamping:
         known = self._old.get((record.entry, record.event_type))
         if known:
             before = known.pop(0)
-            record = record.model_copy(update={"timestamp": before.timestamp, "span_id": before.span_id})
+            record = replace(record, timestamp=before.timestamp, span_id=before.span_id)
         self._sink.write(record)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from metier.runtime.history.replays import build_replay_services
 from metier.runtime.history.run_views import read_history
 from metier.runtime.runs import Runtime
 from metier.telemetry.excerpt import cut_middle, one_line
+from metier.values import dump_fields
 
 MAX_ARTIFACT_BYTES = 100_000_000
 _MAX_ARTIFACTS = 500
@@ -126,7 +127,7 @@ async def read_exchange(runtime: Runtime, run_id: str, turn: int) -> Exchange:
 
 def _list_replies(entries: Sequence[Entry], turn: int) -> list[JsonValue]:
     replied = [entry for entry in entries if isinstance(entry, ModelReplied) and entry.turn == turn]
-    return [entry.reply.model_dump(mode="json", exclude_defaults=True) for entry in replied]
+    return [dump_fields(entry.reply, with_defaults=False) for entry in replied]
 
 
 def _render(value: JsonValue) -> str:
@@ -179,7 +180,7 @@ def build_moment(run_id: str, entries: Sequence[Entry], number: int, *, clean: C
     before = dict(_describe(state))
     last = entries[number - 1]
     apply(state, last)
-    shown = clean(_shorten(last.model_dump(mode="json", exclude_defaults=True)))
+    shown = clean(_shorten(dump_fields(last, with_defaults=False)))
     return Moment(
         number=number,
         total=len(entries),

@@ -111,7 +111,7 @@ def _complete(
 
 
 def _stamp(record: EventRecord, moment: datetime) -> EventRecord:
-    return record.model_copy(update={"timestamp": moment})
+    return replace(record, timestamp=moment)
 
 
 def _get_limits(state: RunState, entries: Sequence[Entry]) -> RunLimits:

@@ -210,11 +210,11 @@ def _clean_entry(entry: Entry, cleaner: Cleaner) -> Entry:
     """Clean texts and arguments; digests, IDs and hashes are no text."""
     cleaned = cast("Entry", cleaner.clean(cast("Payload", entry)))  # it takes any value and gives one of its kind
     if isinstance(entry, RunStarted):
-        return cleaned.model_copy(update={"pins": entry.pins, "trace_id": entry.trace_id})
+        return replace(cleaned, pins=entry.pins, trace_id=entry.trace_id)
     if isinstance(entry, RunAdopted):
-        return cleaned.model_copy(update={"pins": entry.pins, "nonce": entry.nonce})
+        return replace(cleaned, pins=entry.pins, nonce=entry.nonce)
     if isinstance(entry, ModelChanged):
-        return cleaned.model_copy(update={"pins": entry.pins})
+        return replace(cleaned, pins=entry.pins)
     if isinstance(entry, ContextDisclosed):
         return entry
     return cleaned

@@ -13,7 +13,6 @@ from metier.engine.entries.run import RunFailed, RunFinished, RunPaused
 from metier.engine.journal import RunLog
 from metier.engine.state.fold import apply
 from metier.errors import MetierError, ToolFailed
-from metier.messages import Value
 from metier.providers.offline.progress import read_task
 from metier.providers.options import read_agents
 from metier.providers.registry import REMOTE
@@ -25,6 +24,7 @@ from metier.runtime.status import RunStatus, compute_status
 from metier.store.base import Store
 from metier.store.outbox import OutboxRow, Receiver
 from metier.tools.web.url import Pinned, WebAccess, WebUrl, list_addresses, parse_url, pin_url
+from metier.values import Value
 
 RESULT = "result"
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELED", "REJECTED"})

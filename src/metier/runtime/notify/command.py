@@ -15,13 +15,13 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from metier.definitions.files.whole_file import replace_file
 from metier.errors import ConfigError, UsageError
-from metier.messages import Value
 from metier.programs.code import CommandLine, ProgramCode, get_program_code
 from metier.programs.launcher import NEUTRAL_FOLDER, NOTIFICATION, Program, use_accepted_program
 from metier.programs.search import build_trusted_path, is_within
 from metier.runtime.confinement import list_writable
 from metier.runtime.host import Host
 from metier.tools.process.child_environment import build_environment
+from metier.values import Value
 
 FOLDER_VARIABLE = "AGENT_PROJECT_DIR"
 _FOLDER = ".agent/notify"

@@ -9,6 +9,7 @@ from typing import Literal
 import anyio
 from anyio.to_thread import run_sync
 from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from metier.engine.entries.entry import Entry
@@ -98,7 +99,7 @@ def waits_for_answer(state: RunState, *kinds: str) -> bool:
 async def _list_decided(state: RunState, approvals: Approvals, remembered: frozenset[str]) -> list[Entry]:
     asking = {step.approval_id: step.step_id for step in state.steps if step.phase == "asking"}
     found = await approvals.list_decisions(state.run_id, asking) if asking else []
-    return [entry.model_copy(update={"remember": entry.approval_id in remembered}) for entry in found]
+    return [replace(entry, remember=entry.approval_id in remembered) for entry in found]
 
 
 def _reason_to_go_on(log: RunLog) -> str:

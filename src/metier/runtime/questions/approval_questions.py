@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from pydantic import JsonValue
 
 from metier.approval.judge import find_running_file
@@ -241,12 +241,11 @@ def _build_entry(row: ApprovalRow) -> ApprovalDecided:
     if row.edited_payload is None:
         return decided
     found = _parse_found(row.edited_payload)
-    return decided.model_copy(
-        update={
-            "edited_arguments": parse_call(row.edited_payload)[1],
-            "edited_base": found.base,
-            "edited_leads_to": found.leads_to,
-        }
+    return structs.replace(
+        decided,
+        edited_arguments=parse_call(row.edited_payload)[1],
+        edited_base=found.base,
+        edited_leads_to=found.leads_to,
     )
 
 

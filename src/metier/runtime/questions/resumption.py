@@ -14,7 +14,6 @@ from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
 from metier.engine.stopper import Stopper
 from metier.errors import UsageError
-from metier.messages import Value
 from metier.providers.options import OFFLINE
 from metier.runtime.child_runs import restore_run
 from metier.runtime.host import Host
@@ -32,6 +31,7 @@ from metier.runtime.workspace.model_choice import choose_model
 from metier.runtime.workspace.prepared_run import PreparedRun
 from metier.settings.sections import Settings
 from metier.store.base import Store
+from metier.values import Value
 
 _RETRIES = ("max_llm_retries", "retry_base_delay_seconds", "retry_max_delay_seconds")
 FLAGS: dict[Limit, str] = {

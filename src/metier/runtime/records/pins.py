@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from anyio.to_thread import run_sync
+from msgspec import json
 from msgspec.structs import replace
 from pydantic import TypeAdapter
 
@@ -25,7 +26,7 @@ from metier.engine.entries.run import RunStarted
 from metier.engine.services import Instructions, Services
 from metier.errors import SkillError, UsageError
 from metier.ids import measure_ms
-from metier.messages import WHEN_USED, MediaPart
+from metier.messages import MediaPart
 from metier.runtime.host import Host
 from metier.runtime.workspace.agents import AgentInForce, get_agent_file, read_definition_file, restore_agent
 from metier.runtime.workspace.instructions import PROJECT
@@ -40,6 +41,7 @@ from metier.skills.trust.judgement import digest_files, is_trusted
 from metier.store.base import Store
 from metier.store.failures import BlobUnknown
 from metier.tools.base import ToolInfo
+from metier.values import WHEN_USED
 
 MAX_KEPT = 200
 """Maximum size of a pinned catalog; of larger ones only hashes are pinned."""
@@ -62,7 +64,7 @@ AGENT = "agent:"
 SKILL_IDS = "skill_ids"
 """Pin of skills whose ID is not their name: name → ID."""
 
-_INSTRUCTIONS: TypeAdapter[Instructions] = TypeAdapter(Instructions)
+_INSTRUCTIONS = json.Decoder(Instructions)
 _TOOLS: TypeAdapter[tuple[ToolInfo, ...]] = TypeAdapter(tuple[ToolInfo, ...], config=WHEN_USED)
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...], config=WHEN_USED)
 _OUTSIDE: TypeAdapter[dict[str, tuple[str, ...]]] = TypeAdapter(dict[str, tuple[str, ...]], config=WHEN_USED)
@@ -99,7 +101,7 @@ class _Rendering[T]:
 
 
 _render_settings = _Rendering[Settings](lambda settings: settings.model_dump_json().encode())
-_render_instructions = _Rendering[Instructions](_INSTRUCTIONS.dump_json)
+_render_instructions = _Rendering[Instructions](json.encode)
 _render_tools = _Rendering[tuple[ToolInfo, ...]](_TOOLS.dump_json)
 
 
@@ -126,7 +128,7 @@ async def pin(services: Services, run: PreparedRun) -> dict[str, str]:
     if agent.id:
         pins[f"{AGENT}{agent.id}"] = await store.put_blob(agent.data)
     if services.partners != Partners():
-        pins[PARTNERS] = await store.put_blob(services.partners.model_dump_json().encode())
+        pins[PARTNERS] = await store.put_blob(json.encode(services.partners))
     if run.is_planned and run.task is not None and not any(name.startswith(TASK) for name in run.inherited):
         pins |= await pin_task(run.task, store)
     if outside := list_outside_scripts(packages, agent.host.workspace):
@@ -237,12 +239,12 @@ def _get_file(workspace: Path, agent_id: str) -> tuple[Path, bytes]:
 
 async def find_instructions(pins: Mapping[str, str], store: Store) -> Instructions | None:
     digest = pins.get(INSTRUCTIONS)
-    return _INSTRUCTIONS.validate_json(await store.get_blob(digest)) if digest else None
+    return _INSTRUCTIONS.decode(await store.get_blob(digest)) if digest else None
 
 
 async def get_partners(pins: Mapping[str, str], store: Store) -> Partners:
     digest = pins.get(PARTNERS)
-    return Partners.model_validate_json(await store.get_blob(digest)) if digest else Partners()
+    return json.decode(await store.get_blob(digest), type=Partners) if digest else Partners()
 
 
 async def find_tools(pins: Mapping[str, str], store: Store) -> tuple[ToolInfo, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from pydantic import ValidationError
 
 from metier.engine.entries.entry import Entry
 from metier.engine.entries.run import RunFailed, RunFinished, RunPaused, RunStarted
@@ -19,7 +18,7 @@ from metier.engine.services import Services
 from metier.engine.state.fold import apply
 from metier.engine.state.run_state import RunState
 from metier.events.model import PromptLayerCut
-from metier.events.record import EventRecord
+from metier.events.record import parse_record
 from metier.events.step import StepStarted
 from metier.runtime.cleaning import build_host_cleaner
 from metier.runtime.host import Host
@@ -128,8 +127,8 @@ def describe_lost_run(folder: Path) -> StoreDamaged:
 def _name_lost_step(line: bytes, attempts: Counter[str]) -> dict[str, str]:
     """Return spool name and words of this event's step, if it must not be repeated."""
     try:
-        payload = EventRecord.model_validate_json(line).payload
-    except ValidationError:
+        payload = parse_record(line).payload
+    except ValueError:
         return {}
     if not isinstance(payload, StepStarted) or payload.effect in REPEATABLE:
         return {}

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
+from pydantic_core import to_json
+
 from metier.definitions.files.whole_file import identify_file
-from metier.engine.entries.entry import Entry, render_entry
+from metier.engine.entries.entry import Entry, parse_entry, render_entry
 from metier.engine.entries.run import RunAdopted, RunStarted
 from metier.engine.state.phases import FINAL
 from metier.engine.state.run_state import RunState
@@ -22,6 +25,7 @@ from metier.store.backend import DATABASE
 from metier.store.failures import ResumeTokenRefused, StoreUnavailable
 from metier.store.local_secret import load_local_secret, read_given_secrets
 from metier.store.tokens import LIFETIME_SECONDS, ResumeKeys, Wanted, check_token, load_resume_keys, sign_token
+from metier.values import dump_fields
 
 _SIGNATURE_CHARACTERS = 32
 _MAX_HANDLE_CHARACTERS = 200
@@ -35,7 +39,7 @@ def seal[T: (RunStarted, RunAdopted)](entry: T, host: Host, run_id: str) -> T:
         secret = load_store_secrets(host)[0]
     except (UsageError, StoreUnavailable):
         return entry
-    return entry.model_copy(update={"seal": _sign_seal(entry, run_id, store=_list_identities(host)[0], secret=secret)})
+    return replace(entry, seal=_sign_seal(entry, run_id, store=_list_identities(host)[0], secret=secret))
 
 
 def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
@@ -59,11 +63,14 @@ def is_started_here(host: Host, run_id: str, entries: Sequence[Entry]) -> bool:
 
 def unseal(entry: Entry) -> Entry:
     """Remove the seal, for archives."""
-    return entry.model_copy(update={"seal": ""}) if isinstance(entry, RunStarted | RunAdopted) else entry
+    return replace(entry, seal="") if isinstance(entry, RunStarted | RunAdopted) else entry
 
 
 def _sign_seal(entry: RunStarted | RunAdopted, run_id: str, *, store: str, secret: bytes) -> str:
-    digest = hashlib.sha256(render_entry(unseal(entry))).hexdigest()
+    # Read back first: an `int` for a `float` field is written differently before and after it was in the journal.
+    # All fields and pydantic's way of writing floats: 0.1 and 0.2 sealed those bytes.
+    written = parse_entry(render_entry(unseal(entry)))
+    digest = hashlib.sha256(to_json(dump_fields(written), inf_nan_mode="null")).hexdigest()
     words = json.dumps(["metier run seal 1", run_id, digest, store])
     return hmac.digest(secret, words.encode(), "sha256").hex()
 

@@ -17,6 +17,7 @@ from metier.definitions.text.yaml_text import Mapping, read_yaml
 from metier.errors import ConfigError
 from metier.runtime.host import Host
 from metier.tools.hooks.definition import HookCommand, HookReading, pin_files, read_hooks, read_hooks_text
+from metier.values import dump_fields
 
 FILES = tuple(f"{folder}/hooks.yaml" for folder in WORKSPACE_FOLDERS)
 SETTINGS = "agent.yaml"
@@ -53,7 +54,7 @@ def digest_workspace_hooks(host: Host) -> str:
 
 
 def digest_hooks(hooks: Iterable[HookCommand]) -> str:
-    words = [hook.model_dump(mode="json") for hook in hooks]
+    words = [dump_fields(hook) for hook in hooks]
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 

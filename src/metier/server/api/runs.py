@@ -37,6 +37,7 @@ from metier.server.problems import HttpProblem
 from metier.server.security.users import User
 from metier.server.state import CurrentUser, ServerState, State
 from metier.store.base import ENDED, RunRow, RunSearch
+from metier.values import dump_fields
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
@@ -177,7 +178,7 @@ async def list_entries(state: State, run: RunName, cursor: Cursor = 0, limit: Pa
     entries = (await read_history(state.runtime, row.run_id, after=cursor))[:limit]
     clean = build_host_cleaner(state.runtime.host).value
     items: list[Document] = [
-        {"seq": seq, "kind": entry.kind, "data": clean(entry.model_dump(mode="json", exclude_defaults=True))}
+        {"seq": seq, "kind": entry.kind, "data": clean(dump_fields(entry, with_defaults=False))}
         for seq, entry in enumerate(entries, start=cursor + 1)
     ]
     return answer_page(state, items, following=cursor + len(entries) if len(entries) == limit else 0)

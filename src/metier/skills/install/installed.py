@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from metier.definitions.files.whole_file import replace_file
 from metier.definitions.names import canonical_name
 from metier.errors import SkillError
-from metier.messages import WHEN_USED, Value
+from metier.values import WHEN_USED, Value
 
 VERSION = 2
 _FILE = "registry.json"

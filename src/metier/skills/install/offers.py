@@ -14,8 +14,8 @@ from metier.definitions.names import canonical_name
 from metier.definitions.nearest import find_nearest
 from metier.definitions.skills.skill import SkillDefinition, load_skill
 from metier.errors import ConfigError, UsageError
-from metier.messages import Value
 from metier.skills.source import FolderSource, GitSource, InstallSource, McpSource, parse_source
+from metier.values import Value
 
 MAX_NAMED = 10
 """Skills that a hint names, where a collection holds many."""

@@ -5,11 +5,11 @@ from typing import Literal
 from metier.definitions.names import canonical_name
 from metier.errors import SkillError, SkillNotFound, UsageError
 from metier.ids import Clock
-from metier.messages import Value
 from metier.skills.install.installed import Registry, RegistryEntry, SkillHome, save_registry
 from metier.skills.install.placement import open_registry
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import TreeDigest, digest_tree
+from metier.values import Value
 
 type Condition = Literal["intact", "changed", "missing", "unreadable"]
 

@@ -25,8 +25,8 @@ from metier.definitions.files.whole_file import identify_file, replace_file
 from metier.definitions.project_files import NAMES
 from metier.definitions.skills.sources import SKILL_FOLDERS, WORKSPACE_FOLDERS
 from metier.errors import ConfigError
-from metier.messages import Value
 from metier.skills.git.clones import find_origin, get_source, get_unpacked
+from metier.values import Value
 
 _MAX_FILES = 2000
 _MAX_BYTES = 32 * 1024 * 1024

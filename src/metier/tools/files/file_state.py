@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from metier.errors import ToolFailed
-from metier.messages import Value
+from metier.values import StoredValue
 
 MAX_BYTES = 16 * 1024 * 1024
 """A larger file is not kept, and cannot be restored."""
@@ -17,7 +17,7 @@ _MODE_BITS = 0o777
 """Special bits (setuid and its kin) are not given back."""
 
 
-class FileState(Value):
+class FileState(StoredValue, frozen=True, kw_only=True):
     """A file or a link. That there is nothing is None."""
 
     kind: Literal["file", "link", "other"] = "file"
@@ -31,7 +31,7 @@ class FileState(Value):
         return other is not None and (self.kind, self.sha256, self.mode) == (other.kind, other.sha256, other.mode)
 
 
-class Found(Value):
+class Found(StoredValue, frozen=True, kw_only=True):
     state: FileState
     data: bytes = b""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -39,7 +39,7 @@ from metier.definitions.reader import (
 )
 from metier.definitions.text.json_text import read_json
 from metier.definitions.text.yaml_text import Mapping, Node, Scalar, is_nothing
-from metier.messages import Value
+from metier.values import StoredValue
 
 type HookEvent = Literal[
     "SessionStart",
@@ -64,7 +64,7 @@ _OTHER_NAMES = {"delegate": "Task", "ask_user": "AskUserQuestion", "plan": "Todo
 """Tool names in the hook configurations of other programs."""
 
 
-class HookCommand(Value):
+class HookCommand(StoredValue, frozen=True, kw_only=True):
     """One command and the moment at which it runs, as a run is pinned to it."""
 
     event: HookEvent
@@ -73,12 +73,12 @@ class HookCommand(Value):
     command: str
     args: tuple[str, ...] | None = None
     """Given: the command is a program and these are its arguments. Else it is a line for a shell."""
-    timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
     required: bool = False
     """A failure of the hook counts as its no."""
     source: str = ""
     """The file that it is in."""
-    files: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     """Files of the workspace that the command names → their hash when the run began."""
 
 
@@ -241,8 +241,7 @@ def name_folder(text: str, workspace: Path) -> str:
 def pin_files(hooks: Iterable[HookCommand], workspace: Path) -> tuple[HookCommand, ...]:
     """The hooks with the hashes of the files in the workspace that their commands name."""
     return tuple(
-        hook.model_copy(update={"files": {name: _digest(workspace, name) for name in _get_files(hook, workspace)}})
-        for hook in hooks
+        replace(hook, files={name: _digest(workspace, name) for name in _get_files(hook, workspace)}) for hook in hooks
     )
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from msgspec import Struct, field
-from pydantic import Field, JsonValue
 
-from metier.messages import Value
 from metier.tools.hooks.definition import HookEvent, name_tool
+from metier.values import JsonValue, StoredValue
 
 _FILE_TOOLS = frozenset({"Read", "Write", "Edit"})
 _RENAMED = {"Edit": {"old": "old_string", "new": "new_string"}}
@@ -101,7 +100,7 @@ type HookStatus = Literal["ok", "failed", "timeout", "not_started", "too_much_ou
 _DENIALS = frozenset({"deny", "block"})
 
 
-class HookAnswer(Value):
+class HookAnswer(StoredValue, frozen=True, kw_only=True):
     """The answer of one hook."""
 
     decision: HookDecision = ""
@@ -115,7 +114,7 @@ class HookAnswer(Value):
     """The arguments that the call should have instead."""
     ignored: str = ""
     """A requested change that hooks can't make."""
-    problem: str = Field(default="", exclude=True)
+    problem: str = ""
     """Why its output could not be read."""
 
 

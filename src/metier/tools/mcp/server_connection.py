@@ -23,7 +23,7 @@ from pydantic import JsonValue
 
 from metier.errors import ToolFailed, UsageError
 from metier.events.payload import Payload
-from metier.events.run import McpServerReported
+from metier.events.run import McpServerReported, McpServerState
 from metier.extras import hint_extra
 from metier.tools.base import Media, ToolContext, ToolInfo
 from metier.tools.mcp.offered_tools import Clean, Listing, OfferedTool, build_listing, compare_listings
@@ -365,10 +365,8 @@ class ServerConnection:
         hint = f"A person can look at it and accept it with `agent mcp accept {self.name}`"
         raise ToolFailed(message, hint=hint, code="permission_denied")
 
-    def _report(self, state: str, message: str, *, tools: tuple[str, ...] = ()) -> McpServerReported:
-        return McpServerReported.model_validate(
-            {"server": self.name, "state": state, "message": self._clean(message), "tools": tools}
-        )
+    def _report(self, state: McpServerState, message: str, *, tools: tuple[str, ...] = ()) -> McpServerReported:
+        return McpServerReported(server=self.name, state=state, message=self._clean(message), tools=tools)
 
 
 def load_sdk() -> OpenConversation:

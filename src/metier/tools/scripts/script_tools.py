@@ -425,9 +425,7 @@ async def _answer(tool: str, context: ToolContext, work: Callable[[_Record], Awa
     except ToolFailed as error:
         result = build_failure(error)
     event = _build_event(tool, result, record)
-    event = event.model_copy(
-        update={"step_id": context.step_id, "duration_ms": round((time.monotonic() - started) * 1000, 3)}
-    )
+    event = replace(event, step_id=context.step_id, duration_ms=round((time.monotonic() - started) * 1000, 3))
     context.emit(event)
     meta: dict[str, JsonValue] = {
         "skill": record.skill,

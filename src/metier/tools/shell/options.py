@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from metier.messages import Value
+from metier.values import Value
 
 type ShellMode = Literal["off", "allowlist", "full"]
 type CwdPolicy = Literal["workspace", "any"]

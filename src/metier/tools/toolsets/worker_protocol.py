@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from metier.messages import Value
 from metier.tools.effects import Effect, Risk
+from metier.values import Value
 
 
 class LoadRequest(Value):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from metier.messages import Value
+from metier.values import Value
 
 BRAVE = "https://api.search.brave.com/res/v1/web/search"
 

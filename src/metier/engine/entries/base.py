@@ -1,0 +1,21 @@
+"""Base classes of journal entries. Pure values."""
+
+from typing import cast
+
+from metier.values import StoredValue
+
+
+class JournalEntry(StoredValue, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+    """One thing that happened in a run."""
+
+    @property
+    def kind(self) -> str:
+        """The word that tells its JSON from that of other entries."""
+        return cast("str", self.__struct_config__.tag)  # every entry names one
+
+
+class TimedEntry(JournalEntry, frozen=True, kw_only=True):
+    """An entry that says when it was written, so that durations can be told from the journal alone, on any machine."""
+
+    recorded_at: str = ""
+    """ISO 8601, set by the driver that records it; empty in journals of versions that did not note it."""
