@@ -166,7 +166,8 @@ def _type_name(field: FieldInfo) -> str:
     name = re.sub(r"\bmetier\.(events\.\w+|decisions|messages)\.", "", name).replace("NoneType", "None")
     for noise in ("typing.", "pydantic.types."):
         name = name.replace(noise, "")
-    return name
+    name = re.sub(r"Optional\[Annotated\[datetime\.datetime, .*\]\]", "datetime | None", name)
+    return "JsonValue" if name == "Any" else name
 
 
 def _default(field: FieldInfo) -> str:

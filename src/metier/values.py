@@ -102,11 +102,11 @@ def encode_model(value: object) -> object:
     """Encode the settings in a stored value, as `enc_hook` of msgspec. Settings stay pydantic: people write them."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def decode_model(kind: type, value: object) -> object:
     """Decode the settings in a stored value, as `dec_hook` of msgspec."""
     if issubclass(kind, BaseModel):
         return kind.model_validate(value)
-    raise NotImplementedError(f"{kind.__name__} has no JSON form")
+    raise TypeError(f"{kind.__name__} has no JSON form")

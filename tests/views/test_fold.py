@@ -162,7 +162,7 @@ def test_child_run_is_below_the_run_that_started_it_and_its_usage_counts() -> No
 
 
 def test_call_without_a_price_makes_the_cost_unknown_and_not_free() -> None:
-    unknown = PAID.model_copy(update={"cost_usd": None})
+    unknown = replace(PAID, cost_usd=None)
 
     view = fold_all(records([LlmResponseReceived(turn=1, meta=unknown, stop_reason="end")]))
 

@@ -1,14 +1,15 @@
 """The protocol between a callable skill and its caller: states, requests, responses. Pure values."""
 
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from msgspec import convert
+from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
 from metier.capabilities.contract import InputField, InputType, Schema
 from metier.decisions import CalledRun
 from metier.errors import UsageError
-from metier.values import Value
+from metier.values import Value, dump_fields
 
 
 class TaskState(StrEnum):
@@ -168,6 +169,12 @@ class ResponseError(Value):
     retryable: bool = False
 
 
+# A value of the engine inside a public one: msgspec checks and writes it, as it does in the journal.
+type _CalledRun = Annotated[
+    CalledRun, PlainValidator(lambda value: convert(value, CalledRun)), PlainSerializer(dump_fields)
+]
+
+
 class ResponseMetadata(Value):
     """Facts about a response that do not depend on its state."""
 
@@ -188,7 +195,7 @@ class ResponseMetadata(Value):
     advice_calls: int = 0
     report: tuple[str, ...] = ()
     """Attempts of an escalated turn, each with its problem."""
-    handed_on: CalledRun | None = None
+    handed_on: _CalledRun | None = None
     """The run of the other skill, while this one waits for it."""
     replayed: bool = False
     """True if this is the stored answer to a repeated message."""

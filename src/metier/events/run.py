@@ -75,7 +75,7 @@ class PinnedDefinitionUsed(Payload, frozen=True, kw_only=True):
     pinned: str
 
 
-type McpServerState = Literal["not_accepted", "started", "ended", "changed"]
+McpServerState = Literal["not_accepted", "started", "ended", "changed"]
 
 
 class McpServerReported(Payload, frozen=True, kw_only=True):

@@ -33,9 +33,8 @@ def summarize_bodies(payload: Payload) -> Payload:
         changed["arguments"] = _summarize(given)
     if planned:
         changed["planned_actions"] = tuple(_summarize_step(step) for step in planned)
-    return (
-        replace(payload, **changed) if any(getattr(payload, name) != new for name, new in changed.items()) else payload
-    )
+    is_changed = any(getattr(payload, name) != new for name, new in changed.items())
+    return replace(payload, **changed) if is_changed else payload
 
 
 def _summarize_step(step: ActionStep) -> ActionStep:
