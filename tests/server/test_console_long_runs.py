@@ -160,3 +160,24 @@ def test_calls_and_prompts_have_previous_and_next_instead_of_a_button_for_each_t
         expect(page.get_by_role("heading", level=1)).to_contain_text("turn 11")
         pager.get_by_role("link", name="Previous").click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("turn 10")
+
+
+def test_the_text_of_a_reply_appears_while_it_arrives(page: Page, scene: Scene) -> None:
+    scene.model.halting.set()
+    scene.model.follow(says("It is a long answer with many words that arrive one after the other."))
+    page.goto(f"{scene.server.url}/tasks")
+    page.get_by_label("Task", exact=True).fill("Stream an answer")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/runs/*")
+    try:
+        draft = page.locator("#draft")
+        expect(draft).to_contain_text("It is a", timeout=WAIT_MILLISECONDS)
+        expect(draft).to_be_visible()
+        expect(page.locator("#body")).to_have_attribute("data-status", "in_progress")
+    finally:
+        scene.model.halting.clear()
+        scene.model.released.set()
+
+    expect(page.locator("#body")).to_have_attribute("data-status", "completed", timeout=WAIT_MILLISECONDS)
+    expect(page.locator(".prose", has_text="one after the other").first).to_be_visible()
+    expect(draft).to_be_hidden()

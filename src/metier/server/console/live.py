@@ -5,23 +5,33 @@ nothing can be shown twice. The number of a message says which change it tells o
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import json
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import closing, contextmanager
 from typing import cast
 
 import anyio
 from fastapi import APIRouter
+from msgspec import Struct, field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
 from metier.errors import StoreError
+from metier.events.model import LlmRequestFailed, LlmRequestSent, LlmResponseReceived
+from metier.events.partial import Partial
+from metier.events.record import EventRecord
+from metier.events.step import SkillStepExecuted
+from metier.runtime.history.follower import Follower
 from metier.runtime.runs import Runtime
 from metier.server.console.rendering import Here, PageRoute
 from metier.server.problems import HttpProblem
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+MAX_DRAFT = 8_000
+"""Characters of the end of a reply or output that are sent."""
+DRAFT_SECONDS = 0.2
+"""Interval of looking for text that is arriving."""
 LOOK_SECONDS = 0.4
 """Interval of checking the index while a page is open; one check serves all pages."""
 PING_SECONDS = 15
@@ -32,8 +42,7 @@ _LOOKED_AT = 200
 _RETRY_MILLISECONDS = 400
 
 
-@dataclass(slots=True)
-class Pulse:
+class Pulse(Struct):
     """Counts the changes of the index of runs and approvals: one look at the store for all open pages."""
 
     version: int = 0
@@ -115,8 +124,8 @@ async def _tell_index(pulse: Pulse) -> AsyncGenerator[ServerSentEvent]:
 
 async def _tell_run(pulse: Pulse, runtime: Runtime, run_id: str) -> AsyncGenerator[ServerSentEvent]:
     """Named by the number of its journal entries. Other changes of the index may be those of its child runs."""
-    with pulse.watching():
-        entries, seen = 0, ""
+    with pulse.watching(), closing(Follower(runtime, run_id)) as follower:
+        entries, seen, draft = 0, "", Draft()
         while (row := await runtime.store.find_run(run_id)) is not None:
             new = await runtime.store.read_journal(run_id, after=entries)
             entries = new[-1].seq if new else entries
@@ -124,9 +133,39 @@ async def _tell_run(pulse: Pulse, runtime: Runtime, run_id: str) -> AsyncGenerat
             if now != seen:
                 seen = now
                 yield _build(entries)
-                # What happens within this time is told together.
+                # Changes within this time are sent as one.
                 await anyio.sleep(LOOK_SECONDS)
-            await runtime.store.wait_for_entries(run_id, after=entries, seconds=LOOK_SECONDS)
+            if draft.add((await follower.look()).items):
+                yield ServerSentEvent(data=draft.render(), event="partial")
+            await runtime.store.wait_for_entries(run_id, after=entries, seconds=DRAFT_SECONDS)
+
+
+class Draft(Struct):
+    """The reply that is arriving and the output of running steps, for readers who watch now."""
+
+    text: str = ""
+    outputs: dict[str, str] = field(default_factory=dict[str, str])
+    """By step."""
+
+    def add(self, items: Sequence[EventRecord | Partial]) -> bool:
+        """Return whether it changed."""
+        before = self.render()
+        for item in items:
+            match item:
+                case Partial(kind="output"):
+                    self.outputs[item.step_id] = (self.outputs.get(item.step_id, "") + item.text)[-MAX_DRAFT:]
+                case Partial():
+                    self.text = "" if item.kind == "restart" else (self.text + item.text)[-MAX_DRAFT:]
+                case EventRecord(payload=LlmRequestSent() | LlmResponseReceived() | LlmRequestFailed()):
+                    self.text = ""  # the page has the whole reply
+                case EventRecord(payload=SkillStepExecuted(step_id=step_id)):
+                    self.outputs.pop(step_id, None)
+                case _:
+                    pass
+        return self.render() != before
+
+    def render(self) -> str:
+        return json.dumps({"text": self.text, "outputs": self.outputs})
 
 
 def _build(number: int) -> ServerSentEvent:

@@ -26,6 +26,7 @@ from metier.server.console import (
     task_pages,
     usage_pages,
 )
+from metier.server.console.health_pages import Checkup
 from metier.server.console.live import Pulse
 from metier.server.console.rendering import build_console_environment
 from metier.server.mounts import Lifespan
@@ -57,6 +58,7 @@ def mount(app: FastAPI, state: ServerState) -> Lifespan:
     pulse = Pulse()
     app.state.console = build_console_environment(state.redactor)
     app.state.pulse = pulse
+    app.state.checkup = Checkup()
     for router in _ROUTERS:
         app.include_router(router)
     app.add_api_route("/static/style.css", _send_style, include_in_schema=False)

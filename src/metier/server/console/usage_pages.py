@@ -105,7 +105,7 @@ def build_cost_chart(days: Sequence[Total], groups: Sequence[DayTotal], colors: 
         cost = format_cost(day.usage.known_cost_usd) if by_cost else f"{format_tokens(round(whole))} tokens"
         title = ", ".join((f"{day.name}: {cost}", *(one_line(part.name, 40) for part in parts[:_MAX_COLORS])))
         bars.append(Bar(label=_format_day(day.name), title=title, parts=parts))
-    ticks = build_ticks(top, step, lambda value: f"${value:,g}" if by_cost else format_tokens(round(value)))
+    ticks = build_ticks(top, step, lambda value: _format_axis_cost(value) if by_cost else format_tokens(round(value)))
     return BarChart(bars=tuple(bars), ticks=ticks)
 
 
@@ -158,7 +158,9 @@ def build_latency_chart(sample: Sequence[RunTime], *, first: datetime) -> BarCha
         for day, times in groupby(inside, key=lambda time: f"{time.created_at.astimezone(UTC):%Y-%m-%d}")
     ]
     middle, late = PERCENTILES.index(50), PERCENTILES.index(95)
-    top, step = round_up(max((day.values[late] for day in days), default=0.0))
+    longest = max((day.values[late] for day in days), default=0.0)
+    unit, name = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")
+    top, step = (unit * value for value in round_up(longest / unit))
     bars: list[Bar] = []
     for day in days:
         amounts = [("1", "p50", day.values[middle]), ("7", "p95", day.values[late] - day.values[middle])]
@@ -167,7 +169,7 @@ def build_latency_chart(sample: Sequence[RunTime], *, first: datetime) -> BarCha
             f" {count(day.count, 'run')}"
         )
         bars.append(Bar(label=_format_day(day.name), title=title, parts=stack(amounts, top=top)))
-    return BarChart(bars=tuple(bars), ticks=build_ticks(top, step, _format_axis_seconds))
+    return BarChart(bars=tuple(bars), ticks=build_ticks(top, step, lambda value: f"{value / unit:g} {name}"))
 
 
 def _name_group(time: RunTime, grouping: TimeGrouping) -> str:
@@ -179,7 +181,6 @@ def _format_day(day: str) -> str:
     return f"{datetime.fromisoformat(day):%b %d}"
 
 
-def _format_axis_seconds(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:g} s"
-    return f"{seconds / 60:g} min" if seconds < 7200 else f"{seconds / 3600:g} h"
+def _format_axis_cost(cost_usd: float) -> str:
+    """Without an exponent."""
+    return f"${cost_usd:,.9f}".rstrip("0").rstrip(".")

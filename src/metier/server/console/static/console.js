@@ -144,6 +144,27 @@
     if (getChosen()) openRow(getChosen());
     else location.reload();
   });
+  // Text that is arriving: the reply of the model, and the output of running steps.
+  document.getElementById("live")?.addEventListener("partial", (event) => {
+    const draft = document.getElementById("draft");
+    if (!draft) return;
+    const { text, outputs } = JSON.parse(event.detail.data);
+    const tree = getTree();
+    const isAtEnd = tree.scrollHeight - tree.scrollTop - tree.clientHeight < 60;
+    const parts = [...(text ? [["writing", text]] : []), ...Object.entries(outputs).map(([step, output]) => [`output of ${step}`, output])];
+    draft.replaceChildren(...parts.map(([name, content]) => {
+      const part = document.createElement("div");
+      const label = document.createElement("b");
+      label.className = "live";
+      label.textContent = name;
+      part.append(label, content);
+      part.dir = "auto";
+      return part;
+    }));
+    draft.hidden = !parts.length;
+    if (isAtEnd) tree.scrollTop = tree.scrollHeight;
+    draft.scrollTop = draft.scrollHeight;
+  });
   const find = document.getElementById("find");
   const findRows = () => {
     const word = find.value.trim().toLowerCase();
