@@ -224,7 +224,8 @@ class Session:
         if not self._screen.is_terminal or self._options.quiet:
             return
         word = "New conversation" if self._chat.is_new else "Conversation"
-        warn_line(f"{word} {self._chat.context_id}; type /help for commands")
+        name = "" if self._chat.is_new else f" {self._chat.context_id}"
+        warn_line(f"{word}{name}. Type /help for commands.")
         await self._turns.show_past()
 
     async def _guarded(self, work: Awaitable[None]) -> None:

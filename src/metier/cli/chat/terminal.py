@@ -86,6 +86,8 @@ class Terminal:
         self._region: list[Text] = []
         self._pending: list[str] = []
         """Written, and not shown yet: one frame takes it all."""
+        self._ends_blank = False
+        """The last line above the prompt is blank, so that a block needs no other one before it."""
         self._is_away = False
         """An editor has the screen."""
         self._pasted: dict[str, str] = {}
@@ -147,7 +149,8 @@ class Terminal:
         self._refresh()
         try:
             answer = await question.answer
-            self.print(Text(f"{question.prompt}{printable(answer)}", "dim"))
+            shown = _name_choice(question.prompt, answer) if keys else f"{question.prompt}{printable(answer)}"
+            self.print(Text(shown, "dim"))
             return answer
         finally:
             self._question = None
@@ -256,11 +259,12 @@ class Terminal:
     @property
     def height(self) -> int:
         """Without the prompt, the status and what is queued."""
-        return max(8, self._prompt.output.get_size().rows - 4)
+        return max(8, self._prompt.output.get_size().rows - 5)
 
     def print(self, *renderables: RenderableType) -> None:
         self._region = []
-        self.write_above(render(self._console, renderables, width=self.width))
+        text = render(self._console, renderables, width=self.width)
+        self.write_above(text.removeprefix("\n") if self._ends_blank else text)
 
     def show(self, lines: Sequence[Text]) -> None:
         self._region = [line[: 4 * self.width] for line in lines]
@@ -284,6 +288,7 @@ class Terminal:
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
         self._pending.append(text)
+        self._ends_blank = text == "\n" or text.endswith("\n\n")
 
     def _flush(self) -> None:
         if self._is_away or not self._pending:
@@ -316,7 +321,7 @@ class Terminal:
         if not lines:
             return [("", "\n"), ("class:you", PROMPT)]
         painted = _LINK.sub("", spell(render(self._console, lines, width=self.width), self._stream))
-        return ANSI(f"{painted}\x1b[0;1m{PROMPT}\x1b[0m")
+        return ANSI(f"{painted}\n\x1b[0;1m{PROMPT}\x1b[0m")
 
     def _build_status(self) -> AnyFormattedText:
         status = self._session.describe_status() if self._session is not None else ""
@@ -378,6 +383,14 @@ def _open_output(stream: TextIO) -> Output:
     opened = _BottomOutput.from_pty(stream)
     opened.enable_cpr = False
     return opened
+
+
+def _name_choice(prompt: str, key: str) -> str:
+    """`Write a.txt (1 of 3): yes`, for the key that was pressed at `[y]es  [n]o`."""
+    *above, choices = prompt.split("\n")
+    word = re.search(rf"\[{re.escape(key)}\](\w*)", choices)
+    chosen = f"{key}{word[1]}" if word else key
+    return f"{above[-1]}: {chosen}" if above else f"→ {chosen}"
 
 
 def _render_queued(message: str, width: int) -> Text:

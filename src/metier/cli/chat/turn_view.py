@@ -175,9 +175,9 @@ class TurnView:
         self._cost = "" if spent == 0 else format_cost(spent)
 
     def describe_status(self, mode: Mode) -> str:
-        """`model · agent · profile · mode · context 12 % of 32.0k · $0.021`."""
+        """`model · agent · profile · mode · context 12 % of 32.0k · $0.021`; unknown parts are left out."""
         agent = self._chat.resolve()
-        who = agent.definition.name if agent.definition else "built-in agent"
+        who = agent.definition.name if agent.definition else ""
         used = self.view.context
         share = f"context {100 * used.tokens / used.limit:.0f} % of {format_tokens(used.limit)}" if used.limit else ""
         shown = mode if mode in list_modes(agent.profile) else ""
