@@ -15,7 +15,7 @@ from metier.views.argument_line import build_line
 from metier.views.diff import is_diff, render_diff
 
 MAX_LINES = 40
-"""Of an argument or a preview; the rest is counted."""
+"""Maximum lines of an argument or a preview; the rest is counted."""
 MAX_LINE = 2_000
 """Characters of one line."""
 _RISKS = {"high": "bold red", "medium": "yellow", "low": "green"}
@@ -23,7 +23,7 @@ _INDENT = "  "
 
 
 class ApprovalCard(Struct, frozen=True, kw_only=True):
-    """Everything that the card shows; secrets are gone from it."""
+    """The content of a card, with secrets redacted."""
 
     approval_id: str
     tool: str
@@ -39,7 +39,7 @@ class ApprovalCard(Struct, frozen=True, kw_only=True):
     expires_at: str = ""
     number: int = 1
     total: int = 1
-    """Of the calls of one reply that wait."""
+    """The number of pending calls of the same reply."""
     is_edited: bool = False
     """These are the arguments of a user, not of the model."""
 

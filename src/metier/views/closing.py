@@ -12,7 +12,7 @@ _SEPARATOR = " · "
 
 
 def render_closing(view: RunView, *, width: int) -> Text:
-    """One line, never broken: where it does not fit, it says less."""
+    """Render one line that is never wrapped; on a narrow screen it has fewer parts."""
     first, *rest = next((each for each in _list_wordings(view) if _measure(each) < width), _name_briefly(view))
     text = Text(first, _STYLES.get(view.status, "red"))
     for part in rest:
@@ -24,7 +24,7 @@ def render_closing(view: RunView, *, width: int) -> Text:
 
 
 def _list_wordings(view: RunView) -> Iterator[list[str]]:
-    """From everything to little: a short id, no cached share, no unknown cost. The beginning of an id names a run."""
+    """List ever shorter wordings: a short ID, which names the run too, no cached share, no unknown cost."""
     yield _list_parts(view, view.run_id)
     short = _shorten(view.run_id)
     yield _list_parts(view, short)

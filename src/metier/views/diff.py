@@ -21,9 +21,9 @@ _MAX_COMPARED = 2_000
 class DiffLine(Struct, frozen=True):
     kind: Literal["file", "hunk", "added", "removed", "same", "note"]
     number: int
-    """In the old file for what is removed, else in the new one; 0 where the line is of neither."""
+    """The line number: of the old file for a removed line, else of the new one; 0 for lines of neither."""
     text: str
-    """With its sign."""
+    """The line with its sign."""
 
 
 def build_diff(before: str, after: str, *, path: str) -> str:

@@ -48,7 +48,7 @@ type Fold = Callable[[RunView, Any, EventRecord], RunView]
 
 
 def fold(view: RunView, record: EventRecord) -> RunView:
-    """The view after one more event. A record of another run belongs to a child run, or begins one."""
+    """Return the view after one more event. A record of another run belongs to a child run, or starts one."""
     if view.run_id in ("", record.run_id):
         return _fold_own(view, record)
     return _fold_child(view, record)
@@ -62,17 +62,17 @@ def fold_all(records: Iterable[EventRecord], view: RunView | None = None) -> Run
 
 
 def add_text(view: RunView, text: str) -> RunView:
-    """More of the reply that is arriving. The text has no secrets any more."""
+    """Append redacted text to the reply that is arriving."""
     return replace(view, draft=view.draft + text) if text else view
 
 
 def drop_text(view: RunView) -> RunView:
-    """The attempt was lost, and with it what it said."""
+    """Drop the reply of a failed attempt."""
     return replace(view, draft="") if view.draft else view
 
 
 def with_answer(view: RunView, result: str) -> RunView:
-    """With the exact result, of which the event log keeps the beginning."""
+    """Set the whole result; the event log has only its start."""
     return replace(view, answer=result, answer_is_cut=False) if result else view
 
 
@@ -94,7 +94,7 @@ def _fold_own(view: RunView, record: EventRecord) -> RunView:
 
 
 def _fold_child(view: RunView, record: EventRecord) -> RunView:
-    """The child that the record is of, or below which it is, is folded; a new one is added to the run that began it."""
+    """Fold a record into the child run it belongs to, or add a new child to its parent."""
     for number, child in enumerate(view.children):
         if child.find_child(record.run_id) is not None:
             return _put_child(view, number, fold(child, record))
@@ -235,7 +235,7 @@ _SUMMARY_CHARACTERS = 400
 
 
 def _complete(view: RunView, payload: RunFinished) -> Usage:
-    """A view that began in the middle of a run knows less than the run itself, whose totals include its children."""
+    """Correct the usage by the run's own totals: a view that started late has missed calls."""
     usage, total = view.usage, view.total_usage
     return replace(
         usage,

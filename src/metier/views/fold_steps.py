@@ -180,7 +180,7 @@ def _begin_child(view: RunView, payload: ChildRunStarted, record: EventRecord) -
 
 
 def _end_child(view: RunView, payload: ChildRunFinished, _record: EventRecord) -> RunView:
-    """A child that another process drives has no events here: its end says what it came to."""
+    """Set the status of a child that another process runs: its own events aren't in this log."""
     children = tuple(
         replace(run, status=payload.status, turn=payload.turns or run.turn)
         if run.run_id == payload.child_run_id and not run.status
@@ -191,7 +191,7 @@ def _end_child(view: RunView, payload: ChildRunFinished, _record: EventRecord) -
 
 
 def _find_asked(view: RunView, step_id: str, *, tool: str, arguments: JsonValue) -> StepView | None:
-    """The step that a user was asked about: by its id, or in older logs by what it would do."""
+    """Find the step that an approval was about: by its ID, or by its call in logs of older versions."""
     if (known := view.find_step(step_id)) is not None and not known.is_over:
         return known
     own = get_own_arguments(arguments)
@@ -206,7 +206,7 @@ def _find_asked(view: RunView, step_id: str, *, tool: str, arguments: JsonValue)
 
 
 def _put(view: RunView, step: StepView, *, old: StepView | None) -> RunView:
-    """In the place of the old one, else at the end."""
+    """Replace the old step, or append the new one."""
     if old is None:
         return replace(view, items=(*view.items, step))
     # Steps change near the end: the last one that is the old one is it.

@@ -65,7 +65,7 @@ class LiveRun:
         interrupt_key: str = "Ctrl-C",
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        """`shows_text`: what the model says is shown as it arrives; else the answer goes elsewhere."""
+        """`shows_text`: show the model's text as it arrives; if False, the caller prints the answer."""
         self._excerpt_lines = excerpt_lines
         self._interrupt_key = interrupt_key
         self.view = RunView()
@@ -80,7 +80,7 @@ class LiveRun:
         self._printed: dict[str, int] = {}
         """Number of printed items of each run, in order."""
         self._below = ""
-        """The run whose steps were printed last."""
+        """The run of the last printed step."""
         self._ahead: set[tuple[str, int]] = set()
         """Items that were printed before one that is in front of them."""
         self._frame = 0
@@ -95,7 +95,7 @@ class LiveRun:
 
     @property
     def is_live(self) -> bool:
-        """True where something can move."""
+        """True at a terminal, where lines can be redrawn."""
         return self._painter.is_live
 
     @property
@@ -109,7 +109,7 @@ class LiveRun:
         return self.shows_text and self._text.is_holding
 
     def follow(self, past: RunView) -> None:
-        """Continue the view of a run that is resumed. Its past is counted and not printed again."""
+        """Continue the view of a resumed run, without printing its past again."""
         if self.view.run_id:
             return
         self.view = past
@@ -138,7 +138,7 @@ class LiveRun:
         self._paint()
 
     def observe(self, delta: Delta) -> None:
-        """Text of the run itself: child runs report what they came to."""
+        """Take text of the run itself; child runs are shown by their steps."""
         if delta.kind == "thinking" or any(child.status == "in_progress" for child in self.view.children):
             return
         if delta.kind == "restart":
@@ -158,7 +158,7 @@ class LiveRun:
             self._paint(is_urgent=False)
 
     def tick(self) -> None:
-        """The next frame of what moves. Text that nothing followed for a moment is shown as far as it is harmless."""
+        """Draw the next frame. Held-back text that nothing followed for a moment is shown if it contains no secret."""
         self._frame += 1
         if self.is_reading:
             self._take_text(self._text.pause())
@@ -169,12 +169,12 @@ class LiveRun:
         self._painter.close()
 
     def finish(self, result: str) -> None:
-        """The answer, unless it was shown while it arrived, and the closing line."""
+        """Print the answer, unless it was shown while it arrived, and the closing line."""
         self.show_answer(result)
         self.show_closing()
 
     def show_answer(self, result: str) -> None:
-        """The answer, unless it was shown while it arrived."""
+        """Print the answer, unless it was shown while it arrived."""
         self.view = with_answer(self.view, result)
         if self.shows_text and result.strip() and not self.has_shown(result):
             self._print_text(result)
@@ -187,11 +187,11 @@ class LiveRun:
         self._print([render_closing(self.view, width=width)])
 
     def has_shown(self, result: str) -> bool:
-        """True where the last reply, as it was shown, is this text."""
+        """Return True if the last reply was shown and is this text."""
         return self._text.shown.strip() == self._redactor.redact(sanitize(result)).strip()
 
     def show_all(self, view: RunView) -> None:
-        """Print a whole view, as it stands."""
+        """Print a whole view with all child runs."""
         self.view, self._has_blocks = view, False
         for run in view.walk():
             self._print_items(run.run_id, is_all=True)
@@ -231,7 +231,7 @@ class LiveRun:
         self._print([self._painter.markdown(block)])
 
     def _print_begun(self, before: RunView) -> None:
-        """A child run has a heading, so that its steps stand below something."""
+        """Print the heading of a new child run."""
         for run in self.view.walk():
             if before.find_child(run.run_id) is None:
                 self._print_heading(run)
@@ -245,7 +245,7 @@ class LiveRun:
         self._below = run.run_id
 
     def _print_heading_again(self, run: RunView) -> None:
-        """Of runs that work at the same time each is named again when the lines before were those of another one."""
+        """Repeat the heading of a child run if the lines before it belong to another one that runs in parallel."""
         beside = self.view.find_child(run.parent_run_id)
         siblings = beside.children if beside is not None and run.run_id != self.view.run_id else ()
         if any(each.run_id != run.run_id and each.find_child(self._below) for each in siblings):
@@ -321,7 +321,7 @@ class LiveRun:
         self._painter.show(self._list_region())
 
     def _is_working(self) -> bool:
-        """A user who is asked reads the screen: nothing moves then."""
+        """Return False while the user decides an approval: nothing moves then."""
         waits = [run.waiting.kind for run in self.view.walk() if run.waiting is not None and not run.is_over]
         return bool({"model", "retry", "step"} & set(waits)) and "approval" not in waits
 
@@ -372,7 +372,7 @@ class LiveRun:
         return [Text(f"    {line}", "dim") for line in tail.list_lines(most)] if tail is not None else []
 
     def _list_tail(self, width: int) -> list[Text]:
-        """The block that is arriving, as far as the screen has room for it."""
+        """Render the end of the block that is arriving, as much as fits on the screen."""
         rest = self._text.rest
         if not rest.strip():
             return []
@@ -396,7 +396,7 @@ def _is_settled(item: Item) -> bool:
 
 
 def _without_answer(item: Item, run: RunView) -> Item:
-    """The result of a task's last step is the answer of the run, which is printed on its own."""
+    """Drop the output of a task's last step: it is the run's answer, which is printed separately."""
     is_last = bool(run.task_steps) and run.task_steps[-1].state in ("running", "succeeded")
     if is_last and isinstance(item, StepView) and item.state == "succeeded":
         return replace(item, output="", output_lines=0)

@@ -123,7 +123,7 @@ class TerminalPainter:
         return self._size()[1]
 
     def print(self, *renderables: RenderableType) -> None:
-        """The region is gone afterwards: who prints shows it again."""
+        """Print above the region, which is cleared; the caller shows it again."""
         self._paint(render(self._console, renderables, width=self.width), [])
 
     def show(self, lines: Sequence[Text]) -> None:
@@ -239,7 +239,7 @@ def render(
 
 
 def spell(text: str, stream: TextIO) -> str:
-    """In letters that the stream has."""
+    """Replace symbols that the stream's encoding lacks by ASCII."""
     try:
         text.encode(stream.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):

@@ -133,7 +133,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     text: str = ""
     since: datetime | None = None
     id: str = ""
-    """Of the approval, the question or the step."""
+    """The ID of the approval, the question or the step."""
     tool: str = ""
     arguments: JsonValue = None
     rule: str = ""
@@ -191,7 +191,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     turn: int = 0
     skill: str = ""
     items: tuple[Item, ...] = ()
-    """In the order in which they happened."""
+    """Steps, texts and notes in chronological order."""
     calls: tuple[CallView, ...] = ()
     waiting: Waiting | None = None
     draft: str = ""
@@ -203,7 +203,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     limits: RunLimits = RunLimits()
     plan: tuple[PlanStep, ...] = ()
     task_steps: tuple[TaskStepView, ...] = ()
-    """Of the task definition that plans the run."""
+    """The steps of the task definition, if there is one."""
     artifacts: tuple[str, ...] = ()
     started_at: datetime | None = None
     updated_at: datetime | None = None
@@ -222,7 +222,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
     @property
     def total_usage(self) -> Usage:
-        """With what child runs used."""
+        """Usage including child runs."""
         total = self.usage
         for child in self.children:
             total = total.plus(child.total_usage)
@@ -230,7 +230,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
     @property
     def total_turns(self) -> int:
-        """With those of child runs: a task asks no model itself."""
+        """Turns including child runs: a task calls no model itself."""
         return sum(run.turn for run in self.walk())
 
     def find_step(self, step_id: str) -> StepView | None:

@@ -86,7 +86,7 @@ class Command(NamedTuple):
     run: Callable[[ChatContext, str], Awaitable[None]]
     takes: str = ""
     is_free: bool = False
-    """Whether the command can be used during a turn because it changes nothing."""
+    """The command changes nothing, so it can be used during a turn."""
 
 
 async def run_command(context: ChatContext, line: str) -> None:
@@ -300,7 +300,7 @@ async def resume(context: ChatContext, wanted: str) -> None:
 
 
 async def undo(context: ChatContext, what: str) -> None:
-    """Undo the last turn's messages, files or both. Asks at a terminal; otherwise only the messages."""
+    """Undo the last turn's messages, files or both. Without a terminal to ask at, only the messages."""
     run_id = await context.chat.get_last_turn()
     plan = await plan_undo(context.chat.runtime, run_id) if run_id else None
     has_files = plan is not None and bool(plan.waiting)

@@ -62,12 +62,12 @@ _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 
 @dataclass(slots=True)
 class _Question:
-    """A line that a turn asks for while a message may be half typed."""
+    """A question of a turn, asked while a message may be half typed."""
 
     prompt: str
     answer: "asyncio.Future[str]"
     keys: str = ""
-    """Any of these answers without Enter; if there are none, the answer is a line."""
+    """Keys that answer without Enter; if empty, the answer is a line."""
 
 
 class Terminal:
@@ -85,11 +85,11 @@ class Terminal:
         self._question: _Question | None = None
         self._region: list[Text] = []
         self._pending: list[str] = []
-        """Written, and not shown yet: one frame takes it all."""
+        """Text that the next frame writes, all at once."""
         self._ends_blank = False
         """The last line above the prompt is blank, so that a block needs no other one before it."""
         self._is_away = False
-        """An editor has the screen."""
+        """True while an editor uses the screen."""
         self._pasted: dict[str, str] = {}
         """Long pasted texts by the words that stand for them in the prompt."""
         completer = ChatCompleter(chat, is_answering=lambda: self._question is not None)
@@ -125,11 +125,11 @@ class Terminal:
         )
 
     async def read_line(self, prompt: str) -> str:
-        """Above a message that may be half typed, which comes back afterwards."""
+        """Ask for a line; a message that is half typed is restored afterwards."""
         return await self._ask(prompt, keys="")
 
     async def read_key(self, prompt: str, keys: str) -> str:
-        """One of the keys. If a message is half typed, the answer is a line: the next letter belongs to the message."""
+        """Ask for one of the keys, or for a line if a message is half typed: the next letter may belong to it."""
         if not self._prompt.default_buffer.text:
             return await self._ask(prompt, keys=keys)
         while (word := (await self._ask(prompt, keys="")).strip()) not in tuple(keys):
@@ -206,13 +206,13 @@ class Terminal:
         return words
 
     def unfold(self, text: str) -> str:
-        """A message with the pasted texts in full."""
+        """Return a message with its pasted texts in full."""
         for words, pasted in self._pasted.items():
             text = text.replace(words, pasted)
         return text
 
     def answer(self, text: str | None) -> None:
-        """To the question that is open; nothing leaves it open."""
+        """Answer the open question; None leaves it undecided."""
         question = self._question
         if question is not None and not question.answer.done():
             question.answer.set_exception(EOFError()) if text is None else question.answer.set_result(text)
@@ -230,7 +230,7 @@ class Terminal:
             await self._session.expand()
 
     async def edit_draft(self) -> None:
-        """Open what is typed in the person's editor."""
+        """Open the draft in the user's editor."""
         buffer = self._prompt.default_buffer
         try:
             edited = await self.edit(self.unfold(buffer.text), suffix=".md")
@@ -243,7 +243,7 @@ class Terminal:
             self._refresh()
 
     def put_back(self, text: str) -> None:
-        """Into the prompt, before what is typed there."""
+        """Insert text into the prompt, before the draft."""
         buffer = self._prompt.default_buffer
         typed = buffer.text
         whole = f"{text}\n{typed}" if typed else text
@@ -258,7 +258,7 @@ class Terminal:
 
     @property
     def height(self) -> int:
-        """Without the prompt, the status and what is queued."""
+        """The rows left beside the prompt, the status and queued messages."""
         return max(8, self._prompt.output.get_size().rows - 5)
 
     def print(self, *renderables: RenderableType) -> None:
@@ -284,7 +284,7 @@ class Terminal:
     # Painting.
 
     def write_above(self, text: str) -> None:
-        """Lines that stay, above the prompt."""
+        """Write permanent lines above the prompt."""
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
         self._pending.append(text)
@@ -370,7 +370,7 @@ class _UnfoldedHistory(FileHistory):
 
 
 class _BottomOutput(Vt100_Output):
-    """A terminal whose prompt takes the lines that it needs, wherever the cursor is: it is not asked where that is."""
+    """A terminal that is never asked for its cursor position: an answer that comes late would be read as typed keys."""
 
     @override
     def get_rows_below_cursor_position(self) -> int:

@@ -29,7 +29,7 @@ from metier.views.run_view import ContextUse, RunView, StepView, TextView
 PAST_TURNS = 3
 """Number of past turns to show when a conversation is continued."""
 TYPED_LINES = 60
-"""Of what a command of the person said."""
+"""Maximum lines of output of a command that the user typed."""
 _PAST_LINES = 12
 MAX_ECHOED = 20
 """Maximum number of lines of a message that are echoed."""
@@ -57,7 +57,7 @@ class ShownTurn(Struct, frozen=True):
         return list_observers(self.live)
 
     def finish(self, status: RunStatus) -> None:
-        """The answer once: what was shown while it arrived is not written again."""
+        """Print the answer, unless it was printed while it arrived."""
         result = status.state.result
         if self.is_typed and self.live is not None and self.live.is_live:
             return
@@ -83,7 +83,7 @@ class TurnView:
 
     @property
     def view(self) -> RunView:
-        """Of the turn under way or the last one; empty before the first."""
+        """The view of the current or last turn; empty before the first."""
         return self._live.view if self._live is not None else RunView()
 
     @property
@@ -122,7 +122,7 @@ class TurnView:
         self._painter.print(Text(), *(Text.assemble(("▌ ", "blue"), line) for line in wrapped), Text())
 
     async def expand(self) -> None:
-        """The last step in full; the one before it when asked again."""
+        """Print the last step in full; if called again, the step before it."""
         steps = [(run.run_id, step) for run in self.view.walk() for step in run.steps if step.kind != "control"]
         if not steps:
             return
@@ -131,13 +131,13 @@ class TurnView:
         self._painter.print(*render_whole_step(whole, width=self._painter.width))
 
     async def _read_whole(self, run_id: str, step: StepView) -> StepView:
-        """The step with all of its output and its change, without secrets."""
+        """Read a step with its whole output and diff, redacted."""
         whole = await read_whole_step(self._chat.runtime, run_id, step)
         diff = None if whole.diff is None else self._redactor.redact(whole.diff)
         return replace(whole, output=self._redactor.redact(whole.output), diff=diff)
 
     async def show_past(self) -> None:
-        """The end of the conversation, so that a person knows where it stood."""
+        """Print the last turns of the conversation."""
         if self._chat.is_new:
             return
         turns = (await self._chat.list_turns())[-PAST_TURNS:]
@@ -157,7 +157,7 @@ class TurnView:
             self._painter.print(Text())
 
     def forget(self) -> None:
-        """Another conversation is held now."""
+        """Drop the last turn, because the conversation changed."""
         self._live = None
 
     async def get_context(self) -> ContextUse:

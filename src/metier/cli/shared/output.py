@@ -98,7 +98,7 @@ def ring() -> None:
 
 
 def printable(text: str, *, redactor: Redactor | None = None) -> str:
-    """Without secrets; control, bidirectional and invisible characters cannot move the cursor or hide."""
+    """Redact secrets, and make control, bidirectional and invisible characters visible."""
     return (redactor or build_output_redactor()).redact(sanitize(text))
 
 

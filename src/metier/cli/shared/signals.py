@@ -21,7 +21,7 @@ MAX_SIGNALS = 2
 
 
 type FindStopper = Callable[[], Stopper]
-"""Of the run that is driven at this moment."""
+"""The stopper of the current run."""
 
 
 @asynccontextmanager
