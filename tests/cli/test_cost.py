@@ -13,7 +13,7 @@ from run_workspace import Workspace
 from metier.errors import UsageError
 from metier.runtime.history.spending import parse_since
 from metier.views.run_view import Usage
-from metier.views.spending import Spent, render_totals, sum_up
+from metier.views.spending import Spent, group_spending, render_totals
 
 
 def spent(model: str, cost: float | None, *, day: str = "2026-01-02") -> Spent:
@@ -48,7 +48,7 @@ def test_nothing_to_count_is_reported(workspace: Workspace, capsys: pytest.Captu
 
 
 def test_highest_cost_comes_first_with_the_longest_bar() -> None:
-    totals = sum_up([spent("cheap", 0.01), spent("dear", 0.03), spent("dear", 0.01)], "model")
+    totals = group_spending([spent("cheap", 0.01), spent("dear", 0.03), spent("dear", 0.01)], "model")
 
     lines = [line.plain for line in render_totals(totals, width=100)]
 
@@ -57,14 +57,14 @@ def test_highest_cost_comes_first_with_the_longest_bar() -> None:
 
 
 def test_days_are_in_order() -> None:
-    totals = sum_up([spent("m", 1, day="2026-01-03"), spent("m", 2, day="2026-01-02")], "day")
+    totals = group_spending([spent("m", 1, day="2026-01-03"), spent("m", 2, day="2026-01-02")], "day")
 
     assert [total.name for total in totals] == ["2026-01-02", "2026-01-03"]
 
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_narrow_screen_has_shorter_bars_before_it_cuts(width: int) -> None:
-    lines = render_totals(sum_up([spent("m", 1.0)], "model"), width=width)
+    lines = render_totals(group_spending([spent("m", 1.0)], "model"), width=width)
 
     assert lines[0].plain.startswith("m  ")
     assert len(lines[0].plain) <= width

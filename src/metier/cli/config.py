@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 from msgspec import to_builtins
 
-from metier.cli.setting_change import Mine, change_setting, tell_change
+from metier.cli.setting_change import Mine, change_setting, report_change
 from metier.cli.shared.context import current_file, current_settings
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.options import CommandGroup
@@ -55,7 +55,7 @@ def set_(
 ) -> None:
     """Change a setting."""
     change = change_setting(key, value, mine=mine)
-    tell_change(change)
+    report_change(change)
     if as_json:
         write_json({"file": str(change.file), "key": change.key, "value": change.value})
 

@@ -14,7 +14,7 @@ from metier.cli.chat.command import talk
 from metier.cli.shared.context import current_settings, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import printable, warn_line
-from metier.cli.trust import speaks_for_person, trust_new_folder
+from metier.cli.trust import is_trusted_folder, trust_new_folder
 from metier.definitions.files.user_folders import get_config_folder
 from metier.errors import MetierError, UsageError
 from metier.providers.options import OFFLINE
@@ -183,7 +183,7 @@ def set_up() -> str:
     is_project = cwd not in (home, Path(cwd.anchor))
     decided = Dialogue(read_line=_read_line, read_secret=_read_secret, environ=os.environ).hold(
         # A settings file in an untrusted folder is applied only in part.
-        may_write_here=is_project and speaks_for_person(cwd)
+        may_write_here=is_project and is_trusted_folder(cwd)
     )
     file = write_settings(decided, cwd=cwd, home=home)
     warn_line(f"\nWrote {file}. List settings with `agent config show`, change one with `agent config set KEY VALUE`.")

@@ -196,7 +196,7 @@ def list_servers(
         write_json([as_object(standing) for standing in standings])
     else:
         for standing in standings:
-            write_standing(standing)
+            write_server_status(standing)
         if not standings:
             warn_line(f"No servers: there is no '{host.settings.mcp.file}' and no '.mcp.json', or they name none")
     return int(any(standing.state in ("does not start", "changed") for standing in standings))
@@ -344,7 +344,7 @@ def _accept_one(host: Host, server: ServerDefinition, trial: Trial, *, yes: bool
     return 0
 
 
-def write_standing(standing: Standing) -> None:
+def write_server_status(standing: Standing) -> None:
     server = standing.server
     write_line(f"{server.name}  {standing.state}  {server.target}")
     write_line(f"    {_ENCLOSURES.get(standing.enclosure, f'in the sandbox, level {standing.enclosure!r}')}")

@@ -12,7 +12,7 @@ from msgspec import Struct
 from metier.cli.shared.context import current_file, current_workspace, home_folder
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import warn_line
-from metier.cli.trust import renew_trust, speaks_for_person
+from metier.cli.trust import is_trusted_folder, renew_trust
 from metier.definitions.files.user_folders import get_config_folder
 from metier.definitions.nearest import suggest
 from metier.definitions.text.yaml_text import Plain
@@ -81,7 +81,7 @@ def _check_effect(file: Path, key: str, value: Plain) -> None:
     """Raises `UsageError` for a value that would be ignored: an untrusted clone can only make a setting stricter."""
     workspace = current_workspace()
     is_carried = file.absolute() == workspace.absolute() / FILE_NAME and find_origin(workspace)
-    if not is_carried or next(list_brought(workspace), None) is None or speaks_for_person(workspace):
+    if not is_carried or next(list_brought(workspace), None) is None or is_trusted_folder(workspace):
         return
     own = find_own_file(environ=os.environ, cwd=workspace, home=home_folder())
     held = set_profile(read_file(own).values if own else {})
@@ -100,13 +100,13 @@ def write_setting(file: Path, key: str, rendered: str) -> None:
     folder = file.absolute().parent
     # In a clone without agent files, all that there is afterward comes from this user.
     is_first = next(list_brought(folder), None) is None
-    is_users = is_first or speaks_for_person(folder)
+    is_users = is_first or is_trusted_folder(folder)
     write_new_file(file, set_in_text(text, key, rendered), overwrite=True)
     if is_users:
         renew_trust(folder)
 
 
-def tell_change(change: Change) -> None:
+def report_change(change: Change) -> None:
     warn_line(f"{change.file}: {change.key} is now {change.value}")
     if change.outvoted_by:
         warn_line(f"warning: {change.outvoted_by} is set in the environment and overrides the file")

@@ -57,7 +57,7 @@ def trust_new_folder(workspace: Path) -> None:
             warn_line(f"warning: This folder is not trusted yet: {error.message}; run `agent trust` later")
 
 
-def speaks_for_person(workspace: Path) -> bool:
+def is_trusted_folder(workspace: Path) -> bool:
     """Return True if the folder's current settings and policy are trusted like the user's own."""
     try:
         loaded = open_folder(workspace, home_folder()).loaded

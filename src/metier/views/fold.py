@@ -213,7 +213,7 @@ def _pause(view: RunView, payload: RunPaused, record: EventRecord) -> RunView:
     return replace(view, waiting=waiting, status=status, reason=payload.kind, message=payload.reason, draft="")
 
 
-def _go_on(view: RunView, _payload: Payload, _record: EventRecord) -> RunView:
+def _resume(view: RunView, _payload: Payload, _record: EventRecord) -> RunView:
     return replace(view, waiting=None, status="in_progress", reason="", message="", draft="")
 
 
@@ -301,10 +301,10 @@ FOLDS: dict[type[Payload], Fold] = {
     LlmRequestFailed: _fail_call,
     LlmRetryScheduled: _retry_call,
     InputRequested: _ask,
-    InputReceived: _go_on,
+    InputReceived: _resume,
     RunPaused: _pause,
-    RunResumed: _go_on,
-    RunReopened: _go_on,
+    RunResumed: _resume,
+    RunReopened: _resume,
     RunFinished: _finish,
     RunFailed: _fail,
     LimitsRaised: _raise_limits,

@@ -37,7 +37,7 @@ class Total(Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-def sum_up(spent: Iterable[Spent], by: Grouping) -> list[Total]:
+def group_spending(spent: Iterable[Spent], by: Grouping) -> list[Total]:
     """One total per group: days in order, others with the highest cost first."""
     groups: dict[str, Total] = {}
     for each in spent:

@@ -59,7 +59,7 @@ class Screen(Protocol):
         """Keep the prompt intact while the block writes to stdout and stderr."""
         ...
 
-    def put_back(self, text: str) -> None:
+    def restore_draft(self, text: str) -> None:
         """Put text into the prompt for editing."""
         ...
 
@@ -91,7 +91,7 @@ class PlainScreen:
     def attach(self, session: ChatSession) -> None:
         """Do nothing: this screen shows no session state."""
 
-    def put_back(self, text: str) -> None:
+    def restore_draft(self, text: str) -> None:
         """Do nothing: there is no prompt."""
 
     def showing(self) -> AbstractContextManager[None]:

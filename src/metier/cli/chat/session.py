@@ -121,7 +121,7 @@ class Session:
         self._stopper.request("you")
         if self._queue:
             # After an interruption, queued messages run only if the user sends them again.
-            self._screen.put_back("\n".join(self._queue))
+            self._screen.restore_draft("\n".join(self._queue))
             self._queue.clear()
         return True
 

@@ -17,8 +17,8 @@ from metier.cli.chat.listed_chats import list_chats_with_messages
 from metier.cli.chat.permission_modes import SUMMARIES, PermissionModes, list_modes
 from metier.cli.chat.turn_view import TurnView
 from metier.cli.cost import print_totals
-from metier.cli.mcp import examine, write_standing
-from metier.cli.setting_change import change_setting, tell_change
+from metier.cli.mcp import examine, write_server_status
+from metier.cli.setting_change import change_setting, report_change
 from metier.cli.shared.clipboard import copy_text
 from metier.cli.shared.context import current_settings
 from metier.cli.shared.output import count, printable, warn_line, write_line
@@ -46,7 +46,7 @@ from metier.views.closing import format_cost, format_tokens
 from metier.views.context_use import render_context
 from metier.views.diff import build_diff, build_step_diff, render_diff
 from metier.views.painter import build_painter
-from metier.views.spending import Grouping, sum_up
+from metier.views.spending import Grouping, group_spending
 
 _LISTED_CHATS = 10
 _WIDTH = 90
@@ -168,7 +168,7 @@ async def show_cost(context: ChatContext, by: str) -> None:
         raise UsageError(f"Cannot group cost by {by!r}", hint=f"Use one of {', '.join(known)}")
     spent = await read_conversation_spending(context.chat.runtime, context.chat.context_id)
     grouping: Grouping = by if by in ("agent", "skill", "task", "day") else "model"
-    totals = sum_up(spent, grouping)
+    totals = group_spending(spent, grouping)
     if not totals:
         warn_line("No model calls in this conversation yet")
         return
@@ -211,7 +211,7 @@ async def show_permissions(context: ChatContext, mode: str) -> None:
 async def show_servers(context: ChatContext, _: str) -> None:
     standings = examine(context.chat.runtime.host)
     for standing in standings:
-        write_standing(standing)
+        write_server_status(standing)
     if not standings:
         warn_line(f"No MCP servers configured in '{context.chat.runtime.host.settings.mcp.file}'")
 
@@ -456,7 +456,7 @@ async def configure(_: ChatContext, given: str) -> None:
     """Show the settings that are not the default, or one; with a value, change it for later runs."""
     key, *value = given.split(maxsplit=1) or [""]
     if value:
-        tell_change(change_setting(key, value[0], mine=False))
+        report_change(change_setting(key, value[0], mine=False))
         warn_line("The change applies to the next chat")
         return
     loaded = current_settings(None, {})

@@ -242,7 +242,7 @@ class Terminal:
             buffer.reset(Document(text, len(text)))
             self._refresh()
 
-    def put_back(self, text: str) -> None:
+    def restore_draft(self, text: str) -> None:
         """Insert text into the prompt, before the draft."""
         buffer = self._prompt.default_buffer
         typed = buffer.text

@@ -23,7 +23,7 @@ from metier.cli.shared.context import current_workspace
 from metier.cli.shared.editor import edit_in_thread
 from metier.cli.shared.new_file import write_new_file
 from metier.cli.shared.output import build_output_redactor, printable, warn_line
-from metier.cli.trust import renew_trust, speaks_for_person
+from metier.cli.trust import is_trusted_folder, renew_trust
 from metier.definitions.policy_file import POLICY_FILE, read_policy_file
 from metier.engine.state.run_state import RunState
 from metier.errors import MetierError, UsageError
@@ -118,7 +118,7 @@ async def save_rule(tool: str, arguments: dict[str, JsonValue], *, read_key: Rea
     if await read_key("Add it? [y]es  [n]o: ", "yn") != "y":
         warn_line("Not added")
         return False
-    is_own = speaks_for_person(workspace)
+    is_own = is_trusted_folder(workspace)
     try:
         write_new_file(workspace / POLICY_FILE, text, overwrite=True)
     except MetierError as error:

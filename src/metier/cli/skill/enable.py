@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from metier.cli.setting_change import Change, Mine, change_setting, tell_change
+from metier.cli.setting_change import Change, Mine, change_setting, report_change
 from metier.cli.shared.context import current_workspace, home_folder
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json
@@ -83,7 +83,7 @@ def _write(names: Sequence[str], *, mine: bool) -> Change:
 
 
 def _tell(change: Change, *, as_json: bool) -> None:
-    tell_change(change)
+    report_change(change)
     if as_json:
         write_json({"file": str(change.file), "key": change.key, "value": change.value})
 
