@@ -256,4 +256,4 @@ def test_one_bad_entry_of_an_index_does_not_hide_the_others(workspace: Workspace
 
     told = capsys.readouterr()
     assert told.out == "notes  Takes notes.\n"
-    assert "Entry 0 is left out: 'name'" in told.err
+    assert "Entry 0 is skipped: 'name'" in told.err

@@ -128,7 +128,7 @@ def test_a_server_that_is_not_there_and_one_without_a_token_are_reported(
     workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert workspace.agent("--server", "http://127.0.0.1:9", "runs", "list") == 2
-    assert "No token is known" in capsys.readouterr().err
+    assert "There is no token" in capsys.readouterr().err
     monkeypatch.setenv("AGENT_SERVER_TOKEN", "some-token")
     assert workspace.agent("--server", "http://127.0.0.1:9", "runs", "list") == 1
     assert "does not answer" in capsys.readouterr().err

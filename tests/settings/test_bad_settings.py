@@ -97,7 +97,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         [
             (
                 "agent.yaml:2: error: shell.allowed_prefixes must be a list, not 'git status' [not_a_list] "
-                "(Write it in brackets, with commas)"
+                "(Write a list in brackets, separated by commas)"
             )
         ],
     ),
@@ -119,7 +119,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
         [
             (
                 "agent.yaml:2: error: runtime.profile has no value [no_value] "
-                "(Write a value, or remove the line to get the default)"
+                "(Add a value, or remove the line to use the default)"
             )
         ],
     ),
@@ -191,11 +191,11 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "top level is a list": (
         b"- a\n",
-        [("agent.yaml:1: error: The file must be a mapping [not_a_mapping] (Begin with a section such as `model:`)")],
+        [("agent.yaml:1: error: The file must be a mapping [not_a_mapping] (Start with a section such as `model:`)")],
     ),
     "top level is text": (
         b"\nhello\n",
-        [("agent.yaml:2: error: The file must be a mapping [not_a_mapping] (Begin with a section such as `model:`)")],
+        [("agent.yaml:2: error: The file must be a mapping [not_a_mapping] (Start with a section such as `model:`)")],
     ),
     "not UTF-8": (
         b"model:\n  name: caf\xe9\n",
@@ -207,12 +207,7 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "NUL byte": (
         b"model:\n  name: a\n\x00\n",
-        [
-            (
-                "agent.yaml:3: error: The file has the character U+0000, which no text file should have "
-                "[control_character] (Remove it)"
-            )
-        ],
+        [("agent.yaml:3: error: The file contains the control character U+0000 [control_character] (Remove it)")],
     ),
     "too large": (
         b"# " + b"x" * 70_000,
@@ -270,7 +265,7 @@ def test_anchor_bomb_is_refused_at_once(place: Path, capsys: pytest.CaptureFixtu
 def test_directory_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "agent.yaml").mkdir()
 
-    expected = "agent.yaml: error: This is a directory, not a file [not_a_file] (Name the agent.yaml in it)"
+    expected = "agent.yaml: error: This is a directory, not a file [not_a_file] (Give the path of the agent.yaml in it)"
     assert refused(["config", "show"], place, capsys) == [expected]
 
 
@@ -306,7 +301,7 @@ def test_missing_file_that_was_named_is_refused(place: Path, capsys: pytest.Capt
 
     assert problem == (
         "other.yaml: error: The file cannot be read: No such file or directory [unreadable] "
-        "(Check the path, or run `agent config init` to write one)"
+        "(Check the path, or run `agent config init` to create one)"
     )
 
 

@@ -119,6 +119,6 @@ def test_address_with_a_password_in_the_file_is_warned_about(place: Path, capsys
 
     assert run(["config", "validate"]) == 0
     assert capsys.readouterr().err == (
-        "agent.yaml:4: warning: model.providers.openai.base_url has a password in it [password_in_file] "
+        "agent.yaml:4: warning: model.providers.openai.base_url contains a password [password_in_file] "
         "(Set AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL instead)\n"
     )

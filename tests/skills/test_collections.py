@@ -178,7 +178,7 @@ def test_repository_is_an_index_of_what_it_holds(machine: Machine, collection: R
     ("text", "wrong"),
     [
         ("{", "is not JSON"),
-        ('{"skills": [{"name": "a b"}]}', "Entry 0 is left out: 'name'"),
+        ('{"skills": [{"name": "a b"}]}', "Entry 0 is skipped: 'name'"),
         (
             json.dumps({"skills": [{"name": "a", "description": "b", "source": "./x", "commit": "0" * 40}]}),
             "is not a git address",

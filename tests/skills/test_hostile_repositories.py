@@ -94,7 +94,7 @@ def test_repository_of_many_skills_names_those_to_choose_from(machine: Machine, 
 
     refused = add(machine, notes)
 
-    assert "Add --pick NAME,NAME or --all; there are: docx, pdf\n" in refused
+    assert "Add --pick NAME,NAME or --all; available: docx, pdf\n" in refused
     assert ".staging" not in refused
     assert machine.agent("add", f"{notes.url}#skills/pdf", "--allow-file", "-y").code == 0
 

@@ -216,21 +216,21 @@ ROWS: tuple[Row, ...] = (
         name="settings with a password",
         files={"agent.yaml": PASSWORD_FILE},
         says=(
-            "agent.yaml:4: warning: model.providers.openai.base_url has a password in it [password_in_file] (Set AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL instead)",
+            "agent.yaml:4: warning: model.providers.openai.base_url contains a password [password_in_file] (Set AGENT_MODEL_PROVIDERS_OPENAI_BASE_URL instead)",
         ),
     ),
     Row(
         name="settings with an empty section",
         files={"agent.yaml": "model:\n  provider:\n"},
         says=(
-            "agent.yaml:2: error: model.provider has no value [no_value] (Write a value, or remove the line to get the default)",
+            "agent.yaml:2: error: model.provider has no value [no_value] (Add a value, or remove the line to use the default)",
         ),
     ),
     Row(
         name="settings that are a list",
         files={"agent.yaml": "- a\n"},
         says=(
-            "agent.yaml:1: error: The file must be a mapping [not_a_mapping] (Begin with a section such as `model:`)",
+            "agent.yaml:1: error: The file must be a mapping [not_a_mapping] (Start with a section such as `model:`)",
         ),
     ),
     Row(

@@ -13,7 +13,7 @@ _FOLDER = Path(__file__).parent
 
 @cache
 def load_text(name: str) -> str:
-    """The text of `name`, a path below this folder without its ending. Raises `FileNotFoundError`."""
+    """Return the text of `name`, a path below this folder without its extension. Raises `FileNotFoundError`."""
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8").strip()
 
 
@@ -35,14 +35,14 @@ class ToolText(NamedTuple):
 
 @cache
 def load_tool_text(name: str) -> ToolText:
-    """Raises `FileNotFoundError` for a tool without a text."""
+    """Return the text of a tool. Raises `FileNotFoundError` if there is none."""
     description, _, bullets = load_text(f"tools/{name}").partition(_PARAMETERS)
     return ToolText(description.strip(), dict(_BULLET.findall(bullets)))
 
 
 def describe_parameters(name: str, schema: Schema) -> Schema:
-    """The schema of the tool with a description at every parameter that has one."""
-    described = cast("Schema", json.loads(json.dumps(schema)))  # a copy in which no two parameters are one object
+    """Return a copy of a tool's schema with the descriptions of its parameters."""
+    described = cast("Schema", json.loads(json.dumps(schema)))  # unlike deepcopy, no two parameters share an object
     for path, text in load_tool_text(name).parameters.items():
         parameter = _get_parameter(described, path.split("."))
         parameter["description"] = text

@@ -29,7 +29,7 @@ def list_withheld(host: Host) -> tuple[Problem, ...]:
             code="policy_withheld",
             message="The policy changed since you trusted this folder: what it allows does not count",
             file=POLICY_FILE,
-            hint="Read it, then run `agent trust`",
+            hint="Review it, then run `agent trust`",
         ),
     )
 

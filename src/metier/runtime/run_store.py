@@ -52,7 +52,7 @@ def check_runs(host: Host) -> bool:
         raise UsageError(
             f"The runs in {str(host.runs)!r} may have come with this folder, which you have not trusted "
             f"({host.trust.origin})",
-            hint="Read what the folder brings, then run `agent trust`; or move the runs away",
+            hint="Review the files of the folder, then run `agent trust`; or move the runs away",
         )
     return False
 

@@ -1,7 +1,7 @@
-"""What the `agent.yaml` of a cloned folder may say before a user trusted it: less, and only what does no harm.
+"""Limits on the `agent.yaml` of a cloned folder that the user has not trusted.
 
-Every setting is one of three: free (it says how to work), ordered (it may be made stricter, not looser), or the
-person's own. A setting that is in neither list is the person's own.
+A setting is free (it has no security impact), ordered (it can be made stricter, not looser), or reserved for the user.
+A setting that is in neither list is reserved.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from metier.settings.setting_values import Given, Layer, Origin
 PROFILE = "runtime.profile"
 ENABLED_SKILLS = "skills.enabled"
 UNTRUSTED_PROFILE = "guarded"
-"""The profile of an untrusted folder, where the person set no other."""
+"""Profile of an untrusted folder if the user sets none."""
 
 FREE = frozenset(
     {
@@ -79,7 +79,7 @@ FREE = frozenset(
         "plugins.timeout_seconds",
     }
 )
-"""How the work is done. A task text or a skill could bring about the same; none of it opens anything."""
+"""Settings without security impact: a task text or a skill could have the same effect."""
 
 ORDERED: Mapping[str, tuple[str, ...]] = {
     PROFILE: ("permissive", "guarded", "strict"),
@@ -93,7 +93,7 @@ ORDERED: Mapping[str, tuple[str, ...]] = {
     "logging.sanitize_control_chars": ("false", "true"),
     "logging.debug_llm_bodies": ("true", "false"),
 }
-"""From the loosest word to the strictest."""
+"""Values from the loosest to the strictest."""
 
 LOWERED = frozenset(
     {
@@ -104,7 +104,7 @@ LOWERED = frozenset(
         "sandbox.file_size_mb",
     }
 )
-"""Limits: less is stricter, none is the loosest."""
+"""Limits: lower is stricter, none is the loosest."""
 _SKILL_WORDS = frozenset({"all", "all-untrusted"})
 _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
@@ -112,17 +112,17 @@ _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 class Narrowed(NamedTuple):
     values: Layer
     withheld: tuple[str, ...]
-    """The keys that do not count."""
+    """Ignored keys."""
 
 
 def digest_words(carried: Layer) -> str:
-    """Names what a user trusts of a settings file: what is not free. Free keys may change without a question."""
+    """Return a digest of the settings that need trust. Free settings may change without a question."""
     words = {key: given.value for key, given in carried.items() if key not in FREE}
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
 def narrow(carried: Layer, own: Layer) -> Narrowed:
-    """The free keys of the folder; for the others the values of the user, where the folder is not stricter."""
+    """Return the folder's free settings and stricter values, and the user's values for the rest."""
     values = {key: given for key, given in own.items() if key not in FREE}
     withheld: list[str] = []
     for key, given in carried.items():
@@ -134,7 +134,7 @@ def narrow(carried: Layer, own: Layer) -> Narrowed:
 
 
 def set_profile(own: Layer) -> Layer:
-    """The same settings, with the profile of an untrusted folder where they name none."""
+    """Add the profile of an untrusted folder if the settings have none."""
     return {PROFILE: Given(UNTRUSTED_PROFILE, Origin(kind="default")), **own}
 
 
@@ -153,7 +153,7 @@ def describe_withheld(carried: Layer, keys: tuple[str, ...]) -> list[Problem]:
 
 
 def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
-    """Stricter than what holds otherwise, or the same."""
+    """Return True if a value is at least as strict as the other."""
     if key in ORDERED:
         order, new, old = ORDERED[key], _text(key, given), _text(key, held)
         least = order.index(old) if old in order else len(order) - 1
@@ -171,18 +171,18 @@ def _is_stricter(key: str, given: Given, held: Given | None) -> bool:
 
 
 def _is_part(names: frozenset[str], whole: frozenset[str]) -> bool:
-    """Whether a choice of skills puts none into play that the other one leaves out."""
+    """Return True if a selection of skills adds none to the other one."""
     return names <= whole or ("all" in whole and not names & _SKILL_WORDS)
 
 
 def _names(text: str) -> frozenset[str]:
-    """The skills of a setting by name; none for `none`, the word itself for the other words."""
+    """Return the skills of a selection; none for `none`, and the keyword itself for the others."""
     words: list[str] = json.loads(text) if text.startswith("[") else [text]
     return frozenset(canonical_name(word) for word in words if word != "none")
 
 
 def _text(key: str, given: Given | None) -> str:
-    """The value as one text; the default where none was given."""
+    """Return the value as text; the default if there is none."""
     if given is None:
         default = all_leaves()[key].default
         return default if isinstance(default, str) else json.dumps(default)

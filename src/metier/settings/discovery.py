@@ -1,4 +1,4 @@
-"""Find the one settings file that counts, and read its text. The first file found wins; files are never merged."""
+"""Finds the settings file and reads its text. The first file found is used; files are never merged."""
 
 import os
 import re
@@ -23,14 +23,14 @@ _NOT_TEXT = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 _MARKS = (FILE_NAME, *WORKSPACE_FOLDERS)
-"""What makes a folder a workspace: settings, or definitions."""
+"""A folder with one of these is a workspace."""
 
 
 def get_workspace(cwd: Path, *, home: Path) -> Path:
-    """The nearest folder from `cwd` upward that is a workspace; `cwd` if there is none.
+    """Return the nearest folder from `cwd` upward that is a workspace; `cwd` if there is none.
 
-    It does not look above the top of a repository, into the home folder, whose `.agent` holds the user's own skills, or
-    into folders and files of other users, who could plant a workspace above yours.
+    It does not search above the root of a repository, in the home folder, whose `.agent` has the user's own skills, or
+    in folders of other users, who could plant a workspace above yours.
     """
     if any(_stands_there(cwd / name) for name in _MARKS):
         return cwd
@@ -46,7 +46,7 @@ def get_workspace(cwd: Path, *, home: Path) -> Path:
 
 
 def _is_users(path: Path) -> bool:
-    """Whether the user of this process owns it. Windows has no such number, and shared folders are rare there."""
+    """Return True if the user of this process owns it. Windows has no such ID, and shared folders are rare there."""
     get_user = getattr(os, "geteuid", None)
     try:
         return get_user is None or os.lstat(path).st_uid == get_user()
@@ -55,15 +55,15 @@ def _is_users(path: Path) -> bool:
 
 
 class SettingsFile(Struct, frozen=True, kw_only=True):
-    """A file that should be read."""
+    """A settings file to read."""
 
     path: Path
     name: str
-    """How messages call it: as it was given, or short."""
+    """Name in messages: as given, or shortened."""
     was_named: bool
-    """The user named this file; it must exist, and it may be a pipe."""
+    """The user named this file: it must exist, and it may be a pipe."""
     is_carried: bool = False
-    """It lies in the folder itself: the author of the folder wrote it."""
+    """It is in the workspace itself, so its author is that of the folder."""
 
 
 class FileText(Struct, frozen=True):
@@ -72,7 +72,7 @@ class FileText(Struct, frozen=True):
 
 
 def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
-    """`config` if given, else `./agent.yaml`, else the user's own, else nothing."""
+    """Return `config` if given, else `./agent.yaml`, else the user's own file, if there is one."""
     if config is not None:
         return SettingsFile(path=cwd / config, name=str(config), was_named=True)
     path = cwd / FILE_NAME
@@ -82,7 +82,7 @@ def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, hom
 
 
 def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
-    """The person's own, wherever they are."""
+    """Return the user's own file, independent of the current folder."""
     path = get_config_folder(environ, home) / FILE_NAME
     if not _stands_there(path):
         return None
@@ -90,9 +90,9 @@ def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> Setti
 
 
 def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """The folder instead of `./runs`, or nothing in a project.
+    """Return the default runs folder outside of projects; None in a project.
 
-    The home folder and the root of a disk are no projects. Runs that lie there from an earlier version stay in use.
+    The home folder and the root of a disk are not projects. Existing runs there, from an earlier version, stay in use.
     """
     if cwd not in (home, Path(cwd.anchor)) or (cwd / "runs" / "state.db").exists():
         return None
@@ -100,17 +100,19 @@ def find_default_runs(*, cwd: Path, home: Path, environ: Mapping[str, str]) -> P
 
 
 def read_text(file: SettingsFile) -> FileText:
-    """The text of the file. Never raises on a bad file: what is wrong is in `problems`."""
+    """Return the text of the file. Never raises: problems are in `problems`."""
     try:
         mode = file.path.stat().st_mode
         if stat.S_ISDIR(mode):
-            return _refuse(file, "not_a_file", "This is a directory, not a file", hint=f"Name the {FILE_NAME} in it")
+            return _refuse(
+                file, "not_a_file", "This is a directory, not a file", hint=f"Give the path of the {FILE_NAME} in it"
+            )
         if not (stat.S_ISREG(mode) or file.was_named):
             return _refuse(file, "not_a_file", "This is not a regular file")
         if file.is_carried:
             raw = read_contained(file.path, within=file.path.parent, limit=MAX_BYTES)
         else:
-            # Named by the person, or in their own configuration folder, which may well be a link to their dotfiles.
+            # Given by the user, or in their configuration folder, which is often a link to their dotfiles.
             with file.path.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -130,7 +132,7 @@ def _decode(file: SettingsFile, raw: bytes) -> FileText:
     wrong = re.search(_NOT_TEXT, text)
     if wrong:
         line = text.count("\n", 0, wrong.start()) + 1
-        message = f"The file has the character U+{ord(wrong[0]):04X}, which no text file should have"
+        message = f"The file contains the control character U+{ord(wrong[0]):04X}"
         return _refuse(file, "control_character", message, line=line, hint="Remove it")
     return FileText(text)
 
@@ -145,15 +147,15 @@ def _hint_for(file: SettingsFile, error: Exception) -> str:
         return ""
     if file.path.is_symlink():
         return "It is a symbolic link whose target is missing"
-    return "Check the path, or run `agent config init` to write one"
+    return "Check the path, or run `agent config init` to create one"
 
 
 def _stands_there(path: Path) -> bool:
-    """Whether something has that name, even a link to nowhere: skipping what is broken would hide it."""
+    """Return True if the name exists, even as a broken link: skipping a broken file would hide it."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        # No permission to look into the folder is usual for a service that runs with another user's home.
+        # A service that runs with another user's home often has no permission for that folder.
         return False
     except OSError:
         return True

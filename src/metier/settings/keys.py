@@ -1,4 +1,4 @@
-"""The settings by dotted key, derived from the models: shape, words, bounds and variables. Knows no values."""
+"""Settings by dotted key, derived from the models: types, words, bounds and variables. Knows no values."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ OLDER_NAMES: Mapping[str, str] = {
 NOT_SETTINGS = frozenset(
     {"AGENT_PYTHON", "AGENT_IDEMPOTENCY_KEY", "AGENT_RESUME_SECRET", "AGENT_WORKER_BROKER_URL", "AGENT_TRUST"}
 )
-"""Variables that begin like settings and mean something else."""
+"""Variables with the prefix of settings and another meaning."""
 
 
 _TYPE_WORDS: dict[object, str] = {
@@ -45,7 +45,7 @@ _TYPE_WORDS: dict[object, str] = {
 }
 
 _FORMS = {"_env": "name of a variable", "_url": "address", "dir": "path", "folder": "path", "_file": "path"}
-"""What a text stands for, by the end of its key."""
+"""Descriptions of text values, by the suffix of their key."""
 
 _BOUNDS: tuple[tuple[type[object], str, str], ...] = (
     (annotated_types.Ge, "ge", "at least"),
@@ -60,14 +60,14 @@ class Leaf(Struct, frozen=True, kw_only=True):
 
     key: str
     kinds: tuple[object, ...]
-    """`bool`, `int`, `float`, `str`, `tuple`, `Literal`, `NoneType`: the shapes its value can have."""
+    """Types of its value: `bool`, `int`, `float`, `str`, `tuple`, `Literal`, `NoneType`."""
     words: tuple[str, ...]
-    """The allowed words, where it takes words."""
+    """Allowed words, if it takes words."""
     bounds: tuple[str, ...]
     default: object
     description: str
     is_structured: bool = False
-    """A file may hold lists and mappings here; the value is their JSON."""
+    """Files may contain lists and mappings here; the value is their JSON."""
 
     @property
     def is_bool(self) -> bool:
@@ -94,19 +94,19 @@ class Leaf(Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def all_leaves() -> dict[str, Leaf]:
-    """Every setting by dotted key, in the order of the file."""
+    """Return every setting by dotted key, in the order of the file."""
     return {leaf.key: leaf for leaf in _leaves_of(Settings, "")}
 
 
 def variables_of(key: str) -> tuple[str, ...]:
-    """The variables that set `key`; the first wins."""
+    """Return the variables that set `key`; the first takes precedence."""
     older = OLDER_NAMES.get(key)
     own = f"AGENT_{key.replace('.', '_').upper()}"
     return (own, older) if older else (own,)
 
 
 def find_section(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a field that is a section of its own."""
+    """Return the model of a field that is a section."""
     annotation = field.annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
@@ -130,7 +130,7 @@ def _leaves_of(model: type[BaseModel], prefix: str) -> Iterator[Leaf]:
 
 
 def _members(annotation: object) -> Iterator[object]:
-    """What an annotation is made of, aliases, constraints and unions taken apart."""
+    """Return the parts of an annotation: aliases, constraints and unions are expanded."""
     if isinstance(annotation, TypeAliasType):
         yield from _members(annotation.__value__)
     elif get_origin(annotation) is Annotated:
@@ -154,7 +154,7 @@ def _bounds_of(field: FieldInfo) -> Iterator[str]:
 
 
 def find_nearest_key(key: str, siblings: Iterable[str], keys: Iterable[str]) -> str | None:
-    """The setting that was probably meant by `key`: one that is in another section, or one of its siblings."""
+    """Return the setting that a misspelled `key` probably means: the same key in another section, or a sibling."""
     name = key.rpartition(".")[2]
     known = list(keys)
     moved = [other for other in known if other.rpartition(".")[2] == name]

@@ -1,6 +1,6 @@
-"""What each source of settings says: the file, environment variables, flags. Checked against the models.
+"""The sources of settings: file, environment variables and flags. Each is checked against the models.
 
-Problems name the source: a key with file and line, a variable, a flag.
+Problems name their source: a key with file and line, a variable, or a flag.
 """
 
 import json
@@ -32,14 +32,14 @@ from metier.settings.setting_values import (
 type Tree = dict[str, object]
 
 _TOGETHER = "together"
-"""The type of an error that concerns two settings; only the merged layers can tell."""
+"""Type of an error about two settings, which only the merged layers can show."""
 _WHOLE_NUMBER = re.compile(r"[-+]?\d+")
 _PATTERN_PHRASES = {
     "_env": "must be the name of an environment variable (letters, digits and _)",
     "_url": "must be an address that begins with http:// or https://",
     ".queue": "must be a name of letters, digits, - and _, 63 at most",
 }
-_ONLY_VARIABLES = "Remove it here, replace the key if others could read the file, and set {} in the environment"
+_ONLY_VARIABLES = "Remove it here, revoke the key if others could read the file, and set {} in the environment"
 
 
 class SourceLayer(Struct, frozen=True):
@@ -48,7 +48,7 @@ class SourceLayer(Struct, frozen=True):
 
 
 def read_file(file: SettingsFile) -> SourceLayer:
-    """The settings of a file, with the problems of its text and keys. An empty file says nothing."""
+    """Return the settings of a file, with the problems of its text and keys."""
     content = read_text(file)
     if content.problems:
         return SourceLayer({}, content.problems)
@@ -60,7 +60,7 @@ def read_file(file: SettingsFile) -> SourceLayer:
 
 
 class _Walk(Struct):
-    """Walks the sections and collects values and problems."""
+    """Collects values and problems from the sections."""
 
     file: str
     problems: list[Problem]
@@ -76,7 +76,7 @@ class _Walk(Struct):
         if isinstance(root, Mapping):
             self.read_section(Settings, root, prefix="")
         elif plain_value(root) is not None:
-            hint = f"Begin with a section such as `{next(iter(Settings.model_fields))}:`"
+            hint = f"Start with a section such as `{next(iter(Settings.model_fields))}:`"
             self.report("not_a_mapping", "The file must be a mapping", root.line, hint)
 
     def read_section(self, model: type[BaseModel], node: Mapping, *, prefix: str) -> None:
@@ -112,7 +112,7 @@ class _Walk(Struct):
     def read_leaf(self, leaf: Leaf, entry: Entry) -> None:
         value = plain_value(entry.value)
         if value is None and not leaf.is_optional:
-            hint = "Write a value, or remove the line to get the default"
+            hint = "Add a value, or remove the line to use the default"
             self.report("no_value", f"{leaf.key} has no value", entry.line, hint)
             return
         if leaf.is_structured and not isinstance(value, str | None):
@@ -121,14 +121,14 @@ class _Walk(Struct):
             self.report_secret(leaf.key, line)
             return
         elif isinstance(value, str) and has_password(value):
-            message, hint = f"{leaf.key} has a password in it", f"Set {variables_of(leaf.key)[0]} instead"
+            message, hint = f"{leaf.key} contains a password", f"Set {variables_of(leaf.key)[0]} instead"
             self.report("password_in_file", message, entry.line, hint, severity="warning")
         origin = Origin(kind="file", file=self.file, line=entry.line)
         self.values[leaf.key] = Given(value, origin, entry.value)
 
 
 def _find_secret(entry: Entry) -> int | None:
-    """The line of a value, or of an item of a list, that looks like a secret."""
+    """Return the line of a value, or of a list item, that looks like a secret."""
     if isinstance(entry.value, Sequence):
         secrets = (item.line for item in entry.value.items if isinstance(item, Scalar) and looks_secret(item.value))
         return next(secrets, None)
@@ -136,7 +136,7 @@ def _find_secret(entry: Entry) -> int | None:
 
 
 def read_environment(environ: MappingABC[str, str]) -> SourceLayer:
-    """What the environment says. An empty variable counts as unset."""
+    """Return the settings of the environment. An empty variable counts as unset."""
     values: Layer = {}
     warnings: list[Problem] = []
     for leaf in all_leaves().values():
@@ -150,7 +150,7 @@ def read_environment(environ: MappingABC[str, str]) -> SourceLayer:
 
 
 def split_text(leaf: Leaf, text: str) -> Plain:
-    """A list on one line: a JSON list of texts, else items separated by commas."""
+    """Split a list on one line: JSON, or items separated by commas."""
     if not leaf.takes_list or text.strip() in leaf.words:
         return text.strip()
     items = _read_json_list(text)
@@ -160,7 +160,7 @@ def split_text(leaf: Leaf, text: str) -> Plain:
 
 
 def _read_json_list(text: str) -> list[Plain] | None:
-    """None for a text that is no JSON list of texts."""
+    """Parse a JSON list of texts; None for other text."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -174,7 +174,7 @@ def _read_json_list(text: str) -> list[Plain] | None:
 
 
 def list_unknown_variables(environ: MappingABC[str, str], *, used: Collection[str]) -> Iterator[Problem]:
-    """A warning for each variable that begins like a setting, is none, and is not `used` for something else."""
+    """Warn about variables with the prefix of settings that are neither settings nor `used` for something else."""
     known = {name for key in all_leaves() for name in variables_of(key)}
     for name in sorted(environ):
         if name.startswith("AGENT_") and name not in known | NOT_SETTINGS and name not in used:
@@ -186,12 +186,12 @@ def list_unknown_variables(environ: MappingABC[str, str], *, used: Collection[st
 def _outvoted(present: list[str], environ: MappingABC[str, str]) -> Iterator[Problem]:
     for name in present[1:]:
         if environ[name].strip() != environ[present[0]].strip():
-            message = f"Environment variable {name} is not used, because {present[0]} is set to something else"
+            message = f"Environment variable {name} is ignored, because {present[0]} has another value"
             yield Problem(severity="warning", code="variable_outvoted", message=message, hint=f"Unset {name}")
 
 
 def _nearest_variable(name: str, known: set[str]) -> str | None:
-    """Compared without the common beginning, which would make everything look alike; case matters nowhere."""
+    """Find the nearest variable. The common prefix, which would make all names similar, and case are ignored."""
     endings = {variable.removeprefix("AGENT_").lower(): variable for variable in sorted(known)}
     nearest = find_nearest(name.removeprefix("AGENT_").lower(), endings)
     return endings[nearest] if nearest else None
@@ -211,7 +211,7 @@ def read_flags(flags: MappingABC[str, str]) -> SourceLayer:
 
 
 def check_alone(layer: Layer) -> list[Problem]:
-    """Everything that is wrong with the values of one layer, whatever the others say."""
+    """Return the problems of one layer's values."""
     problems: list[Problem] = []
     good: Layer = {}
     for key, given in layer.items():
@@ -222,7 +222,7 @@ def check_alone(layer: Layer) -> list[Problem]:
             good[key] = given
     errors: dict[str, ErrorDetails] = {}
     for error in _validate(good)[1]:
-        # The members of a union each complain; the first says enough.
+        # Every member of a union reports an error; the first one is enough.
         if error["type"] != _TOGETHER:
             errors.setdefault(_key_of(error), error)
     problems.extend(_describe(key, layer[key], error) for key, error in errors.items())
@@ -230,19 +230,19 @@ def check_alone(layer: Layer) -> list[Problem]:
 
 
 def check_together(layer: Layer) -> list[Problem]:
-    """What is wrong between the values of the merged layers, each of them good on its own."""
+    """Return conflicts between the values of the merged layers."""
     return [_describe_pair(layer, error) for error in _validate(layer)[1] if error["type"] == _TOGETHER]
 
 
 def build_settings(layer: Layer) -> Settings:
-    """The settings of layers that were checked."""
+    """Build the settings from checked layers."""
     sections, errors = _validate(layer)
     assert not errors, errors
     return Settings.model_construct(_fields_set=set(sections), **sections)
 
 
 def _build_problem(key: str, given: Given, phrase: str, *, code: str = BAD_VALUE, hint: str = "") -> Problem:
-    """A problem that begins with what the user wrote: a key in a file, a variable, a flag."""
+    """Build a problem that starts with its source: a key in a file, a variable, or a flag."""
     origin = given.origin
     subject = {"environment": f"Environment variable {origin.variable}", "flag": f"The flag for {key}"}
     match given.value:
@@ -263,21 +263,21 @@ def _build_problem(key: str, given: Given, phrase: str, *, code: str = BAD_VALUE
 
 
 def _refuse_text(leaf: Leaf, given: Given) -> str:
-    """What pydantic would let through although no user means it: `1` for a switch, `5.0` for a whole number."""
+    """Reject text that pydantic would convert by accident: `1` for a boolean, `5.0` for an integer."""
     if not isinstance(given.value, str):
         return ""
     if leaf.is_bool and given.value.lower() not in SWITCH_WORDS:
         return "must be true or false"
     if int in leaf.kinds and not _WHOLE_NUMBER.fullmatch(given.value.replace("_", "").strip()):
         return "must be a whole number"
-    # Not a constraint of the type: runs that were started with such a name must still load their settings.
+    # Not a constraint of the type, because existing runs with such a name must still load their settings.
     if leaf.key == "model.name" and given.value and not any(character.isalpha() for character in given.value):
         return "must be the name of a model"
     return ""
 
 
 def _validate(layer: Layer) -> tuple[dict[str, object], list[ErrorDetails]]:
-    """The sections that something is said about, and what is wrong with them."""
+    """Validate the sections that have values."""
     sections: dict[str, object] = {}
     errors: list[ErrorDetails] = []
     for name, said in _tree(layer).items():
@@ -295,7 +295,7 @@ def _validate(layer: Layer) -> tuple[dict[str, object], list[ErrorDetails]]:
 
 
 def _tree(layer: Layer) -> Tree:
-    """The nested form that the models read."""
+    """Return the nested form for the models."""
     sections: dict[str, Tree] = {"": {}}
     for key, given in layer.items():
         prefix, _, name = key.rpartition(".")
@@ -317,7 +317,7 @@ def _typed(leaf: Leaf, value: Plain) -> object:
 
 
 def _key_of(error: ErrorDetails) -> str:
-    """The setting an error is about; the places inside a list or a union are cut off."""
+    """Return the setting of an error, without positions in a list or a union."""
     key = ""
     for part in error["loc"]:
         key = f"{key}.{part}" if key else str(part)
@@ -335,7 +335,7 @@ def _describe(key: str, given: Given, error: ErrorDetails) -> Problem:
     elif error["type"] == "literal_error" and leaf.takes_list:
         phrase = f"must be a list or {join_words(leaf.words)}"
     if explained.code == "not_a_list":
-        hint = "Write it in brackets, with commas"
+        hint = "Write a list in brackets, separated by commas"
     path = error["loc"][key.count(".") + 1 :]
     if given.node is not None and path and isinstance(path[-1], int) and explained.code == "not_text":
         line = get_line(given.node, path[-1:])
@@ -346,7 +346,7 @@ def _describe(key: str, given: Given, error: ErrorDetails) -> Problem:
 
 
 def _describe_pair(layer: Layer, error: ErrorDetails) -> Problem:
-    """Two settings disagree: the place is that of the one the user set."""
+    """Report two conflicting settings at the location of the one that the user set."""
     key = _key_of(error)
     other = f"{key.rpartition('.')[0]}.{error.get('ctx', {})['other']}"
     origin = (layer.get(key) or layer[other]).origin

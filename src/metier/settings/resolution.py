@@ -1,4 +1,4 @@
-"""Resolve the settings: flag > environment > file > default. All problems of all sources are reported at once."""
+"""Resolves the settings: flag > environment > file > default. Problems of all sources are reported together."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,25 +36,24 @@ _BY_USER = ("flag", "environment")
 class LoadedSettings(Struct, frozen=True, kw_only=True):
     settings: Settings
     origins: Mapping[str, Origin]
-    """Who set each value, by dotted key; every setting is in it."""
+    """Source of each value, for every setting by dotted key."""
     file: Path | None
-    """The file that was read, if one was found."""
+    """The settings file, if one was found."""
     warnings: tuple[Problem, ...]
     trust: WorkspaceTrust
-    """Whose word the files of this folder are."""
+    """Trust of this folder."""
     words: str
-    """The digest of what the settings file of this folder says beyond how to work; see `carried.digest_words`."""
+    """Digest of the folder's settings that need trust; see `clone_settings.digest_words`."""
     carried: tuple[str, ...]
-    """The keys in that file that are not free."""
+    """Keys of the folder's file that need trust."""
 
 
 def load_settings(
     *, flags: Mapping[str, str], environ: Mapping[str, str], cwd: Path, home: Path, config: Path | None
 ) -> LoadedSettings:
-    """Read every source and compose them; `flags` are texts by dotted key. Writes and starts nothing.
+    """Read and merge all sources; `flags` are texts by dotted key. Writes and starts nothing.
 
-    What the file of a cloned folder says counts as far as the user trusted it. Raises `ConfigError` with every problem
-    found.
+    The file of a cloned folder counts only as far as the user trusted it. Raises `ConfigError` with every problem.
     """
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
     trust = get_trust(cwd, home=home, environ=environ)
@@ -94,7 +93,7 @@ def load_settings(
 
 
 class _Counting(Struct, frozen=True, kw_only=True):
-    """What a settings file says, as far as it counts."""
+    """The effective part of a settings file."""
 
     values: Layer
     problems: tuple[Problem, ...]
@@ -102,11 +101,11 @@ class _Counting(Struct, frozen=True, kw_only=True):
     words: str
     carried: tuple[str, ...] = ()
     hooks: Given | None = None
-    """The hooks of a file that lies in the folder, whether they count or not."""
+    """Hooks of a file in the folder, effective or not."""
 
 
 def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
-    """The rules of a trusted folder are no longer what was trusted: a rule that asked may be gone."""
+    """Return True if the rules of a trusted folder changed: a rule that asked may be missing now."""
     if trust.record is None:
         return False
     try:
@@ -118,7 +117,7 @@ def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
 def _read_counting(
     file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None, is_policy_changed: bool
 ) -> _Counting:
-    """The whole file, unless it came with an untrusted folder: then beside the person's own file."""
+    """Return the whole file, or, for an untrusted folder, its allowed part on top of the user's file."""
     read = read_file(file) if file else SourceLayer()
     problems = (*read.problems, *check_alone(read.values))
     is_carried = file is not None and file.is_carried
@@ -165,21 +164,25 @@ def _describe_folder(trust: WorkspaceTrust) -> list[Problem]:
         f"This folder came from elsewhere ({trust.origin}) and you have not trusted it: what its rules allow does not "
         "count, and the code of its skills does not run"
     )
-    hint = "Read what it brings, then run `agent trust`"
+    hint = "Review its files, then run `agent trust`"
     return [Problem(severity="warning", code="folder_not_trusted", message=message, hint=hint)]
 
 
 def _describe_change(is_changed: bool) -> tuple[Problem, ...]:  # noqa: FBT001  one question, one answer
     if not is_changed:
         return ()
-    message = "The settings changed since you trusted this folder: they count as those of an untrusted folder"
+    message = (
+        "The settings changed since you trusted this folder, so they are limited like those of an untrusted folder"
+    )
     return (
-        Problem(severity="warning", code="settings_changed", message=message, hint="Read them, then run `agent trust`"),
+        Problem(
+            severity="warning", code="settings_changed", message=message, hint="Review them, then run `agent trust`"
+        ),
     )
 
 
 def _note_origins(trust: WorkspaceTrust, merged: Layer, *, carried_hooks: Given | None) -> WorkspaceTrust:
-    """Who said what trust depends on: the user, or the author of the folder."""
+    """Record the source of the values that trust depends on: the user, or the folder's author."""
     directory, hooks = merged.get("skills.dir"), merged.get(HOOKS_KEY)
     is_overridden = hooks is not None and hooks.origin.kind in _BY_USER
     text = "" if carried_hooks is None or is_overridden else str(carried_hooks.value or "")
@@ -192,7 +195,7 @@ def _note_origins(trust: WorkspaceTrust, merged: Layer, *, carried_hooks: Given 
 
 
 def _merge(*layers: Layer) -> Layer:
-    """Merge the layers, lowest first. `model.name` may name its provider, and belongs to the provider set with it."""
+    """Merge the layers, lowest first. `model.name` may contain its provider, else its layer's provider applies."""
     merged: Layer = {}
     for layer in layers:
         before, merged = merged, merged | layer
@@ -205,7 +208,7 @@ def _merge(*layers: Layer) -> Layer:
 
 
 def _add_default_model(merged: Layer, environ: Mapping[str, str]) -> Layer:
-    """Add the default model of the provider. If none is configured, the only key that is set chooses it."""
+    """Add the default model of the provider. Without a provider, the only key that is set chooses it."""
     if _PROVIDER not in merged:
         keys = _list_keys(merged, environ)
         if len(keys) == 1:
@@ -216,7 +219,7 @@ def _add_default_model(merged: Layer, environ: Mapping[str, str]) -> Layer:
 
 
 def _list_keys(merged: Layer, environ: Mapping[str, str]) -> list[Given]:
-    """Return the providers that have a key, each with the variable that holds it."""
+    """Return the providers that have a key, each with its variable."""
     found: list[Given] = []
     for name, usual in KEY_VARIABLES.items():
         own = merged.get(f"model.providers.{name}.api_key_env")
@@ -227,7 +230,7 @@ def _list_keys(merged: Layer, environ: Mapping[str, str]) -> list[Given]:
 
 
 def _route(name: Given, provider: Given | None, before: Given | None) -> Layer:
-    """The provider and the model that a name in one layer leads to."""
+    """Return provider and model for the name in a layer."""
     if not isinstance(name.value, str):
         return {}
     if provider is not None:
@@ -243,12 +246,12 @@ def _route(name: Given, provider: Given | None, before: Given | None) -> Layer:
 def _refusal(problems: list[Problem]) -> ConfigError:
     errors = sum(problem.severity == "error" for problem in problems)
     count = "a problem" if errors == 1 else f"{errors} problems"
-    hint = "Nothing was started or changed; `agent config init PATH` writes a file that explains every setting"
+    hint = "Nothing was started or changed; `agent config init PATH` creates a file that explains every setting"
     return ConfigError(f"The settings have {count}", hint=hint, problems=problems)
 
 
 def _named_variables(layer: Layer) -> set[str]:
-    """The variables that settings name, such as the one that holds a key."""
+    """Return the variables that settings refer to, such as those for keys."""
     keys = [key for key in all_leaves() if key.endswith("_env")]
     return {str(layer[key].value if key in layer else all_leaves()[key].default) for key in keys}
 

@@ -1,4 +1,4 @@
-"""The running server of a workspace: its address and its token, in files that only its user may read."""
+"""Address and token of the workspace's running server, in files that only its user may read."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from metier.definitions.files.whole_file import replace_file
 from metier.errors import UsageError
 
 SERVERS = Path(".agent/servers")
-"""Below the home folder: a folder for each address that a server was started at."""
+"""In the home folder; one folder per address of a server."""
 TOKEN_VARIABLE = "AGENT_SERVER_TOKEN"  # noqa: S105 - the name of the variable
-"""Holds the token instead of a file: given to a server it is used as it is, given to a command it is sent."""
+"""Alternative to the token file: a server uses its value, a command sends it."""
 
 _FILE = "served.json"
 
@@ -26,7 +26,7 @@ def get_private_folder(home: Path, *, host: str, port: int) -> Path:
 
 
 def write_token(folder: Path, token: str) -> Path:
-    """Write the token, never readable by others, not even for a moment. Raises `UsageError`."""
+    """Write the token, with private permissions from the first byte. Raises `UsageError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -34,13 +34,14 @@ def write_token(folder: Path, token: str) -> Path:
         replace_file(file, f"{token}\n".encode("ascii"))
     except OSError as error:
         raise UsageError(
-            f"The token cannot be written to {str(folder)!r}: {error.strerror}", hint="Check who may write there"
+            f"The token cannot be written to {str(folder)!r}: {error.strerror}",
+            hint="Check the permissions of the folder",
         ) from error
     return file
 
 
 def remove_token(file: Path, token: str) -> None:
-    """Unless another server has taken the address meanwhile."""
+    """Delete the token, unless another server uses the address by now."""
     try:
         if file.read_text(encoding="ascii").strip() == token:
             file.unlink()
@@ -49,7 +50,7 @@ def remove_token(file: Path, token: str) -> None:
 
 
 def get_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
-    """The token for the server at this address. Raises `UsageError` where there is none."""
+    """Return the token for the server at this address. Raises `UsageError` if there is none."""
     if given := environ.get(TOKEN_VARIABLE, "").strip():
         return given
     parts = urlsplit(url)
@@ -60,32 +61,32 @@ def get_token(url: str, *, home: Path, environ: Mapping[str, str]) -> str:
         if name and file.is_file():
             return file.read_text(encoding="ascii").strip()
     raise UsageError(
-        f"No token is known for the server at {url!r}",
-        hint=f"Set {TOKEN_VARIABLE} to the token that the operator of the server gave you",
+        f"There is no token for the server at {url!r}",
+        hint=f"Set {TOKEN_VARIABLE} to the token from the operator of the server",
     )
 
 
 class Served(Struct, frozen=True, kw_only=True):
     url: str
-    """As people reach it, without a slash at the end."""
+    """Address for users, without a trailing slash."""
     folder: Path
-    """Belongs to the user of the server alone."""
+    """Private folder of the server's user."""
 
 
 def write_served(folder: Path, *, url: str, workspace: Path) -> None:
-    """Record the address when the server starts to listen; the folder is that of its token."""
+    """Record the address when the server starts to listen, next to its token."""
     said = {"url": url, "workspace": str(workspace), "pid": os.getpid()}
     replace_file(folder / _FILE, json.dumps(said).encode())
 
 
 def remove_served(folder: Path) -> None:
-    """Unless another server has taken the address meanwhile."""
+    """Delete the record, unless another server uses the address by now."""
     if _read(folder / _FILE).get("pid") == os.getpid():
         (folder / _FILE).unlink(missing_ok=True)
 
 
 def find_served(home: Path, workspace: Path) -> Served | None:
-    """A server of this user and machine that serves the workspace and is alive."""
+    """Find a running server of this user and machine for the workspace."""
     for file in sorted((home / SERVERS).glob(f"*/{_FILE}")):
         said = _read(file)
         if said.get("workspace") == str(workspace) and _is_alive(said.get("pid")):

@@ -1,4 +1,4 @@
-"""`Settings`, the model of `agent.yaml`, with the sections that have no package of their own. None holds a secret."""
+"""`Settings`, the model of `agent.yaml`, with the sections that belong to no other package. None contains a secret."""
 
 from typing import Annotated, Literal
 
@@ -26,40 +26,36 @@ _ROLE = r"(peer(\+read)?|viewer|approver(\+(edit|limits|code))*|operator)"
 
 
 class NotifyOptions(Value):
-    """Who is told when a user is needed or a run has ended."""
+    """Notifications about runs that need a user or have ended."""
 
     events: tuple[Annotated[str, Field(pattern=r"^(approval|input|ended|budget)$")], ...] = Field(
         default=("approval", "input", "ended", "budget"),
         description=(
-            "What is told: approval and input when a person is wanted, ended when a run has ended, budget when four "
-            "fifths of max_cost_usd are spent."
+            "Events that send a message: approval and input if a run needs you, ended when it has ended, budget when "
+            "80 % of max_cost_usd is spent."
         ),
     )
     webhook_url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(
-        default=None, description="The address that messages are posted to as JSON, signed; none if unset."
+        default=None, description="URL for signed JSON messages; none if unset."
     )
     webhook_secret_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="AGENT_NOTIFY_SECRET",
-        description="The environment variable that holds the secret by which messages are signed.",
+        description="Environment variable with the secret that signs messages.",
     )
     command: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="A program with its arguments that reads each message as JSON on stdin; none if empty."
+        default=(), description="Program with arguments that reads each message as JSON on stdin; none if empty."
     )
-    bell: bool = Field(
-        default=False, description="Ring the bell of the terminal when a person is wanted or a run ended."
-    )
+    bell: bool = Field(default=False, description="Ring the terminal bell when a run needs you or has ended.")
 
     decider: str = Field(
         default="",
         max_length=64,
-        description=(
-            "The name under which a link in a message decides about an approval; that of the server's user if empty."
-        ),
+        description=("Name recorded for approvals by a link in a message; that of the server's user if empty."),
     )
 
     @property
     def channels(self) -> tuple[Literal["webhook", "command"], ...]:
-        """Those through which messages leave this program."""
+        """Channels that leave this program."""
         return (*(("webhook",) if self.webhook_url else ()), *(("command",) if self.command else ()))
 
 
@@ -67,16 +63,16 @@ type PluginWord = Literal["all", "none"]
 
 
 class PluginsOptions(Value):
-    """Which installed plugins are used, and how long they may take."""
+    """Installed plugins to use, and their time limit."""
 
     enabled: PluginWord | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default="all", description="The installed plugins that are used: a list of names, all of them, or none."
+        default="all", description="Plugins to load: a list of names, all, or none."
     )
     timeout_seconds: float = Field(
         default=5,
         gt=0,
         allow_inf_nan=False,
-        description="How long a plugin may take to register, to start or to stop before it is left out, in seconds.",
+        description="Time limit for a plugin to register, start or stop, in seconds; after it the plugin is skipped.",
     )
 
     @field_validator("enabled")
@@ -93,54 +89,52 @@ type UserEntry = Annotated[str, Field(pattern=rf"^[^\s:]{{1,64}}:{_ROLE}:[0-9a-f
 
 
 class ServerOptions(Value):
-    """Where the HTTP server listens, who may use it, within which limits."""
+    """Address, users and limits of the HTTP server."""
 
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="The address that `agent serve` listens at; one that is not loopback needs allowed_hosts.",
+        description="Address for `agent serve`; other than loopback it needs allowed_hosts.",
     )
-    port: int = Field(default=8321, ge=0, le=65535, description="The port of `agent serve`; 0 takes a free one.")
+    port: int = Field(default=8321, ge=0, le=65535, description="Port for `agent serve`; 0 selects a free one.")
     allowed_hosts: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(),
-        description="Host names, with a port where it is not the usual one, under which browsers and programs may"
-        " reach the server, beside loopback; a request that names another host is refused.",
+        description="Allowed values of the Host header in addition to loopback, with a port unless it is the default"
+        " one. Other requests are rejected.",
     )
     trusted_proxies: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="Addresses of reverse proxies whose X-Forwarded-For and -Proto headers are believed."
+        default=(), description="Addresses of reverse proxies whose X-Forwarded-For and -Proto headers are trusted."
     )
     root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = Field(
-        default="", description="The path under which a reverse proxy offers the server, such as /agent."
+        default="", description="URL path of the server behind a reverse proxy, such as /agent."
     )
     public_url: Annotated[str, Field(pattern=r"^https?://[^\s]+[^\s/]$")] | None = Field(
         default=None,
-        description="The address under which people reach the server, for links in messages; the one that it listens at"
-        " if unset.",
+        description="Public URL of the server, for links in messages; by default the address it listens on.",
     )
     users: tuple[UserEntry, ...] = Field(
         default=(),
-        description="Named users, each as name:role:digest; roles are peer, viewer, approver and operator. A grant"
-        " follows the role, such as approver+edit. `agent serve --new-user` prints the entry.",
+        description="Users as name:role:digest; roles are peer, viewer, approver and operator. A role may have a"
+        " grant, such as approver+edit. `agent serve --new-user` prints an entry.",
     )
     concurrency: int = Field(
-        default=4, ge=0, le=1000, description="How many runs the server drives at a time; 0 leaves them to workers."
+        default=4,
+        ge=0,
+        le=1000,
+        description="Maximum number of runs that the server executes at once; 0 leaves them to workers.",
     )
     push_hosts: tuple[Annotated[str, Field(pattern=r"^[^\s/]+:\d+$")], ...] = Field(
         default=(),
-        description="Receivers, each as host:port, that A2A callers may name for push notifications although they are"
-        " not public or have no TLS; without them only public https addresses are taken.",
+        description="Receivers of A2A push notifications, as host:port, that may be private or without TLS; all others"
+        " must be public https addresses.",
     )
-    max_body_bytes: int = Field(
-        default=1_048_576, ge=1024, description="The longest request body that is read, in bytes."
-    )
-    requests_per_minute: int = Field(
-        default=1200, ge=1, description="How many requests a user may make in a minute, over all of their clients."
-    )
+    max_body_bytes: int = Field(default=1_048_576, ge=1024, description="Maximum size of a request body, in bytes.")
+    requests_per_minute: int = Field(default=1200, ge=1, description="Maximum number of requests per user and minute.")
     max_watchers: int = Field(
-        default=1000, ge=1, description="How many event streams one server process holds open at a time."
+        default=1000, ge=1, description="Maximum number of open event streams per server process."
     )
     session_hours: float = Field(
-        default=12, gt=0, le=720, allow_inf_nan=False, description="How long a browser stays signed in, in hours."
+        default=12, gt=0, le=720, allow_inf_nan=False, description="Lifetime of a browser session, in hours."
     )
 
 
@@ -148,131 +142,127 @@ type QueueName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$
 
 
 class WorkerOptions(Value):
-    """How workers drive runs that were left to them."""
+    """Execution of detached runs by workers."""
 
     queue: QueueName = Field(
         default="agent",
-        description="The queue that detached runs go to and that workers take runs from; one for each workspace.",
+        description="Queue of detached runs; use a different one for each workspace.",
     )
     broker_url_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="CELERY_BROKER_URL",
-        description="The environment variable that holds the address of the Celery broker, password included;"
-        " AGENT_WORKER_BROKER_URL goes before it. Without either, workers look into the run store.",
+        description="Environment variable with the URL of the Celery broker, including its password;"
+        " AGENT_WORKER_BROKER_URL overrides it. Without either, workers poll the run store.",
     )
-    concurrency: int = Field(default=4, ge=1, le=1000, description="How many runs one worker drives at a time.")
+    concurrency: int = Field(
+        default=4, ge=1, le=1000, description="Maximum number of runs that a worker executes at once."
+    )
     lease_seconds: float = Field(
         default=15,
         ge=1,
         allow_inf_nan=False,
-        description="How long a worker that is not heard of keeps a run before another takes it over, in seconds.",
+        description="Time until another worker takes over the run of an unresponsive one, in seconds.",
     )
     turns_per_task: int = Field(
-        default=20, ge=1, description="How many turns a worker takes before it hands a run back to the queue."
+        default=20, ge=1, description="Number of turns after which a worker returns a run to the queue."
     )
     timeout_seconds: float = Field(
         default=3600,
         gt=0,
         allow_inf_nan=False,
-        description="How long a worker may drive a run at a stretch before the run ends as `timeout`, in seconds.",
+        description="Time limit of a run in one worker, in seconds; after it the run ends as `timeout`.",
     )
     max_attempts: int = Field(
         default=5,
         ge=1,
-        description="How many workers in a row may take a run without getting any further before it fails.",
+        description="Consecutive attempts without progress after which a run fails.",
     )
     max_deaths: int = Field(
         default=2,
         ge=1,
-        description="How many processes in a row may die while they drive a run at the same point before it is paused.",
+        description="Consecutive process deaths at the same step after which a run is paused.",
     )
     autostart: bool = Field(
         default=True,
-        description="Whether leaving a run to workers starts one in the background, where the run store is a file of"
-        " this machine, there is no broker, and none that started itself is there.",
+        description="Start a worker in the background for a detached run, if the run store is a local file, there is"
+        " no broker, and no such worker is running.",
     )
     idle_seconds: float = Field(
         default=30,
         ge=0,
         allow_inf_nan=False,
-        description="How long a worker that started itself waits for more to do before it leaves, in seconds.",
+        description="Idle time after which a background worker exits, in seconds.",
     )
     sweep_seconds: float = Field(
         default=5,
         gt=0,
         allow_inf_nan=False,
-        description="How often a worker looks for runs that no process drives and that no message names, in seconds.",
+        description="Interval at which a worker checks for abandoned runs, in seconds.",
     )
 
 
 STRUCTURED = "structured"
-"""Marks a setting that files write as lists and mappings, and that is read as their JSON."""
+"""Marks a setting that files write as lists and mappings, and that is stored as JSON."""
 
 
 class Settings(Value):
-    """Everything that `agent.yaml`, the environment and flags can say."""
+    """All settings of `agent.yaml`, environment and flags."""
 
-    model: ModelOptions = Field(
-        default=ModelOptions.model_construct(), description="Who answers, with which model, within which limits."
-    )
+    model: ModelOptions = Field(default=ModelOptions.model_construct(), description="Model provider, model and limits.")
     runtime: RuntimeOptions = Field(
         default=RuntimeOptions.model_construct(),
-        description="How freely a run acts, how long, how often it tries again.",
+        description="Permissions, limits and retries of runs.",
     )
     skills: SkillsOptions = Field(
         default=SkillsOptions.model_construct(),
-        description="Where skills lie, which are enabled, how much of them is shown.",
+        description="Skill folders, active skills, routing and limits.",
     )
     routing: RoutingOptions = Field(
-        default=RoutingOptions.model_construct(), description="What ranks skills for a request beside their words."
+        default=RoutingOptions.model_construct(), description="Additional signals for ranking skills."
     )
-    shell: ShellOptions = Field(
-        default=ShellOptions.model_construct(), description="Whether and how the shell tool runs commands."
-    )
+    shell: ShellOptions = Field(default=ShellOptions.model_construct(), description="The shell tool.")
     sandbox: SandboxOptions = Field(
         default=SandboxOptions.model_construct(),
-        description="What encloses programs, and how much of the machine one may use.",
+        description="Sandbox and resource limits of programs.",
     )
     mcp: McpOptions = Field(
         default=McpOptions.model_construct(),
-        description="Which external tool servers (MCP) are used, and within which limits.",
+        description="External tool servers (MCP) and their limits.",
     )
     web_search: WebSearchOptions = Field(
         default=WebSearchOptions.model_construct(),
-        description="Which search engine the tool `WebSearch` asks; off without one.",
+        description="Search engine of the tool `WebSearch`; disabled without one.",
     )
     hooks: Annotated[str, STRUCTURED] = Field(
         default="",
         description=(
-            "Commands that run at named moments of a run, by event, as in `.agent/hooks.yaml`; "
-            "`import: claude` reads those of `.claude/settings.json` too."
+            "Commands to run on events of a run, as in `.agent/hooks.yaml`; `import: claude` also reads "
+            "`.claude/settings.json`."
         ),
         json_schema_extra={"type": ["object", "string"]},
     )
-    chat: ChatOptions = Field(
-        default=ChatOptions.model_construct(), description="When a long conversation is summed up, and by whom."
-    )
-    store: StoreOptions = Field(default=StoreOptions.model_construct(), description="Which database holds the runs.")
+    chat: ChatOptions = Field(default=ChatOptions.model_construct(), description="Summaries of long conversations.")
+    store: StoreOptions = Field(default=StoreOptions.model_construct(), description="Database of runs.")
     worker: WorkerOptions = Field(
-        default=WorkerOptions.model_construct(), description="How workers drive runs that were left to them."
+        default=WorkerOptions.model_construct(), description="Execution of detached runs by workers."
     )
     server: ServerOptions = Field(
         default=ServerOptions.model_construct(),
-        description="Where the HTTP server listens, who may use it, within which limits.",
+        description="Address, users and limits of the HTTP server.",
     )
     notify: NotifyOptions = Field(
-        default=NotifyOptions.model_construct(), description="Who is told when a person is needed or a run has ended."
+        default=NotifyOptions.model_construct(), description="Notifications about runs that need you or have ended."
     )
     logging: LoggingOptions = Field(
-        default=LoggingOptions.model_construct(), description="What is written down, where, and how much of it."
+        default=LoggingOptions.model_construct(), description="Event logs: location, content and size."
     )
     plugins: PluginsOptions = Field(
         default=PluginsOptions.model_construct(),
-        description="Which installed plugins are used, and how long they may take.",
+        description="Installed plugins to load, and their time limit.",
     )
 
     @property
     def embeddings(self) -> EmbeddingsOptions | None:
-        """What makes embeddings; nothing where the user wants no server to be asked."""
+        """The embeddings provider; None if the user wants no server."""
         options = self.routing.embeddings
         return options if options.folder or self.model.provider != "offline" else None
 

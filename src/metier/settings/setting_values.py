@@ -1,4 +1,4 @@
-"""Values of settings: by dotted key, with their origin, as text, and without secrets."""
+"""Values of settings: lookup by dotted key, origin, text form, and masking of secrets."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# Stricter than the redaction of logs, which must leave ordinary text alone: no setting begins like this.
+# Stricter than log redaction, which must not change ordinary text: no setting starts like this.
 _CUT_SHORT = re.compile(r"(?<![A-Za-z0-9])(?:sk-|AIza|gh[pousr]_|xox[a-z]-)[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY")
 
 _IN_QUERY = re.compile(
@@ -36,28 +36,28 @@ _MEANT_OTHERWISE = frozenset({"null", "true", "false", "yes", "no", "on", "off",
 
 
 def is_secret_name(name: str, value: str) -> bool:
-    """Whether a key of that name with that value is a secret. A number or a switch is not."""
+    """Return True if a key of that name with that value is a secret. Numbers and booleans are not."""
     return bool(_SECRET_NAME.search(name)) and not _NOT_A_SECRET.fullmatch(value)
 
 
 def looks_secret(value: str) -> bool:
-    """Whether the value itself has the form of a key that some vendor gives out."""
+    """Return True if the value has the form of a vendor's key."""
     found = any(finding.kind != _PASSWORD for finding in _redactor().find(value))
     return found or bool(_CUT_SHORT.search(value))
 
 
 def has_password(value: str) -> bool:
-    """Whether the value is an address with a password in it."""
+    """Return True if the value is an address with a password."""
     return any(finding.kind == _PASSWORD for finding in _redactor().find(value))
 
 
 def mask(value: str) -> str:
-    """The value as it may be shown: a mark stands for keys and for the passwords of addresses."""
+    """Return the value for display, with keys and passwords of addresses masked."""
     return _CUT_SHORT.sub(MARK, _IN_QUERY.sub(rf"\g<start>{MARK}", _redactor().redact(value)))
 
 
 def quote(value: str) -> str:
-    """The value for a message: masked, short, control characters escaped, in quotes."""
+    """Return the value for a message: masked, shortened, escaped and quoted."""
     return repr(cut_end(mask(value), _MAX_SHOWN_LENGTH))
 
 
@@ -70,7 +70,7 @@ type Shown = str | int | float | bool | list[str] | None
 
 
 def get_value(settings: Settings, key: str) -> object:
-    """The value of a setting that exists."""
+    """Return the value of an existing setting."""
     value: object = settings
     for name in key.split("."):
         value = getattr(value, name)
@@ -78,7 +78,7 @@ def get_value(settings: Settings, key: str) -> object:
 
 
 def show_value(value: object) -> Shown:
-    """The value as JSON may show it: no secret, no password of an address."""
+    """Return the value for JSON output, masked."""
     match value:
         case str():
             return mask(value)
@@ -91,7 +91,7 @@ def show_value(value: object) -> Shown:
 
 
 def render_value(value: object) -> str:
-    """The value as `agent.yaml` would have it: plain where that is safe, in quotes where it is not."""
+    """Return the value as YAML, quoted if necessary."""
     shown = show_value(value)
     match shown:
         case bool() | None:
@@ -107,7 +107,7 @@ def render_value(value: object) -> str:
 
 
 def _scalar(text: str, *, in_list: bool) -> str:
-    """Plain only if made of harmless characters; JSON's quoting is also YAML's."""
+    """Return a plain scalar for harmless characters, else JSON quoting, which is valid YAML."""
     harmless = all(character.isalnum() or character in "_-./" for character in text)
     is_word = bool(text) and text[0].isalpha() and text.lower() not in _MEANT_OTHERWISE
     starts_as_path = text.startswith(("./", "/", "../"))
@@ -120,7 +120,7 @@ type OriginKind = Literal["flag", "environment", "file", "default"]
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Who set a value. `file` and `line` are there for the kind `file`."""
+    """Source of a value. `file` and `line` are set for the kind `file`."""
 
     kind: OriginKind
     variable: str = ""
@@ -129,7 +129,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     @property
     def detail(self) -> str:
-        """The variable, or the file and line; nothing for flags and defaults."""
+        """The variable, or the file and line; empty for flags and defaults."""
         return self.variable or (f"{self.file}:{self.line}" if self.line else self.file)
 
     def render(self) -> str:
@@ -137,7 +137,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Given(Struct, frozen=True):
-    """A value as the user wrote it, before it gets its type."""
+    """A value as the user wrote it, before conversion."""
 
     value: Plain
     origin: Origin
@@ -146,4 +146,4 @@ class Given(Struct, frozen=True):
 
 
 type Layer = dict[str, Given]
-"""What one source says, by dotted key."""
+"""Settings of one source, by dotted key."""

@@ -12,15 +12,14 @@ from metier.settings.setting_values import render_value
 
 _WIDTH = 110
 _HEAD = """\
-# Settings of `agent`. Every line shows the default: change what you need, delete what you do not.
+# Settings of `agent`. Every line shows the default: change what you need, and delete the rest.
 #
-# Flags come before environment variables, variables before this file, this file before the defaults.
-# Relative paths start at the directory in which `agent` is called. Keys and passwords never stand here:
-# they come from environment variables only.
+# Precedence: flags, environment variables, this file, defaults. Relative paths start at the current
+# directory. Don't put keys or passwords here: set them in environment variables.
 #
-# For completion and checks in your editor: run `agent config schema > agent.schema.json` and add the line
+# For completion and validation in your editor, run `agent config schema > agent.schema.json` and add this
+# line (without the first `#   `) at the top of this file:
 #   # yaml-language-server: $schema=agent.schema.json
-# without the first `#   ` at the top of this file.
 """
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -30,16 +29,16 @@ class SettingRow(NamedTuple):
     """Dotted, such as `model.providers.anthropic.base_url`."""
     type: str
     default: str
-    """As `agent.yaml` would have it."""
+    """In YAML."""
     allowed: tuple[str, ...]
-    """The allowed words, or the bounds; empty where anything of the type goes."""
+    """Allowed words, or bounds; empty if any value of the type is valid."""
     variables: tuple[str, ...]
-    """The environment variables; the first wins."""
+    """Environment variables; the first takes precedence."""
     description: str
 
 
 def setting_rows() -> list[SettingRow]:
-    """Every setting, in the order of the file."""
+    """Return every setting, in the order of the file."""
     return [
         SettingRow(
             key=leaf.key,
@@ -54,7 +53,7 @@ def setting_rows() -> list[SettingRow]:
 
 
 def render_template() -> str:
-    """A file that says what the defaults say."""
+    """Return a file with all defaults."""
     rows = {row.key: row for row in setting_rows()}
     return "\n".join([_HEAD, *_section(Settings, rows, prefix="")]).rstrip() + "\n"
 
@@ -96,6 +95,6 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def build_schema() -> dict[str, object]:
-    """JSON Schema 2020-12: every section and key with its description, default, words and bounds."""
+    """Return a JSON Schema 2020-12: every section and key with its description, default, words and bounds."""
     schema: dict[str, object] = Settings.model_json_schema(mode="validation")
     return {"$schema": DIALECT, **schema, "title": "agent.yaml"}

@@ -1,6 +1,6 @@
-"""Which skills are in play: everything in the workspace, and of the packages those that `AGENT_SKILLS` names.
+"""Active skills: everything in the workspace, and the packages that `AGENT_SKILLS` names.
 
-Finding looks at disk; choosing is pure but for the trust check, which reads the bytes.
+Discovery reads the disk. Selection is pure, except for the trust check, which reads the files.
 """
 
 import dataclasses
@@ -39,25 +39,25 @@ _KINDS: dict[PackageSource, SourceKind] = {
     "user": "user",
 }
 OPT_IN: tuple[PackageSource, ...] = ("bundled", "installed", "user")
-"""Packages: active only when the user or an agent names them."""
+"""Packages that are active only if the user or an agent names them."""
 
 
 class SkillRoots(Struct, frozen=True, kw_only=True):
-    """Where skills lie. A folder that does not exist holds none."""
+    """Folders of skills. A missing folder counts as empty."""
 
     home: SkillHome
     bundled: Path | None = None
     user: tuple[Path, ...] = ()
-    """Further folders of the person, e.g. `~/.agents/skills`."""
+    """Further folders of the user, e.g. `~/.agents/skills`."""
     workspace: tuple[Path, ...] = ()
     directories: tuple[Path, ...] = ()
-    """Named by `--skills-dir` or `skills.dir`."""
+    """Given by `--skills-dir` or `skills.dir`."""
     within: Path | None = None
-    """The workspace: no link of its skills leads out of it. Those of other places do not lead out of their root."""
+    """The workspace: links of its skills must not leave it. Links of other skills must not leave their root."""
     withheld: frozenset[Path] = frozenset()
-    """Those of them that came with an untrusted clone."""
+    """Folders that came with an untrusted clone."""
     is_home_unusable: bool = False
-    """The registry of installed skills cannot be used, so none of them is loaded."""
+    """The registry of installed skills is unusable, so none of them is loaded."""
 
 
 def build_roots(
@@ -68,7 +68,7 @@ def build_roots(
     directories: Sequence[Path] = (),
     trust: WorkspaceTrust = MADE_HERE,
 ) -> SkillRoots:
-    """The places of a user (`home` is their home folder) and of a workspace, under their usual names."""
+    """Return the usual folders of a user, whose home folder is `home`, and of a workspace."""
     own, (first, *others) = _join(workspace, SKILL_FOLDERS), _join(home, USER_FOLDERS)
     return SkillRoots(
         home=SkillHome(first),
@@ -83,14 +83,14 @@ def build_roots(
 
 @lru_cache(maxsize=8)
 def _join(root: Path, folders: tuple[str, ...]) -> tuple[Path, ...]:
-    """The same objects for each run: a path is taken apart and put together again when it is first used."""
+    """Return cached paths, because parsing a path is slow on its first use."""
     return tuple(root / folder for folder in folders)
 
 
 def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
-    """Those that lie in the folder and that the user did not name."""
+    """Return the folders inside the workspace that the user did not name."""
     for directory in directories:
-        # By its name and by where it leads: a link out of the folder is part of the folder too.
+        # By its path and its real path: a link out of the folder still belongs to the folder.
         places = (Path(os.path.abspath(directory)), directory.resolve())  # noqa: PTH100  links must not be followed
         roots = (Path(os.path.abspath(workspace)), workspace.resolve())  # noqa: PTH100
         if not trust.is_directory_named and any(place.is_relative_to(root) for place in places for root in roots):
@@ -101,30 +101,30 @@ class BrokenSkill(Struct, frozen=True, kw_only=True):
     """A folder with a `SKILL.md` that cannot be loaded."""
 
     name: str
-    """Its canonical ID: nothing else is known of it."""
+    """Its canonical ID; nothing else is known."""
     folder: Path
     source: PackageSource
     reason: Problem
 
 
 class FoundSkills(Struct, frozen=True, kw_only=True):
-    """Every skill on this machine that this workspace could use, active or not."""
+    """Every skill on this machine that the workspace could use, active or not."""
 
     packages: tuple[SkillPackage, ...] = ()
     problems: tuple[Problem, ...] = ()
     broken: tuple[BrokenSkill, ...] = ()
     passed_over: tuple[Problem, ...] = ()
-    """Folders that could not be looked into."""
+    """Unreadable folders."""
     damage: Problem | None = None
-    """Why no installed skill is among them."""
+    """Why installed skills were not loaded."""
 
     def find(self, name: str) -> SkillPackage | None:
-        """The one that wins of those with this name or ID, active or not."""
+        """Find the skill with this name or ID by precedence, active or not."""
         ranked = sorted(self.packages, key=_rank)
         return find_package(ranked, name)
 
     def find_broken(self, name: str) -> BrokenSkill | None:
-        """By its ID, or by the last part of it."""
+        """Find a broken skill by its ID or the last part of it."""
         wanted = canonical_name(name)
         return next((skill for skill in self.broken if wanted in (skill.name, skill.name.rpartition("/")[2])), None)
 
@@ -147,7 +147,7 @@ class _Loaded(Struct, frozen=True, kw_only=True):
 
 
 def parse_selection(text: str) -> Selection:
-    """The value of `AGENT_SKILLS`: names separated by commas, or one of the words."""
+    """Parse the value of `AGENT_SKILLS`: names separated by commas, or a keyword."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     words = [name.lower() for name in names if name.lower() in ("all", "all-untrusted", "none")]
     if words and len(names) > 1:
@@ -164,17 +164,17 @@ def parse_selection(text: str) -> Selection:
 
 
 def find_package(packages: Iterable[SkillPackage], name: str) -> SkillPackage | None:
-    """The first of that name, else the first of that ID."""
+    """Find a package by name, else by ID."""
     by_definition = {id(package.definition): package for package in packages}
     found = find_called((package.definition for package in by_definition.values()), name)
     return by_definition[id(found)] if found is not None else None
 
 
 def get_packages(roots: SkillRoots) -> FoundSkills:
-    """Load every skill in the roots. Never stops at a broken one."""
+    """Load every skill in the roots. Continues after broken ones."""
     registry, damage = find_registry(roots.home)
     if damage is not None:
-        # Only the registry tells which of these were installed, and which bytes the user trusted.
+        # Only the registry knows which of these were installed, and which bytes the user trusted.
         roots = replace(roots, is_home_unusable=True)
     packages: list[SkillPackage] = []
     problems: list[Problem] = []
@@ -201,7 +201,7 @@ def get_packages(roots: SkillRoots) -> FoundSkills:
 
 
 def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
-    """Skills of one source that share a name are called by their IDs, so that each of them can be used."""
+    """Use IDs for skills of one source that share a name, so that each can be selected."""
     places = {_place(package) for package in packages}
     shared = {
         place: list_shared_names(package.definition for package in packages if _place(package) == place)
@@ -209,7 +209,7 @@ def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
     }
     return tuple(
         replace(package, definition=dataclasses.replace(package.definition, name=package.definition.id))
-        # What was installed is called as the registry calls it.
+        # Installed skills have the names of the registry.
         if _name(package) in shared[_place(package)] and package.source != "installed"
         else package
         for package in packages
@@ -217,12 +217,12 @@ def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
 
 
 def _place(package: SkillPackage) -> PackageSource:
-    """Installed packages lie beside what the user put into the home folder by hand."""
+    """Return the source: installed packages are in the same folder as the user's own skills."""
     return "user" if package.source == "installed" else package.source
 
 
 def activate(found: FoundSkills, selection: Selection) -> Activation:
-    """Choose by selection, then by precedence. Names match in any case, with `_` for `-`."""
+    """Select active skills, then resolve duplicate names. Names match in any case, with `_` for `-`."""
     packages = [package for package in found.packages if package.source in OPT_IN]
     own = [package for package in found.packages if package.source not in OPT_IN]
     problems: list[Problem] = [found.damage] if found.damage is not None else []
@@ -258,7 +258,7 @@ def _choose(
 
 
 def _rank(package: SkillPackage) -> tuple[int, bool]:
-    """Of two skills with one name the lower one is used: what was installed before what was put beside it by hand."""
+    """Return the precedence: an installed skill precedes one that the user put next to it."""
     return PRECEDENCE.index(_KINDS[package.source]), package.source == "user"
 
 
@@ -351,7 +351,7 @@ def _load_all(roots: SkillRoots, registry: Registry, passed_over: list[Problem])
 
 @cache
 def _load_bundled(root: Path) -> tuple[tuple[_Loaded, ...], tuple[Problem, ...]]:
-    """Read once in a process, like the code they come with; every run has them, and they are half of its catalog."""
+    """Load the bundled skills, once per process: every run has them, and they are half of its catalog."""
     walk = Walk(root, FILE_NAME)
     loaded: list[_Loaded] = []
     for found in walk:
@@ -381,7 +381,7 @@ def _list_places(roots: SkillRoots) -> Iterator[tuple[Path, PackageSource]]:
 
 
 def _refuse_version(loaded: _Loaded) -> _Loaded:
-    """A skill that asks for another version of Metier is broken here, wherever it lies."""
+    """Report a skill that does not support this version of Metier."""
     skill = loaded.reading.skill
     problem = find_version_problem(skill) if skill is not None else None
     if problem is None:

@@ -1,4 +1,4 @@
-"""Capabilities of a skill, shown to the user before trusting it: files, hints in code, hidden characters."""
+"""A report on a skill for review before it is trusted: files, suspicious code, hidden characters."""
 
 import ast
 import re
@@ -32,7 +32,7 @@ _SHELL_COMMON = frozenset({"HOME", "PATH", "PWD", "SHELL", "USER", "BASH_SOURCE"
 
 _JOINERS = "\u200c\u200d"
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
-"""Letters and symbols that look like nothing."""
+"""Letters and symbols that look blank."""
 _CODE = frozenset({".py", ".sh", ".bash", ".zsh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".ps1", ".php", ".lua"})
 _MACHINE_CODE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm")
 _LARGE_FILE_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -47,7 +47,7 @@ class CodeHints(Struct, frozen=True, kw_only=True):
 
 
 def get_hints(text: str, *, suffix: str) -> CodeHints:
-    """Hints in one code file; `suffix` is that of its name, e.g. `.py`."""
+    """Return hints in a code file; `suffix` is that of its name, e.g. `.py`."""
     hosts = frozenset(match["host"].lower() for match in _URL.finditer(text))
     if suffix == ".py":
         return _python_hints(text, hosts)
@@ -59,7 +59,7 @@ def get_hints(text: str, *, suffix: str) -> CodeHints:
 
 
 def list_hosts(text: str) -> frozenset[str]:
-    """As a resolver sees them: letters that only look like Latin ones are told apart."""
+    """Return host names in ASCII form, which exposes letters that only look Latin."""
     return frozenset(_show_plainly(match["host"].lower()) for match in _URL.finditer(text))
 
 
@@ -93,7 +93,7 @@ def _python_hints(text: str, hosts: frozenset[str]) -> CodeHints:
 
 
 def _environment_name(node: ast.Call | ast.Subscript) -> list[str]:
-    """`os.environ["X"]`, `environ.get("X")`, `os.getenv("X")`."""
+    """Match `os.environ["X"]`, `environ.get("X")` and `os.getenv("X")`."""
     if isinstance(node, ast.Subscript):
         is_environment, name = ast.unparse(node.value).endswith("environ"), node.slice
     elif node.args:
@@ -126,8 +126,9 @@ class HiddenCharacter(Struct, frozen=True, kw_only=True):
 
 
 def list_hidden(text: str, *, limit: int = 20) -> tuple[HiddenCharacter, ...]:
-    """The first hidden characters, in order. A byte order mark at the start and the joiners inside words and emoji of
-    scripts that need them are not hidden."""
+    """Return the first hidden characters. A byte order mark at the start, and joiners that a script or emoji needs, are
+    not hidden.
+    """
     found: list[HiddenCharacter] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         if line.isascii() and line.replace("\t", "").rstrip("\r").isprintable():
@@ -157,36 +158,36 @@ def _is_joined(line: str, position: int) -> bool:
 
 
 class CapabilityReport(Value):
-    """Lists of words, sorted; equal reports mean equal capabilities."""
+    """Sorted lists; equal reports mean equal capabilities."""
 
     scripts: tuple[str, ...] = ()
     toolsets: tuple[str, ...] = ()
     capability: tuple[str, ...] = ()
-    """`impl.py` where there is one: code that runs inside Metier."""
+    """`impl.py`, if any: code that runs inside Metier."""
     other_code: tuple[str, ...] = ()
-    """Code files that are neither a script of the skill nor part of its toolsets."""
+    """Code files that are neither scripts nor part of toolsets."""
     binaries: tuple[str, ...] = ()
-    """Machine code."""
+    """Executable binaries."""
     allowed_tools: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
-    """Names it may read: declared under `permissions: env:`."""
+    """Variables declared under `permissions: env:`."""
     environment_read: tuple[str, ...] = ()
-    """Names that its code asks for."""
+    """Variables that the code reads."""
     dependencies: tuple[str, ...] = ()
-    """Packages that its scripts have installed when they run."""
+    """Packages that the scripts install."""
     network: tuple[str, ...] = ()
-    """`file: module` for what looks like network access."""
+    """`file: module` for likely network access."""
     hosts: tuple[str, ...] = ()
     hidden_characters: tuple[str, ...] = ()
     """`file:line: U+200B ZERO WIDTH SPACE`"""
     large_file_pointers: tuple[str, ...] = ()
-    """Git LFS pointers; the content they stand for is not fetched."""
+    """Git LFS pointers; their content is not downloaded."""
     files: int = 0
     bytes: int = 0
 
 
 class CapabilityDiff(Value):
-    """What an update adds and takes away, by field of the report, and which files differ."""
+    """Capabilities that an update adds and removes, by field of the report, and the files that differ."""
 
     added: dict[str, tuple[str, ...]]
     removed: dict[str, tuple[str, ...]]
@@ -201,7 +202,7 @@ class _Scan(Struct, frozen=True):
     name: str
     head: bytes
     text: str | None
-    """Nothing when the file is not text, or too large to look at."""
+    """None for a binary or large file."""
     hints: CodeHints
 
     @property
@@ -210,7 +211,7 @@ class _Scan(Struct, frozen=True):
 
 
 def build_report(skill: SkillDefinition, digest: TreeDigest) -> CapabilityReport:
-    """Look at every file of the folder that `digest` names."""
+    """Scan every file of `digest`."""
     scans = [_scan(skill.folder, name) for name in digest.files]
     scripts = {f"scripts/{script.path.name}" for script in discover_scripts(skill)}
     known = scripts | {"impl.py"} | {_toolset_file(toolset) for toolset in skill.toolsets}
@@ -234,7 +235,7 @@ def build_report(skill: SkillDefinition, digest: TreeDigest) -> CapabilityReport
 
 
 def diff_reports(old: CapabilityReport, new: CapabilityReport) -> CapabilityDiff:
-    """The capabilities only; see `diff_files` for the files."""
+    """Compare capabilities; see `diff_files` for files."""
     added: dict[str, tuple[str, ...]] = {}
     removed: dict[str, tuple[str, ...]] = {}
     before, after = list_capabilities(old), list_capabilities(new)
@@ -247,7 +248,7 @@ def diff_reports(old: CapabilityReport, new: CapabilityReport) -> CapabilityDiff
 
 
 def diff_files(diff: CapabilityDiff, *, old: dict[str, str], new: dict[str, str]) -> CapabilityDiff:
-    """The same difference with the names of the files that differ."""
+    """Add the names of differing files to a diff."""
     return diff.model_copy(
         update={
             "files_added": _sorted(new.keys() - old.keys()),
@@ -258,7 +259,7 @@ def diff_files(diff: CapabilityDiff, *, old: dict[str, str], new: dict[str, str]
 
 
 def list_capabilities(report: CapabilityReport) -> dict[str, tuple[str, ...]]:
-    """The lists of the report by name, in its order."""
+    """Return the lists of the report with their names, in order."""
     return {name: value for name, value in report if isinstance(value, tuple)}
 
 

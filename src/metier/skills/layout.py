@@ -1,7 +1,7 @@
-"""Which file names a package may have. Pure: judges a list of paths, before the first of them is written.
+"""Rules for file names in a package. Pure: checks a list of paths before any file is written.
 
-The rules are those of the most sensitive file system a package can meet, so that what is installed on one machine is
-the same on every other: no two names that some file system takes for one, none that means something special.
+The rules are those of the strictest file systems, so that a package is the same on every machine: no two names that
+some file system treats as equal, and no name with a special meaning.
 """
 
 import re
@@ -23,7 +23,7 @@ MORE_FILES = "Name the folder of one skill with #folder, or allow more with --ma
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Raises `SkillRejected` at the first path that must not be installed."""
+    """Raise `SkillRejected` for the first path that is not allowed."""
     spelling: dict[str, str] = {}
     files: set[str] = set()
     folders: set[str] = set()
@@ -43,7 +43,7 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def _check_repositories(files: set[str], folders: set[str]) -> None:
-    """A folder that git takes for a repository without `.git` in its name: its settings would be obeyed there."""
+    """Reject a folder that git treats as a bare repository: git would use its settings."""
     names = {path.casefold() for path in files | folders}
     for path in files:
         above, _, name = path.casefold().rpartition("/")
@@ -51,7 +51,7 @@ def _check_repositories(files: set[str], folders: set[str]) -> None:
         is_bare = {f"{beside}objects", f"{beside}refs"} <= names or f"{beside}commondir" in names
         if name == "head" and is_bare:
             raise SkillRejected(
-                f"{above or '.'!r} is a repository of its own", hint="A package holds plain files, no repository"
+                f"{above or '.'!r} is a repository of its own", hint="A package must not contain a repository"
             )
 
 
@@ -97,21 +97,21 @@ def _is_invisible(char: str) -> bool:
 
 
 def _is_git_folder(part: str) -> bool:
-    # `git~1` is the short name that Windows gives to `.git`.
+    # `git~1` is the short name of `.git` on Windows.
     return unicodedata.normalize("NFKC", part).casefold() in (".git", "git~1")
 
 
 class InstallLimits(Struct, frozen=True, kw_only=True):
     max_files: int = 2_000
     max_bytes: int = 50 * MEGABYTE
-    """All files of the skill together."""
+    """For all files of the skill."""
     max_file_bytes: int = 20 * MEGABYTE
     max_repository_bytes: int = 1024 * MEGABYTE
-    """What git may download to get at the skill."""
+    """Download limit of git."""
     warn_free_bytes: int = 100 * MEGABYTE
-    """Less free disk than this is worth a warning."""
+    """Warn if less disk space than this is free."""
     min_free_bytes: int = 20 * MEGABYTE
-    """An installation that would leave less than this is refused."""
+    """Refuse an installation that would leave less than this."""
     timeout_seconds: float = 300.0
-    """One git command."""
+    """Per git command."""
     attempts: int = 3

@@ -1,4 +1,4 @@
-"""What a skill needs of other skills, and what is in the way: one answer for checks, for adding and for runs."""
+"""Dependencies between skills, and why one is unavailable: the same answer for checks, installation and runs."""
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -18,11 +18,11 @@ ABSENT = "is not there"
 
 
 class Lack(NamedTuple):
-    """Why a skill that is named cannot be used."""
+    """Why a required skill is unavailable."""
 
     name: str
     reason: str
-    """Follows "which"."""
+    """Continues a sentence after "which"."""
     hint: str
 
     @property
@@ -31,9 +31,9 @@ class Lack(NamedTuple):
 
 
 class SkillNeeds:
-    """Holds the names that skills mention against the skills of one machine and one workspace.
+    """Compares the names that skills mention with the skills of this machine and workspace.
 
-    These are looked for when the first name is held against them: most skills name none.
+    These are loaded on the first comparison, because most skills mention none.
     """
 
     def __init__(self, find: Callable[[], FoundSkills], selection: Selection) -> None:
@@ -41,7 +41,7 @@ class SkillNeeds:
         self._selection: Selection = selection
 
     def find_lack(self, name: str) -> Lack | None:
-        """Nothing where the skill is active."""
+        """Return why a skill is unavailable; None if it is active."""
         if find_package(self._active, name) is not None:
             return None
         package = self._found.find(name)
@@ -69,7 +69,7 @@ class SkillNeeds:
 
 
 def describe_lacks(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
-    """What keeps the code of a skill from being called: each skill that it depends on and that is not active."""
+    """Report inactive dependencies that keep a skill's code from being called."""
     entry = find_dependencies(skill)
     lacks = [lack for name in list_dependencies(skill) if (lack := needs.find_lack(name)) is not None]
     return [
@@ -86,13 +86,13 @@ def describe_lacks(skill: SkillDefinition, needs: SkillNeeds) -> list[Problem]:
 
 
 def list_needs(skill: SkillDefinition) -> tuple[str, ...]:
-    """The other skills that a skill names: those that it may call, and those that its code depends on."""
+    """Return the other skills that a skill mentions: those it may call, and its dependencies."""
     named = [*(skill.skills or ()), *list_dependencies(skill)]
     return tuple(dict.fromkeys(name for name in named if name not in ("inherit", skill.name)))
 
 
 def list_dependencies(skill: SkillDefinition) -> tuple[str, ...]:
-    """The skills without which its code is blocked."""
+    """Return the skills without which the skill's code is blocked."""
     entry = find_dependencies(skill)
     match entry.value if entry is not None else None:
         case Scalar(value=value):
@@ -106,7 +106,7 @@ def list_dependencies(skill: SkillDefinition) -> tuple[str, ...]:
 
 
 def find_dependencies(skill: SkillDefinition) -> Entry | None:
-    """Where the front matter says it: at the top, or below `contract`."""
+    """Return the dependencies in the front matter, at the top or below `contract`."""
     nested = skill.contract.find("contract")
     inner = nested.value if nested is not None and isinstance(nested.value, Mapping) else None
     return skill.contract.find("depends_on") or (inner.find("depends_on") if inner is not None else None)

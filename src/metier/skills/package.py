@@ -13,7 +13,8 @@ from metier.errors import SkillError
 
 type PackageSource = Literal["bundled", "user", "installed", "workspace", "directory"]
 """Shipped with Metier; put into the home folder by hand; installed by `agent skill add`; in the workspace; in a folder
-named by `--skills-dir`."""
+given by `--skills-dir`.
+"""
 
 MAX_LISTED = 500
 MAX_READ_BYTES = 2_000_000
@@ -25,11 +26,11 @@ class SkillPackage(Struct, frozen=True, kw_only=True):
     folder: Path
     source: PackageSource
     trusted_digest: str | None = None
-    """The tree hash that a user said yes to; only bytes with this hash may run."""
+    """Tree hash that the user trusted; only bytes with this hash may run."""
     commit: str | None = None
-    """The full commit it was fetched from."""
+    """Full commit it was fetched from."""
     is_withheld: bool = False
-    """It came with an untrusted clone: it can be read, and nothing of it runs."""
+    """It came with an untrusted clone: it can be read, but its code does not run."""
 
 
 class SkillFile(Struct, frozen=True):
@@ -39,7 +40,7 @@ class SkillFile(Struct, frozen=True):
 
 
 def list_files(folder: Path) -> tuple[SkillFile, ...]:
-    """The regular files of a skill, sorted by path; links and caches are passed over."""
+    """Return the regular files of a skill, sorted by path, without links and caches."""
     found: list[SkillFile] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
@@ -54,19 +55,19 @@ def list_files(folder: Path) -> tuple[SkillFile, ...]:
 
 
 def read_file(folder: Path, relative: str) -> bytes:
-    """The bytes of one file, at most `MAX_READ_BYTES` of them.
+    """Return the bytes of a file, at most `MAX_READ_BYTES`.
 
-    Raises `SkillError` for a path that is absolute, climbs, passes a link, or names no regular file.
+    Raises `SkillError` for a path that is absolute, leaves the folder, follows a link, or is not a regular file.
     """
     parts = PurePosixPath(relative).parts
     if not parts or relative.startswith("/") or ".." in parts or "\\" in relative or "\0" in relative:
-        raise SkillError(f"Path {relative!r} does not lie inside the skill", hint="Use a path relative to the skill")
+        raise SkillError(f"Path {relative!r} is outside the skill", hint="Use a path relative to the skill")
     try:
         with ExitStack() as opened:
             at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, at)
             for part in parts:
-                # One component below an open folder: a link at any place is refused by the system itself.
+                # One component at a time below an open folder, so that the kernel rejects a link anywhere in the path.
                 at = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
                 opened.callback(os.close, at)
             if not stat.S_ISREG(os.fstat(at).st_mode):

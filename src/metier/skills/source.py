@@ -1,6 +1,6 @@
-"""Where a skill comes from: read `<git-url|path>[@ref][#subdir]`. Pure: looks at the text, never at disk or network.
+"""The source of a skill: parses `<git-url|path>[@ref][#subdir]`. Pure: no disk and no network.
 
-A secret in an address is taken out here. It is used for one fetch, and is in nothing that is stored or printed.
+A secret in an address is separated here. It is used for one fetch, and is never stored or printed.
 """
 
 import re
@@ -20,7 +20,7 @@ _HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 _REF_FORBIDDEN = re.compile(r"[ ~^:?*\[\\\x00-\x1f\x7f]|\.\.|@\{|//|\.lock(?:/|$)|(?:^|/)\.|[/.]$|^/")
 MCP = "mcp:"
-"""What the source of a skill begins with that an MCP server serves: `mcp:SERVER/SKILL`."""
+"""Prefix of a source on an MCP server: `mcp:SERVER/SKILL`."""
 _EXAMPLE = "For example https://example.org/team/skills.git@v1.2.0#skills/notes, or ./my-skill"
 
 
@@ -29,11 +29,11 @@ class GitSource:
     url: str
     """Without password or token."""
     ref: str | None = None
-    """A branch, a tag or 40 hexadecimal digits; nothing for the default branch."""
+    """A branch, a tag or 40 hexadecimal digits; None for the default branch."""
     subdir: str = ""
     """POSIX path inside the repository; empty for its root."""
     secret: str = field(default="", repr=False)
-    """`user:token` that stood in the address."""
+    """`user:token` from the address."""
 
     def describe(self) -> str:
         ref = f"@{self.ref}" if self.ref else ""
@@ -48,12 +48,12 @@ class FolderSource(Struct, frozen=True, kw_only=True):
 
 
 class McpSource(Struct, frozen=True, kw_only=True):
-    """A skill that an MCP server serves (SEP-2640)."""
+    """A skill on an MCP server (SEP-2640)."""
 
     server: str
-    """As the workspace calls it, not as it calls itself."""
+    """The server's name in the workspace, not its own name."""
     skill: str
-    """The name of the skill, or the address of its `SKILL.md`."""
+    """Name of the skill, or address of its `SKILL.md`."""
 
     def describe(self) -> str:
         return f"{MCP}{self.server}/{self.skill}"
@@ -63,7 +63,7 @@ type InstallSource = GitSource | FolderSource | McpSource
 
 
 def parse_source(text: str, *, allow_file: bool = False) -> InstallSource:
-    """Raises `UsageError` for an address that is dangerous or makes no sense."""
+    """Parse a source. Raises `UsageError` for a dangerous or invalid address."""
     _check_text(text)
     if text.startswith(MCP):
         return _parse_served(text)
@@ -89,7 +89,7 @@ def _parse_served(text: str) -> McpSource:
 
 
 def check_ref(ref: str) -> None:
-    """The rules of `git check-ref-format`, and no options."""
+    """Check the rules of `git check-ref-format`, and reject options."""
     if not ref or ref.startswith("-") or ref == "@" or _REF_FORBIDDEN.search(ref):
         raise UsageError(f"{ref!r} is not the name of a branch, tag or commit")
 
@@ -141,7 +141,7 @@ def _check_host(scheme: str, host: str) -> None:
 
 
 def _show_plainly(host: str, address: str) -> str:
-    """As a resolver sees it: letters of other alphabets that look like Latin ones do not pass for them."""
+    """Return a host in ASCII form: letters of other alphabets must not pass as Latin ones."""
     try:
         return host if host.isascii() else host.encode("idna").decode("ascii")
     except UnicodeError:
@@ -149,7 +149,7 @@ def _show_plainly(host: str, address: str) -> str:
 
 
 def _split_user(scheme: str, user: str | None, password: str | None) -> tuple[str, str]:
-    """What may be stored, and what may not. Over ssh the user name is part of the address; over http it is a secret."""
+    """Split the user from an address. Over ssh the user name is part of the address; over http it is a secret."""
     if scheme == "ssh":
         if password:
             raise UsageError("An ssh address cannot hold a password", hint="Use a key and ssh-agent")
@@ -164,7 +164,7 @@ def _split_user(scheme: str, user: str | None, password: str | None) -> tuple[st
 
 
 def _split_ref(path: str) -> tuple[str, str | None]:
-    """The first `@` that does not begin a path component separates the ref: `/@scope/repo@pkg@1.0` has `pkg@1.0`."""
+    """Split the ref at the first `@` that does not start a path component: `/@scope/repo@pkg@1.0` has `pkg@1.0`."""
     match = re.search(r"(?<=[^/])@", path)
     if match is None:
         return path, None

@@ -71,7 +71,7 @@ def check_trusted(host: Host, name: str) -> None:
     ):
         raise UsageError(
             f"The command '/{name}' came with this folder, which you have not trusted ({host.trust.origin})",
-            hint="Read it, then run `agent trust`",
+            hint="Review it, then run `agent trust`",
         )
 
 

@@ -127,7 +127,7 @@ def list_schedule_problems(host: Host) -> tuple[Problem, ...]:
             code="schedules_withheld",
             message=message,
             file=file.file,
-            hint="Read it, then run `agent trust`",
+            hint="Review it, then run `agent trust`",
         )
         return (*file.problems, problem)
     return file.problems
@@ -218,7 +218,7 @@ async def start_now(runtime: Runtime, schedule: KnownSchedule) -> Firing:
     """Start a run of the schedule now, regardless of times, pauses and overlaps. Raises like starting a run."""
     if schedule.withheld:
         raise UsageError(
-            f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Read it, then run `agent trust`"
+            f"Schedule {schedule.name!r} does not run: {schedule.withheld}", hint="Review it, then run `agent trust`"
         )
     queue, now = runtime.host.settings.worker.queue, runtime.host.clock.now()
     run_id = name_run(queue, schedule.name, now)

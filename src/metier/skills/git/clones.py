@@ -1,8 +1,8 @@
-"""Did this folder come from elsewhere? Told from what version control wrote into it on this machine; runs no program.
+"""Detects cloned and downloaded folders by the traces of version control on this machine; runs no program.
 
-What a clone contains is its author's; the `.git` beside it is written by the person's own git, and names where the
-files came from. No file of a git repository can be called `.git`. It can be called `.hg`, and the other way round: so
-every kind of version control is asked for itself, and one that says "from elsewhere" is enough.
+The content of a clone belongs to its author, but its `.git` was written by the user's own git and records the origin.
+A git repository cannot contain a `.git`, but it can contain a `.hg`, and vice versa: so every kind of version control
+is checked, and one that reports an origin is enough.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ _FOREIGN_MOVES = re.compile(
     rb"|(?:checkout: moving from \S+ to|reset: moving to) (?:FETCH_HEAD|\S*(?:origin|remotes)/)"
     rb"|rebase[^:\n]*: checkout (?:FETCH_HEAD|\S*(?:origin|remotes)/)|branch: Created from FETCH_HEAD)"
 )
-"""Messages of the reflog of `HEAD` that brought files from elsewhere into the work tree."""
+"""Reflog messages of `HEAD` that brought foreign files into the work tree."""
 _LOCAL_MOVES = re.compile(
     r"commit(?: \([a-z-]+\))?:|revert:|cherry-pick:|merge [^:]+: Merge made"
     r"|rebase[^:]*\((?:pick|continue|reword|squash|fixup|finish)\):"
 )
-"""Messages that made a new commit from what was there: nothing else was, where nothing was fetched."""
+"""Messages of commits made from local files."""
 
 _URL = re.compile(r"^\s*(?:url|default)\s*=\s*(?P<url>\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 _HG_SOURCE = re.compile(r"^\s*(?:default|%include)\b", re.MULTILINE)
@@ -37,24 +37,24 @@ _HG_FETCHED = re.compile(r"\b(?:pull|unbundle|serve|import)\b")
 _SECOND_NS = 1_000_000_000
 _UNPACKED_AFTER_NS = 2 * _SECOND_NS
 _ORIGIN_MARKS = ("user.xdg.origin.url", "com.apple.quarantine")
-"""What browsers and archive programs write beside a file that was downloaded."""
+"""Attributes that browsers and archive programs add to downloaded files."""
 
 
 def get_git_folder(workspace: Path) -> Path:
-    """The `.git` of a folder, also of a linked work tree or a submodule. Raises `OSError`."""
+    """Return the `.git` of a folder, also of a linked work tree or a submodule. Raises `OSError`."""
     git = workspace / ".git"
     return git if git.is_dir() else git.parent / _read(git).removeprefix("gitdir:").strip()
 
 
 def read_git_config(workspace: Path) -> str:
-    """Raises `OSError`."""
+    """Return the text of a git configuration. Raises `OSError`."""
     return _read(_get_common(get_git_folder(workspace)) / "config")
 
 
-# All these records are written by the user's own git, never by a repository. Two questions: is there a sign that
-# something was fetched, and do the records prove that all of it was committed here?
+# These records are written by the user's own git, never by a repository. Two questions: is there a trace of a fetch,
+# and do the records prove that everything was committed here?
 def find_git_origin(folder: Path) -> str | None:
-    """In words, where the files of a repository come from; "" where they were made here, None where there is none."""
+    """Describe the origin of a repository: empty if it was created here, None without a repository."""
     if is_absent(folder / ".git"):
         return None
     try:
@@ -62,7 +62,7 @@ def find_git_origin(folder: Path) -> str | None:
         common = _get_common(own)
         config = _read(common / "config")
     except FileNotFoundError:
-        # An empty `.git`: a repository above it still speaks.
+        # An empty `.git`: a repository in a parent folder still applies.
         return None
     except (OSError, ValueError):
         return "git"
@@ -73,7 +73,7 @@ def find_git_origin(folder: Path) -> str | None:
 
 
 def _get_fetched(own: Path, common: Path, config: str) -> str:
-    """A sign that something came from elsewhere, whether or not a remote is still named."""
+    """Return a trace of a fetch, even if the remote was removed."""
     if _INCLUDE.search(config) or _INCLUDE.search(_read_if_there(own / "config.worktree")):
         return "git settings that include others"
     if any(_size(folder / "FETCH_HEAD") for folder in {own, common}):
@@ -92,7 +92,7 @@ def _get_fetched(own: Path, common: Path, config: str) -> str:
 
 
 def _get_remote(common: Path, config: str) -> str:
-    """The first remote that is named anywhere; branches of a remote count as one."""
+    """Return the first remote; branches of a remote count as one."""
     if (found := _REMOTE.search(config)) is not None:
         return found["name"]
     for folder in ("remotes", "branches"):
@@ -105,7 +105,7 @@ def _get_remote(common: Path, config: str) -> str:
 
 
 def _is_made_here(own: Path, common: Path) -> bool:
-    """Every commit that `HEAD` ever stood on was made here, and all that is known of remotes was pushed to them."""
+    """Return True if every commit of `HEAD` was made here, and all remote branches result from pushes."""
     log = _read_bytes(own / "logs/HEAD")
     if not log or len(log) >= _MAX_BYTES or own != common:
         return False
@@ -119,7 +119,7 @@ def _is_made_here(own: Path, common: Path) -> bool:
 
 
 def _is_only_pushed(common: Path) -> bool:
-    """Branches of remotes that a push left behind say so in their own record."""
+    """Return True if the logs of remote branches contain only pushes."""
     if " refs/remotes/" in _read_if_there(common / "packed-refs"):
         return False
     for name in _list_files(common / "refs/remotes"):
@@ -169,14 +169,14 @@ def _read(file: Path) -> str:
 
 
 type _Look = Callable[[Path], str | None]
-"""What one kind of version control says of a folder: nothing, "" for one that was made here, else where it is from."""
+"""Checks one kind of version control: None if unused, empty for a local repository, else the origin."""
 
 
 def find_origin(workspace: Path, *, nested: Iterable[str] = ()) -> str:
-    """Where the files come from, in words; empty for a folder that was made here.
+    """Describe the origin of a folder; empty for a folder that was created here.
 
-    `nested` are folders in it that may be repositories of their own, such as a submodule with skills. What cannot be
-    read counts as coming from elsewhere.
+    `nested` are folders that may be repositories of their own, such as a submodule with skills. Unreadable records
+    count as foreign.
     """
     folders = (workspace.resolve(), *workspace.resolve().parents)
     looks: tuple[_Look, ...] = (_look_for_svn, _look_for_jj, _look_for_hg, find_git_origin)
@@ -186,10 +186,10 @@ def find_origin(workspace: Path, *, nested: Iterable[str] = ()) -> str:
 
 
 def get_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -> str:
-    """In words, a file that an archive or a browser put there; empty where none of them shows it.
+    """Describe a file that came from an archive or a browser; empty if there is no trace of one.
 
-    An archive keeps times in whole seconds and gives them to what it unpacks; a file that a user saves has the time
-    of that moment, with its fractions, also after it was copied or moved.
+    An archive has times in whole seconds and restores them when it is unpacked. A file that a user saves has a time
+    with fractions, even after a copy or a move.
     """
     for name, status in files:
         if not stat.S_ISREG(status.st_mode):
@@ -203,7 +203,7 @@ def get_unpacked(files: Iterable[tuple[str, os.stat_result]], workspace: Path) -
 
 
 def get_source(workspace: Path) -> str:
-    """A digest of the address that the files come from; empty where there is none, or none can be read."""
+    """Return a digest of the origin's address; empty if there is none or it is unreadable."""
     for folder in (workspace.resolve(), *workspace.resolve().parents):
         for read in (read_git_config, _read_hg_config):
             try:
@@ -218,7 +218,7 @@ def get_source(workspace: Path) -> str:
 
 
 def is_tracked(file: Path) -> bool:
-    """A repository brings this file, or one beside it whose name begins alike, such as a database's log."""
+    """Return True if a repository contains this file, or one with the same prefix, such as a database's log."""
     for folder in file.absolute().parents:
         try:
             index = (get_git_folder(folder) / "index").read_bytes()
@@ -238,7 +238,7 @@ def _look_for_jj(folder: Path) -> str | None:
 
 
 def _look_for_hg(folder: Path) -> str | None:
-    """Mercurial keeps what its last transaction was: a clone, a pull and a bundle are not commits."""
+    """Check Mercurial's record of its last transaction: a clone, a pull or a bundle is not a commit."""
     if not (folder / ".hg").is_dir():
         return None
     found = _name_if(_HG_SOURCE, folder / ".hg/hgrc", "Mercurial")

@@ -1,8 +1,8 @@
-"""Fetch one commit with the real `git` and list what is in it. Nothing is checked out: no hook, filter, submodule or
-large-file program of a repository, and no setting of this machine, takes part.
+"""Fetches one commit with the real `git` and lists its files. Nothing is checked out: hooks, filters, submodules,
+large-file programs and the settings of this machine have no effect.
 
-git runs in a session of its own, with a built environment, and cannot ask anything. When the caller is cancelled, or
-the time or the size is used up, the whole session is killed.
+git runs in its own session with a clean environment, and cannot prompt. On cancellation, a timeout or excessive size
+the whole session is killed.
 """
 
 import base64
@@ -77,24 +77,24 @@ _TRANSIENT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitSession:
-    """One repository of ours that is filled from one address."""
+    """A private repository that is filled from one address."""
 
     repository: Path
     url: str
     limits: InstallLimits
     sleep: Sleep = anyio.sleep
     secret: str = field(default="", repr=False)
-    """`user:token` in base64, for a basic Authorization header; empty for none."""
+    """`user:token` in base64, for a basic Authorization header; may be empty."""
 
 
 class GitFailed(Exception):
-    """git ended with an error; the text is what it wrote to stderr."""
+    """git exited with an error; the message is its stderr."""
 
     def __init__(self, stderr: str, *, reason: str = "") -> None:
         super().__init__(stderr)
         self.stderr = stderr
         self.reason = reason
-        """Why we ended it: `timeout`, `output` or `size`; empty when it failed by itself."""
+        """Why we killed it: `timeout`, `output` or `size`; empty if it failed by itself."""
 
     @property
     def is_transient(self) -> bool:
@@ -104,7 +104,7 @@ class GitFailed(Exception):
 
 
 async def run_git(session: GitSession, *args: str, is_remote: bool = False, max_output: int = _OUTPUT_BYTES) -> bytes:
-    """What git wrote to stdout. A call that is remote is tried again, with back-off, when the network is to blame.
+    """Return git's stdout. A remote call is retried with backoff after a network failure.
 
     Raises `SkillError`, caused by `GitFailed`.
     """
@@ -121,7 +121,7 @@ async def run_git(session: GitSession, *args: str, is_remote: bool = False, max_
 
 @asynccontextmanager
 async def start_git(session: GitSession, *args: str, has_input: bool = False) -> AsyncGenerator[Process]:
-    """A running git; its whole session is killed when the block is left before it ended."""
+    """Start git. Leaving the block kills its whole session."""
     words = [part for setting in _SETTINGS for part in ("-c", setting)]
     words += ["--git-dir", str(session.repository), *args] if args[0] != "init" else args
     process = await _open(words, session, has_input=has_input)
@@ -135,7 +135,7 @@ async def start_git(session: GitSession, *args: str, has_input: bool = False) ->
 
 
 def get_git(session: GitSession, environ: Mapping[str, str]) -> Program:
-    """Find git, with everything it may know. Every GIT_… variable of the caller is left out. Raises `SkillError`."""
+    """Return git with its environment, without the caller's GIT_… variables. Raises `SkillError`."""
     found = find_program(GIT, "git", environ, writable=(Path.cwd(),), passed=_PASSED_ON)
     if found is None:
         raise SkillError("git is not installed", hint="Install git, or add the skill from a local folder")
@@ -143,7 +143,7 @@ def get_git(session: GitSession, environ: Mapping[str, str]) -> Program:
 
 
 async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Process:
-    # Starting is not cut in two by a cancellation: a process without a handle could not be killed.
+    # Shielded from cancellation: a process without a handle could not be killed.
     with anyio.CancelScope(shield=True):
         return await open_program(
             get_git(session, os.environ),
@@ -156,7 +156,7 @@ async def _open(words: list[str], session: GitSession, *, has_input: bool) -> Pr
 
 
 def open_pipe[Pipe](pipe: Pipe | None) -> Pipe:
-    """A pipe that was asked for when the process was started."""
+    """Return a pipe that was requested when the process started."""
     if pipe is None:
         raise RuntimeError("The process was started without this pipe")
     return pipe
@@ -178,7 +178,7 @@ def _build_variables(session: GitSession) -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
     }
     if session.secret:
-        # In the environment, not in the arguments, where every user of the machine could read it; and to one host only.
+        # In the environment, because every user of the machine can read arguments; and for one host only.
         variables |= {
             "GIT_CONFIG_COUNT": "2",
             "GIT_CONFIG_KEY_0": f"http.{session.url}.extraHeader",
@@ -190,7 +190,7 @@ def _build_variables(session: GitSession) -> dict[str, str]:
 
 
 def explain(failure: GitFailed, session: GitSession) -> SkillError:
-    """The failure in words for a user."""
+    """Explain a failure to the user."""
     url, said = session.url, _last_line(failure.stderr)
     match failure.reason:
         case "timeout":
@@ -218,7 +218,7 @@ def explain(failure: GitFailed, session: GitSession) -> SkillError:
 
 
 class _Call:
-    """One running command: what it wrote so far, and why we ended it, if we did."""
+    """A running command with its output."""
 
     def __init__(self, process: Process, session: GitSession, max_output: int) -> None:
         self.process, self.session, self.max_output = process, session, max_output
@@ -265,7 +265,7 @@ async def _run_once(session: GitSession, args: tuple[str, ...], *, max_output: i
             await call.finish()
         if scope.cancelled_caught:
             call.end("timeout")
-    # A download that ended between two looks at its size is measured once more.
+    # A download may have ended after the last size check, so check once more.
     if (
         not call.reason
         and args[0] == "fetch"
@@ -278,7 +278,7 @@ async def _run_once(session: GitSession, args: tuple[str, ...], *, max_output: i
 
 
 async def _drain(process: Process) -> None:
-    """Read what is left, so that the pipes end and are closed before the event loop is."""
+    """Read the rest, so that the pipes close before the event loop does."""
     for stream in (process.stdout, process.stderr):
         with anyio.move_on_after(1), suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             while stream is not None:
@@ -304,7 +304,7 @@ def _folder_size(folder: Path) -> int:
             try:
                 total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - called often
             except FileNotFoundError:
-                # git renames its temporary files while we look.
+                # git renames its temporary files meanwhile.
                 continue
     return total
 
@@ -317,7 +317,7 @@ def _last_line(stderr: str) -> str:
 
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{7,64}")
-"""Meant as a commit, in whole or shortened; never as the name of a branch or tag, which anybody can choose."""
+"""A full or abbreviated commit, never a branch or tag, which anyone could create under such a name."""
 _TARGET = "refs/metier/target"
 _NO_SHALLOW = ("dumb http transport does not support shallow", "does not support shallow")
 _NOT_OFFERED = ("unadvertised object", "not our ref", "no such remote ref")
@@ -328,11 +328,11 @@ _TREE_LINE = re.compile(
 
 
 class RemoteRef(Struct, frozen=True, kw_only=True):
-    """What a source means at this moment."""
+    """The commit that a source refers to."""
 
     commit: str
     name: str | None
-    """The full name of the ref, e.g. `refs/tags/v1`; nothing for a commit that was given as such."""
+    """Full name of the ref, e.g. `refs/tags/v1`; None for a commit."""
 
     @property
     def branch(self) -> str | None:
@@ -354,7 +354,7 @@ class TreeFile(Struct, frozen=True, kw_only=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """A commit in a bare repository of ours, and the files of the wanted folder in it."""
+    """A commit in a private bare repository, and the files of the requested folder."""
 
     session: GitSession
     ref: RemoteRef
@@ -364,9 +364,9 @@ class Fetched(Struct, frozen=True, kw_only=True):
 async def fetch_source(
     source: GitSource, repository: Path, *, limits: InstallLimits, sleep: Sleep = anyio.sleep
 ) -> Fetched:
-    """Fetch into `repository`, which must not exist, and check every name, kind and size before any file is written.
+    """Fetch into `repository`, which must not exist, and check every name, type and size before any file is written.
 
-    Raises `SkillError` where it cannot be fetched, `SkillRejected` where it must not be installed.
+    Raises `SkillError` if the fetch fails, `SkillRejected` if the content is not allowed.
     """
     session = GitSession(repository=repository, url=source.url, limits=limits, sleep=sleep, secret=_secret(source))
     await run_git(session, "init", "--quiet", "--bare", "--template=", "--", str(repository))
@@ -375,7 +375,7 @@ async def fetch_source(
 
 
 async def write_files(fetched: Fetched, folder: Path) -> None:
-    """Write the blobs ourselves: exactly the bytes of the commit, modes 644 and 755."""
+    """Write the files without git: exactly the bytes of the commit, with modes 644 and 755."""
     async with start_git(fetched.session, "cat-file", "--batch", has_input=True) as process:
         requests, reader = open_pipe(process.stdin), BufferedByteReceiveStream(open_pipe(process.stdout))
         for file in fetched.files:
@@ -461,7 +461,7 @@ async def _fetch(session: GitSession, ref: RemoteRef) -> RemoteRef:
     except SkillError as error:
         trouble = str(error.__cause__)
         if ref.name is None and any(words in trouble for words in _NOT_OFFERED):
-            # A server that gives out only the tips of its branches: take everything, the commit may be among it.
+            # The server only serves branch tips: fetch everything, which may include the commit.
             await _fetch_refs(session, "+refs/heads/*:refs/metier/heads/*", "+refs/tags/*:refs/metier/tags/*")
         elif any(words in trouble for words in _NO_SHALLOW):
             await _fetch_refs(session, f"+{wanted}:{_TARGET}")
@@ -477,7 +477,7 @@ async def _fetch_refs(session: GitSession, *refspecs: str, is_shallow: bool = Fa
 
 
 async def _verify_commit(session: GitSession, ref: RemoteRef) -> str:
-    """What was fetched, as 40 digits; equal to the wanted commit if one was given as such."""
+    """Return the fetched commit with 40 digits. It must equal a requested commit."""
     start = ref.commit if ref.name is None else _TARGET
     try:
         output = await run_git(session, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}")
@@ -521,9 +521,9 @@ def _parse_tree_line(line: bytes) -> TreeFile:
     mode = match["mode"].decode()
     match mode:
         case "120000":
-            raise SkillRejected(f"{path!r} is a symbolic link", hint="A package holds plain files only")
+            raise SkillRejected(f"{path!r} is a symbolic link", hint="A package may only contain regular files")
         case "160000":
-            raise SkillRejected(f"{path!r} is a submodule", hint="A package holds plain files only")
+            raise SkillRejected(f"{path!r} is a submodule", hint="A package may only contain regular files")
         case "100644" | "100755" | "100664":
             size = int(match["size"])
             return TreeFile(path=path, blob=match["id"].decode(), size=size, is_executable=mode == "100755")

@@ -1,7 +1,7 @@
-"""`registry.json`: which skills were installed here, from where, and which bytes the user trusted.
+"""`registry.json`: the installed skills with their sources and trusted digests.
 
-It is the one truth about installed skills. Every change goes through `lock_registry` and `save_registry`: written to a
-new file, flushed to disk, then put in place in one step. A registry that cannot be read is never overwritten.
+It is the only source of truth about installed skills. Every change uses `lock_registry` and `save_registry`, which
+replaces the file atomically. An unreadable registry is never overwritten.
 """
 
 import json
@@ -27,7 +27,7 @@ _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue, config=WHEN_USED)
 
 
 class SkillHome(Struct, frozen=True):
-    """The folder of installed skills, usually `~/.agent/skills`. Each skill lies in it under its canonical name."""
+    """The folder of installed skills, usually `~/.agent/skills`. Each skill is in a folder of its canonical name."""
 
     root: Path
 
@@ -37,19 +37,19 @@ class SkillHome(Struct, frozen=True):
 
     @property
     def staging(self) -> Path:
-        """Work in progress; nothing in here outlives the process that made it."""
+        """Temporary folders; none outlives its process."""
         return self.root / ".staging"
 
     @property
     def store(self) -> Path:
-        """Complete trees on their way to the visible folder, and old ones on their way out."""
+        """Complete trees before they become visible, and old ones before they are deleted."""
         return self.root / ".store"
 
     def visible(self, canonical: str) -> Path:
         return self.root / canonical
 
     def folder_of(self, entry: "RegistryEntry") -> Path:
-        """Where the skill lies now: below this home, even if the home was moved; else where the user put it."""
+        """Return the skill's folder: below this home, even if the home was moved, or where the user put it."""
         return self.visible(entry.name_canonical) if entry.is_installed else Path(entry.installed_path)
 
     def stored(self, canonical: str, tree: str) -> Path:
@@ -58,10 +58,10 @@ class SkillHome(Struct, frozen=True):
 
 class RegistryEntry(Value):
     name: str
-    """As its author or `--name` spells it."""
+    """As spelled by its author or `--name`."""
     name_canonical: str
     git_url: str | None = None
-    """Nothing for a skill from a local folder."""
+    """None for a skill from a local folder."""
     commit_sha: str | None = None
     branch: str | None = None
     tag: str | None = None
@@ -69,29 +69,29 @@ class RegistryEntry(Value):
     source_path: str | None = None
     """The local folder it was copied from."""
     served_at: str | None = None
-    """`mcp:SERVER/SKILL`: the server of the workspace that served it. Trust is for this origin and these bytes."""
+    """`mcp:SERVER/SKILL`: the workspace's server that served it. Trust covers this origin and these bytes."""
     installed_path: str
     installed_at: datetime
     trusted: bool = False
     trusted_digest: str | None = None
-    """The tree hash that the user trusted. Without it `trusted` counts for nothing."""
+    """Tree hash that the user trusted. Without it `trusted` has no effect."""
     tree: str = ""
-    """The tree hash as installed."""
+    """Tree hash as installed."""
     files: dict[str, str] = Field(default_factory=dict)
-    """Path to SHA-256, as installed."""
+    """SHA-256 by path, as installed."""
 
     @property
     def is_installed(self) -> bool:
-        """Put there by `agent skill add`, not by hand."""
+        """True if it was installed by `agent skill add`, not by hand."""
         return self.git_url is not None or self.source_path is not None or self.served_at is not None
 
 
 class PendingChange(Value):
-    """A folder that has yet to follow what the registry says already."""
+    """A change of a folder that the registry already has."""
 
     kind: Literal["place", "remove"]
     tree: str = ""
-    """What to put in place; or what lay there when it was removed, empty for whatever it was."""
+    """The new tree; for a removal the old one, empty if unknown."""
 
 
 class Registry(Value):
@@ -121,7 +121,7 @@ class Registry(Value):
 
 
 def load_registry(home: SkillHome) -> Registry:
-    """An empty registry where there is no file. Raises `SkillError` where it cannot be understood."""
+    """Load the registry; empty if there is no file. Raises `SkillError` if it is invalid."""
     try:
         text = home.registry_file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):  # a service may have /dev/null for its home
@@ -152,7 +152,7 @@ def parse_registry(text: bytes, *, file: Path) -> Registry:
 
 @contextmanager
 def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Generator[None]:
-    """Only one process, and one thread in it, changes the skills of a home at a time."""
+    """Lock the registry against other processes and threads."""
     home.root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home.root / ".registry.lock", timeout=wait_seconds, fallback_to_soft=False)
     try:
@@ -166,13 +166,13 @@ def lock_registry(home: SkillHome, *, wait_seconds: float = _LOCK_SECONDS) -> Ge
 
 
 def save_registry(home: SkillHome, registry: Registry) -> None:
-    """Replace the file in one step. The caller holds the lock."""
+    """Replace the file atomically. The caller holds the lock."""
     text = json.dumps(registry.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     replace_file(home.registry_file, text.encode(), durable=True, is_private=False)
 
 
 def _upgrade(content: JsonValue) -> JsonValue:
-    """The first format: entries as a list, or by name, without hashes. What was trusted then is bound to no bytes."""
+    """Convert the first format, which has no hashes. Its trust is bound to no bytes, so it is dropped."""
     inner = content.get("skills", content) if isinstance(content, dict) else content
     entries = [*inner.values()] if isinstance(inner, dict) else inner
     if not isinstance(entries, list):

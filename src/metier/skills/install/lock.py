@@ -1,4 +1,4 @@
-"""`skills.lock`: which skills a workspace was built with, to the byte. The same skills give the same file."""
+"""`skills.lock`: the exact skills of a workspace. The same skills give the same file."""
 
 import json
 import re
@@ -20,7 +20,7 @@ VERSION = 1
 class LockedSkill(Value):
     name: str
     url: str | None
-    """Nothing for a skill from a local folder: the folder is given again, the bytes must be the same."""
+    """None for a skill from a local folder: the user provides the folder again, with the same bytes."""
     commit: str | None
     subdir: str = ""
     tree: str
@@ -33,7 +33,7 @@ class SkillsLock(Value):
 
 
 def build_lock(registry: Registry) -> SkillsLock:
-    """Every installed skill, sorted by canonical name."""
+    """Build the lock of every installed skill, sorted by canonical name."""
     entries = [registry.skills[name] for name in sorted(registry.skills)]
     return SkillsLock(skills=tuple(_locked(entry) for entry in entries if entry.is_installed))
 
@@ -56,7 +56,7 @@ def load_lock(workspace: Path) -> SkillsLock:
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(f"There is no {FILE_NAME!r} here", hint="Write one with `agent skill lock`") from error
+        raise UsageError(f"There is no {FILE_NAME!r} here", hint="Create one with `agent skills lock`") from error
     except OSError as error:
         raise SkillError(f"Cannot read {str(path)!r}: {error.strerror}") from error
     try:
@@ -70,9 +70,9 @@ def load_lock(workspace: Path) -> SkillsLock:
 
 
 def parse_locked_source(locked: LockedSkill, *, allow_file: bool = False) -> GitSource | McpSource:
-    """Where to fetch it from. The file came with the workspace, so its addresses are checked like typed ones.
+    """Return the source of a locked skill. The file came with the workspace, so its addresses are validated.
 
-    Raises `UsageError` for a dangerous address, and for a skill that came from a local folder.
+    Raises `UsageError` for a dangerous address, and for a skill from a local folder.
     """
     if locked.url is not None and locked.url.startswith(MCP):
         served = parse_source(locked.url)
@@ -91,13 +91,13 @@ def parse_locked_source(locked: LockedSkill, *, allow_file: bool = False) -> Git
 
 
 def check_locked(locked: LockedSkill, digest: TreeDigest) -> None:
-    """Raises `SkillRejected` where one byte differs from the lock."""
+    """Raise `SkillRejected` if a byte differs from the lock."""
     if digest.tree == locked.tree and digest.files == locked.files:
         return
     names = locked.files.keys() | digest.files.keys()
     differing = sorted(name for name in names if locked.files.get(name) != digest.files.get(name))
     what = ", ".join(repr(name) for name in differing[:5]) or "an executable bit"
-    hint = f"Nothing was installed. If the change is wanted, update the skill and write {FILE_NAME} again"
+    hint = "Nothing was installed. If the change is intended, update the skill and run `agent skills lock`"
     raise SkillRejected(f"Skill {locked.name!r} differs from {FILE_NAME}: {what}", hint=hint)
 
 

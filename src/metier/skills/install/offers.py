@@ -1,4 +1,4 @@
-"""Skills on offer: in a repository or folder that holds several, or in an index that pins a commit for each."""
+"""Available skills: in a repository or folder with several skills, or in an index that pins a commit for each."""
 
 import json
 from collections import abc
@@ -18,36 +18,36 @@ from metier.skills.source import FolderSource, GitSource, InstallSource, McpSour
 from metier.values import Value
 
 MAX_NAMED = 10
-"""Skills that a hint names, where a collection holds many."""
+"""Maximum number of skills in a hint."""
 
 FILE_NAME = "skills-index.json"
 _MAX_BYTES = 16 * 1_048_576
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """One skill of a collection, as its front matter describes it."""
+    """A skill of a collection, described by its front matter."""
 
     name: str
     description: str
     folder: str
-    """Below the collection."""
+    """Relative to the collection."""
     source: InstallSource
 
 
 class CollectionFound(ConfigError):
-    """The source is no skill itself: it holds some, and one of them must be named."""
+    """The source is a collection, and the user must choose a skill."""
 
     def __init__(self, source: InstallSource, offers: abc.Sequence[Offer]) -> None:
         named = ", ".join(offer.name for offer in offers[:MAX_NAMED]) + (", …" if len(offers) > MAX_NAMED else "")
         super().__init__(
             f"{source.describe()!r} holds {len(offers)} skills",
-            hint=f"Add --pick NAME,NAME or --all; there are: {named}",
+            hint=f"Add --pick NAME,NAME or --all; available: {named}",
         )
         self.offers = tuple(offers)
 
 
 def list_offers(tree: Path, source: InstallSource) -> tuple[Offer, ...]:
-    """The skills below a folder, by folder. One below another, such as a template in its assets, is a part of it."""
+    """Return the skills below a folder, sorted by folder. A skill inside another one is part of it."""
     found = sorted(path.parent.relative_to(tree).as_posix() for path in tree.rglob("*/SKILL.md"))
     own = [each for each in found if not any(each.startswith(f"{other}/") for other in found)]
     readings = ((folder, load_skill(tree / folder, own=True).skill) for folder in own)
@@ -55,21 +55,21 @@ def list_offers(tree: Path, source: InstallSource) -> tuple[Offer, ...]:
 
 
 def pick_offers(offers: abc.Sequence[Offer], wanted: abc.Sequence[str]) -> tuple[Offer, ...]:
-    """Those of these names or folders, in the order in which they are wanted. Raises `UsageError`."""
+    """Return the skills with these names or folders, in this order. Raises `UsageError`."""
     known = {canonical_name(offer.name): offer for offer in offers} | {offer.folder: offer for offer in offers}
     picked: dict[str, Offer] = {}
     for name in wanted:
         offer = known.get(name) or known.get(canonical_name(name))
         if offer is None:
             nearest = find_nearest(name, [offer.name for offer in offers])
-            hint = f"Did you mean {nearest!r}?" if nearest else "Without --pick they are listed"
+            hint = f"Did you mean {nearest!r}?" if nearest else "Omit --pick to list them"
             raise UsageError(f"The collection has no skill {name!r}", hint=hint)
         picked[offer.folder] = offer
     return tuple(picked.values())
 
 
 def find_collection(source: InstallSource) -> InstallSource | None:
-    """Where the neighbours of a skill are; nothing for one that is a repository of its own."""
+    """Return the collection that contains a skill; None for a repository with a single skill."""
     match source:
         case GitSource(subdir=subdir):
             return replace(source, subdir="") if subdir else None
@@ -108,17 +108,16 @@ class _IndexFile(Value):
 class IndexReading(NamedTuple):
     offers: tuple[Offer, ...]
     problems: tuple[str, ...] = ()
-    """A sentence for each entry that cannot be used."""
+    """One message per unusable entry."""
 
 
 # An index is a file: {"skills": [{"name": …, "description": …, "source": "https://…/repo.git", "commit": "40 digits",
 # "subdir": "…"}]}. A repository without one is an index of the skills that it holds, at its present commit.
 def read_index(file: Path, *, allow_file: bool) -> IndexReading:
-    """The skills that an index lists, each pinned to its commit. An entry that cannot be used is left out.
+    """Return the skills of an index, each pinned to its commit, without unusable entries.
 
-    Raises `ConfigError` if the file is no index.
-
-    `allow_file`: it may name repositories of this machine, as an index that was fetched may not.
+    Raises `ConfigError` if the file is not an index. `allow_file`: it may refer to repositories of this machine, which
+    a downloaded index must not.
     """
     try:
         if file.stat().st_size > _MAX_BYTES:
@@ -127,7 +126,7 @@ def read_index(file: Path, *, allow_file: bool) -> IndexReading:
     except OSError as error:
         raise ConfigError(f"Index {str(file)!r} cannot be read: {error.strerror}") from error
     except pydantic.ValidationError as error:
-        raise ConfigError(f"Index {str(file)!r} is not right at {_describe_first(error)}") from error
+        raise ConfigError(f"Index {str(file)!r} is invalid at {_describe_first(error)}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"Index {str(file)!r} is not JSON") from error
     offers: list[Offer] = []
@@ -136,9 +135,9 @@ def read_index(file: Path, *, allow_file: bool) -> IndexReading:
         try:
             offers.append(_build_index_offer(_Row.model_validate(row), allow_file=allow_file))
         except pydantic.ValidationError as error:
-            problems.append(f"Entry {number} is left out: {_describe_first(error)}")
+            problems.append(f"Entry {number} is skipped: {_describe_first(error)}")
         except UsageError as error:
-            problems.append(f"Entry {number} is left out: {error.sentence}")
+            problems.append(f"Entry {number} is skipped: {error.sentence}")
     return IndexReading(tuple(offers), tuple(problems))
 
 
@@ -148,12 +147,12 @@ def _describe_first(error: pydantic.ValidationError) -> str:
 
 
 def _build_index_offer(row: _Row, *, allow_file: bool) -> Offer:
-    """Raises `UsageError`."""
+    """Build an offer. Raises `UsageError`."""
     text = f"{row.source}@{row.commit}" + (f"#{row.subdir}" if row.subdir else "")
     source = parse_source(text, allow_file=allow_file)
     if not isinstance(source, GitSource):
         raise UsageError(f"{row.source!r} of skill {row.name!r} is not a git address")
-    # An address with a ref or a folder of its own would name a branch that moves instead of the commit.
+    # A ref or folder in the address would override the pinned commit.
     if (source.ref, source.subdir) != (row.commit, row.subdir.strip("/")):
         raise UsageError(f"{row.source!r} of skill {row.name!r} holds a ref or a folder")
     return Offer(name=row.name, description=row.description, folder=row.subdir, source=source)

@@ -1,6 +1,6 @@
-"""Add, update and remove skills: everything is fetched, checked and shown first, then it changes in one step.
+"""Adds, updates and removes skills: everything is fetched, validated and shown first, then changed in one step.
 
-What a user decides comes in as `Confirm`; nothing here asks, prints or trusts by itself.
+The user's decision is passed as `Confirm`; nothing here asks, prints or trusts on its own.
 """
 
 import dataclasses
@@ -50,20 +50,20 @@ type Status = Literal["installed", "updated", "unchanged", "declined"]
 
 
 class ServedSkill(Struct, frozen=True, kw_only=True):
-    """A skill as an MCP server gave it, verified."""
+    """A verified skill from an MCP server."""
 
     uri: str
-    """The address of its `SKILL.md`; with the name of the server it is what the skill is known by."""
+    """Address of its `SKILL.md`; identifies the skill together with the server's name."""
     files: Mapping[str, bytes]
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """What would be installed, for a user to read. It lies in staging; nothing has changed yet."""
+    """A staged skill for the user to review. Nothing has changed yet."""
 
     name: str
     source: InstallSource
     ref: RemoteRef | None
-    """Nothing for a local folder."""
+    """None for a local folder."""
     definition: SkillDefinition
     digest: TreeDigest
     report: CapabilityReport
@@ -71,42 +71,42 @@ class Proposal(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     previous: RegistryEntry | None = None
     diff: CapabilityDiff | None = None
-    """Against what is installed now."""
+    """Compared with the installed version."""
     local_changes: tuple[str, ...] = ()
-    """Files that were changed after the installation; an update discards the changes."""
+    """Files changed since the installation; an update discards these changes."""
 
 
 type Confirm = Callable[[Proposal], Answer]
 type FetchServed = Callable[[McpSource], Awaitable[ServedSkill]]
-"""Asks the server, and checks every byte against the manifest. Raises `SkillError`."""
+"""Fetches a skill from a server, and verifies every byte by its manifest. Raises `SkillError`."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
     status: Status
     proposal: Proposal
     entry: RegistryEntry | None
-    """As it is in the registry now."""
+    """The current registry entry."""
 
 
 class Installer(Struct, frozen=True, kw_only=True):
-    """Where skills go and under which limits."""
+    """Installs skills in a home, within limits."""
 
     home: SkillHome
     limits: InstallLimits = field(default_factory=InstallLimits)
     clock: Clock = field(default_factory=SystemClock)
     sleep: Sleep = anyio.sleep
     fetch_served: FetchServed | None = None
-    """For skills of MCP servers; nothing where no server can be asked."""
+    """For skills of MCP servers; None if no server is available."""
     taken: frozenset[str] = frozenset()
-    """Canonical names that a package may not take: those of the bundled skills."""
+    """Canonical names of bundled skills, which a package must not use."""
 
     async def add(
         self, source: InstallSource, *, confirm: Confirm, name: str | None = None, locked: LockedSkill | None = None
     ) -> Outcome:
         """Install a skill; with `locked`, exactly those bytes or nothing.
 
-        Raises `SkillRejected` for what must not be installed, `SkillError` where it cannot be, `UsageError` where the
-        name is taken.
+        Raises `SkillRejected` for content that is not allowed, `SkillError` if it cannot be installed, `UsageError` for
+        a name that is already used.
         """
         with open_registry(self.home):
             pass  # Complete or remove what a killed process left, before the disk is measured.
@@ -122,7 +122,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             return self._finish(proposal, previous, confirm(proposal))
 
     async def list_offers(self, source: InstallSource) -> tuple[Offer, ...]:
-        """Every skill of a collection, or the one that the source is. Raises `UsageError` where there is none."""
+        """Return the skills of a collection, or the single skill of a source. Raises `UsageError` if there is none."""
         with open_staging(self.home) as folder:
             tree = folder / "tree" / _folder_name(source)
             tree.mkdir(parents=True)
@@ -132,11 +132,11 @@ class Installer(Struct, frozen=True, kw_only=True):
                 return (Offer(name=single.name, description=single.description, folder="", source=source),)
             offers = list_offers(tree, source)
         if not offers:
-            raise UsageError(f"{source.describe()!r} holds no skill", hint="Give a folder with skills in it")
+            raise UsageError(f"{source.describe()!r} contains no skill", hint="Give a folder with skills")
         return offers
 
     async def read_index(self, source: InstallSource) -> IndexReading:
-        """What an index offers, each skill at one commit: a file, or a folder or repository with or without it."""
+        """Return the skills of an index file, or of a folder or repository with or without an index."""
         if isinstance(source, FolderSource) and source.path.is_file():
             return read_index(source.path, allow_file=True)
         with open_staging(self.home) as folder:
@@ -153,9 +153,9 @@ class Installer(Struct, frozen=True, kw_only=True):
             return IndexReading(list_offers(tree, pinned))
 
     async def update(self, name: str, *, confirm: Confirm, source: InstallSource | None = None) -> Outcome:
-        """Fetch the skill again from where it came and swap it in one step. A failure leaves the old one.
+        """Fetch the skill again from its source, and replace it in one step. A failure keeps the old version.
 
-        With `source`, from there: the commit that an index names now.
+        `source` overrides the source, for example with the current commit of an index.
         """
         with open_registry(self.home) as registry:
             previous = registry.find(name)
@@ -170,7 +170,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             return self._finish(proposal, previous, confirm(proposal))
 
     def remove(self, name: str) -> RegistryEntry:
-        """Take the skill out of the registry and off the disk, in one step."""
+        """Remove the skill from the registry and from disk in one step."""
         with open_registry(self.home) as registry:
             entry = registry.find(name)
             if entry is None or not entry.is_installed:
@@ -181,7 +181,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         return entry
 
     async def _propose(self, source: InstallSource, folder: Path, *, name: str | None) -> Proposal:
-        """Fetch and check. The tree is in `folder` under the name its author gave it."""
+        """Fetch and validate. The tree is staged in a folder named by its author."""
         tree = folder / "tree" / _folder_name(source)
         tree.mkdir(parents=True)
         ref = await self._stage(source, tree, repository=folder / "repository")
@@ -219,7 +219,7 @@ class Installer(Struct, frozen=True, kw_only=True):
                 return fetched.ref
             case McpSource():
                 if self.fetch_served is None:
-                    raise UsageError("No MCP server can be asked here", hint="Run it in the folder of a workspace")
+                    raise UsageError("No MCP server is available here", hint="Run this in the folder of a workspace")
                 served = await self.fetch_served(source)
                 check_free_disk(self.home, sum(map(len, served.files.values())), limits=self.limits)
                 await anyio.to_thread.run_sync(_write_served, served, tree)
@@ -250,7 +250,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             return False
 
     def _keep(self, proposal: Proposal, previous: RegistryEntry, confirm: Confirm) -> Outcome:
-        """The same bytes are here already; all that can change is whether they are trusted."""
+        """Handle identical bytes: only the trust decision can change."""
         if previous.trusted_digest == previous.tree or confirm(proposal) != "trust":
             return Outcome(status="unchanged", proposal=proposal, entry=previous)
         entry = previous.model_copy(update={"trusted": True, "trusted_digest": previous.tree})
@@ -279,7 +279,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         return replace(fresh, previous=previous, diff=diff, local_changes=local)
 
     def _note_commit(self, previous: RegistryEntry, proposal: Proposal) -> RegistryEntry:
-        """The same bytes in a newer commit: only the pin moves, trust stays."""
+        """Record a newer commit with the same bytes; trust stays."""
         commit = proposal.ref.commit if proposal.ref else None
         if commit == previous.commit_sha:
             return previous
@@ -331,7 +331,7 @@ def _write_served(served: ServedSkill, tree: Path) -> None:
 
 
 def source_of(entry: RegistryEntry) -> InstallSource:
-    """Where an update comes from: the branch or tag it was installed from, else the same commit."""
+    """Return the source of an update: the branch or tag that was installed, else the same commit."""
     if entry.served_at is not None:
         return parse_source(entry.served_at)
     if entry.git_url is None:
@@ -345,13 +345,13 @@ def source_of(entry: RegistryEntry) -> InstallSource:
 
 
 def list_changes(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
-    """The paths that were added, changed or removed, sorted; an executable bit alone is a change of no path."""
+    """Return added, changed and removed paths, sorted. A changed executable bit alone is not listed."""
     names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     return tuple(sorted(names)) or ("a file's executable bit",)
 
 
 def _folder_name(source: InstallSource) -> str:
-    """The name a skill without a `name` gets: that of its folder or repository."""
+    """Return the name for a skill without `name`: that of its folder or repository."""
     match source:
         case FolderSource(path=path):
             found = path.resolve().name
@@ -363,12 +363,12 @@ def _folder_name(source: InstallSource) -> str:
 
 
 def _relative(problem: Problem, tree: Path) -> Problem:
-    """Named as its author sees it: the folder that it is staged in is gone when the user reads this."""
+    """Return a path relative to the skill: the staging folder is gone when the user reads this."""
     return replace(problem, file=problem.file.removeprefix(f"{tree}/") if problem.file != str(tree) else tree.name)
 
 
 def _check_installable_name(name: str, problems: Sequence[Problem]) -> None:
-    """Refuse a skill whose author gave it a name that is not allowed: the folder's name is the user's choice here."""
+    """Reject an invalid name by the author. The folder's name is the user's choice."""
     if unusable := next((problem for problem in problems if problem.code == NAME_NOT_USED), None):
         raise InvalidName(unusable.message, hint="--name gives the skill another name")
     try:
@@ -380,5 +380,5 @@ def _check_installable_name(name: str, problems: Sequence[Problem]) -> None:
 
 def _transport_warning(source: InstallSource) -> str:
     if isinstance(source, GitSource) and source.url.startswith(("http://", "git://")):
-        return "The address is not encrypted: anybody on the way can change what is fetched"
+        return "The connection is not encrypted, so the download can be modified in transit"
     return ""

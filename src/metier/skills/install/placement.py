@@ -1,7 +1,7 @@
-"""Make the visible folders follow the registry, so that a crash at any moment leaves the old skill or the new one.
+"""Applies registry changes to the visible folders, so that a crash leaves either the old skill or the new one.
 
-A change is one replacement of `registry.json`: it names the new state, and what the folder has yet to do. Then the
-folder follows in one rename. Who is killed in between is completed by the next process that takes the lock.
+A change replaces `registry.json`, which then contains the new state and the pending work on the folder. The folder
+follows with one rename. After a kill the next process that takes the lock completes the change.
 """
 
 import ctypes
@@ -46,10 +46,10 @@ class _LocalFile(Struct, frozen=True, kw_only=True):
     is_executable: bool
 
 
-# Each folder has a lock that its process holds. A folder whose lock is free has lost its process and is swept.
+# Each folder has a lock that its process holds. A folder with a free lock belongs to a dead process and is swept.
 @contextmanager
 def open_staging(home: SkillHome) -> Generator[Path]:
-    """An empty folder of our own. It is removed at the end, whatever happens."""
+    """Create a temporary folder that is always removed at the end."""
     with lock_registry(home):
         folder = home.staging / secrets.token_hex(8)
         folder.mkdir(parents=True)
@@ -64,7 +64,7 @@ def open_staging(home: SkillHome) -> Generator[Path]:
 
 
 def sweep_staging(home: SkillHome) -> None:
-    """Remove what killed processes left. The caller holds the registry's lock, so no other makes a folder meanwhile."""
+    """Remove folders of killed processes. The caller holds the registry's lock, so no process creates one meanwhile."""
     with suppress(FileNotFoundError):
         for path in sorted(home.staging.iterdir()):
             folder = path.with_suffix("") if path.suffix == ".lock" else path
@@ -79,20 +79,22 @@ def sweep_staging(home: SkillHome) -> None:
 
 
 def check_free_disk(home: SkillHome, needed: int, *, limits: InstallLimits) -> str:
-    """A warning where the disk is nearly full, else nothing. Raises `SkillError` where it does not fit."""
+    """Return a warning if the disk is nearly full. Raises `SkillError` if there is not enough space."""
     free = shutil.disk_usage(home.root).free
     if free - needed < limits.min_free_bytes:
         wanted = (needed + limits.min_free_bytes) // MEGABYTE + 1
-        raise SkillError(f"The disk has {free // MEGABYTE} MB free, {wanted} MB are needed", hint="Make room first")
+        raise SkillError(
+            f"The disk has {free // MEGABYTE} MB free, but {wanted} MB are needed", hint="Free some space first"
+        )
     if free < limits.warn_free_bytes:
         return f"The disk has only {free // MEGABYTE} MB free"
     return ""
 
 
 def copy_folder(source: Path, target: Path, *, limits: InstallLimits) -> None:
-    """Copy the plain files of a local skill, after every name, kind and size was checked.
+    """Copy the plain files of a local skill after checking every name, type and size.
 
-    The folder's own `.git` and what Python left behind stay where they are.
+    `.git` and Python's caches are not copied.
     """
     try:
         files = _list_local(source, limits)
@@ -138,7 +140,7 @@ def _walk(folder: Path, prefix: str = "") -> Iterator[_LocalFile]:
                 yield _LocalFile(path=path, name=name, size=details.st_size, is_executable=is_executable)
             else:
                 kind = "a symbolic link" if stat.S_ISLNK(details.st_mode) else "neither a file nor a folder"
-                raise SkillRejected(f"{name!r} is {kind}", hint="A package holds plain files only")
+                raise SkillRejected(f"{name!r} is {kind}", hint="A package may only contain regular files")
 
 
 def _copy_file(file: _LocalFile, target: Path) -> None:
@@ -161,7 +163,7 @@ def _owner_lock(folder: Path) -> BaseFileLock:
 
 @contextmanager
 def open_registry(home: SkillHome) -> Generator[Registry]:
-    """The registry under its lock, with every interrupted change completed and stale work removed."""
+    """Open the locked registry, complete interrupted changes and remove stale work."""
     with lock_registry(home):
         registry = _settle_all(home, load_registry(home))
         sweep_staging(home)
@@ -170,7 +172,7 @@ def open_registry(home: SkillHome) -> Generator[Registry]:
 
 
 def read_registry(home: SkillHome) -> Registry:
-    """For readers: takes the lock only to complete what a killed process left."""
+    """Read the registry, taking the lock only to complete an interrupted change."""
     registry = load_registry(home)
     if not registry.pending:
         return registry
@@ -178,12 +180,12 @@ def read_registry(home: SkillHome) -> Registry:
         with lock_registry(home, wait_seconds=_READER_SECONDS):
             return _settle_all(home, load_registry(home))
     except (SkillError, PermissionError):
-        # Another process holds the lock, or this home is not ours to write: what is not in place yet counts as changed.
+        # Another process holds the lock, or this home is read-only: pending changes count as modified skills.
         return registry
 
 
 def find_registry(home: SkillHome) -> tuple[Registry, Problem | None]:
-    """Like `read_registry`; an empty one with the reason if the file cannot be used."""
+    """Read the registry like `read_registry`; return an empty one with a problem if it is unusable."""
     try:
         return read_registry(home), None
     except SkillError as error:
@@ -197,9 +199,9 @@ def find_registry(home: SkillHome) -> tuple[Registry, Problem | None]:
 
 
 def place(home: SkillHome, registry: Registry, entry: RegistryEntry, *, staged: Path) -> None:
-    """Put a staged tree in place of whatever the skill was. The caller holds the lock.
+    """Replace a skill by a staged tree. The caller holds the lock.
 
-    When the folder cannot be moved, the registry is restored as it was.
+    If the folder cannot be moved, the registry is restored.
     """
     stored = home.stored(entry.name_canonical, entry.tree)
     home.store.mkdir(exist_ok=True)
@@ -211,7 +213,7 @@ def place(home: SkillHome, registry: Registry, entry: RegistryEntry, *, staged: 
 
 
 def displace(home: SkillHome, registry: Registry, canonical: str) -> None:
-    """Take a skill out of the registry and off the disk. The caller holds the lock."""
+    """Remove a skill from the registry and from disk. The caller holds the lock."""
     try:
         tree = digest_tree(home.visible(canonical)).tree
     except SkillError:
@@ -251,7 +253,7 @@ def _settle(home: SkillHome, canonical: str, change: PendingChange) -> None:
     match change.kind:
         case "place":
             stored = home.stored(canonical, change.tree)
-            # After the exchange the old tree has this name, so the name alone does not say which of the two it is.
+            # After the exchange the old tree has this name, so only its digest identifies it.
             if _has_tree(stored, change.tree):
                 _swap(stored, visible, spare=_spare(home, canonical))
         case "remove":
@@ -276,7 +278,7 @@ def _swap(stored: Path, visible: Path, *, spare: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two folders in one step, where the system can; there is no moment in which the second name is missing."""
+    """Swap two folders atomically if the system supports it, so that the visible name always exists."""
     if os.name != "posix":
         return False
     library = ctypes.CDLL(None)
@@ -308,7 +310,7 @@ def _sweep_store(home: SkillHome, registry: Registry) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Delete what may be there. What cannot be deleted now is swept later; it does no harm until then."""
+    """Delete a folder that may exist. If that fails, a later sweep deletes it."""
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:

@@ -1,4 +1,4 @@
-"""Say yes or no to the bytes of a skill that is here already, and find out whether they are still the same."""
+"""Trusts, distrusts and verifies the bytes of skills that are already here."""
 
 from typing import Literal
 
@@ -15,12 +15,12 @@ type Condition = Literal["intact", "changed", "missing", "unreadable"]
 
 
 class Verification(Value):
-    """One installed skill against what the registry says."""
+    """The state of an installed skill compared with the registry."""
 
     name: str
     condition: Condition
     trusted: bool
-    """The user trusted exactly the bytes that are there now."""
+    """The user trusted exactly the current bytes."""
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Verification(Value):
 
 
 def trust_package(home: SkillHome, package: SkillPackage, *, digest: TreeDigest, clock: Clock) -> RegistryEntry:
-    """Bind trust to the bytes that were reviewed; if they changed meanwhile, nothing is trusted."""
+    """Trust the reviewed bytes; if they changed meanwhile, nothing is trusted."""
     _check_reviewable(package)
     with open_registry(home) as registry:
         if digest_tree(package.folder).tree != digest.tree:
@@ -83,14 +83,14 @@ def _find_entry(home: SkillHome, registry: Registry, package: SkillPackage) -> R
     entry = registry.find(package.definition.name)
     if entry is not None and home.folder_of(entry) != package.folder:
         places = f"{str(home.folder_of(entry))!r}, not in {str(package.folder)!r}"
-        raise UsageError(f"Skill {entry.name!r} of the registry lies in {places}", hint="Rename one of the two")
+        raise UsageError(f"Skill {entry.name!r} of the registry is in {places}", hint="Rename one of the two")
     return entry
 
 
 def _check_reviewable(package: SkillPackage) -> None:
     if package.source not in ("installed", "user"):
         where = "bundled with Metier" if package.source == "bundled" else "part of this workspace"
-        raise UsageError(f"Skill {package.definition.name!r} is {where} and trusted by its place")
+        raise UsageError(f"Skill {package.definition.name!r} is {where}, and trusted by its location")
 
 
 def _by_hand(package: SkillPackage, clock: Clock) -> RegistryEntry:

@@ -1,4 +1,4 @@
-"""A new skill from nothing: small, complete, and valid by the strict rules."""
+"""A new skill from a template: small, complete, and valid in strict mode."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ Put here what is too long for `SKILL.md`: formats, tables, examples. The model r
 
 
 def create_skill(folder: Path, *, name: str) -> Path:
-    """Write a new skill into `folder`, which must not exist. Nothing is left behind when a rule is broken."""
+    """Write a new skill to `folder`, which must not exist. Nothing remains after an error."""
     check_name(name)
     canonical = canonical_name(name)
     target = folder / canonical

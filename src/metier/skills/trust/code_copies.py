@@ -1,8 +1,8 @@
-"""Private copies of trusted skills, by the hash of their tree: what was hashed is what runs.
+"""Private copies of trusted skills, by tree hash: the hashed bytes are the ones that run.
 
 Checking a folder and then running from it leaves a moment in which its files can be swapped. So code that is trusted by
-its bytes runs from `~/.agent/code/<hash>`: the copy is made first, then the copy is hashed, then the copy runs. No
-sandbox lets a program write there. Skills that are trusted by their place run in place.
+its bytes runs from `~/.agent/code/<hash>`: copied first, then hashed, then executed. No sandbox allows writing there.
+Skills that are trusted by location run in place.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from metier.skills.trust.judgement import TRUSTED_BY_LOCATION, check_trusted, di
 
 FOLDER = ".agent/code"
 _UNUSED_SECONDS = 30 * 24 * 3600
-"""A copy that was not used for so long is removed when another one is made."""
+"""A copy that was not used for this long is removed when another one is created."""
 
 
 def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
-    """The same package with its files in a private copy, which holds the trusted bytes and nothing else.
+    """Return the package with its files in a private copy, which contains exactly the trusted bytes.
 
-    Raises `SkillNotTrusted` where the bytes that are there now are not trusted, `SkillError` where no copy can be made.
+    Raises `SkillNotTrusted` if the current bytes are not trusted, `SkillError` if no copy can be made.
     """
     check_trusted(package)
     if package.trusted_digest is None or package.source in TRUSTED_BY_LOCATION:
@@ -36,7 +36,7 @@ def take_trusted_copy(package: SkillPackage, *, home: Path) -> SkillPackage:
     try:
         folder = _get_copy(package, package.trusted_digest, store=home / FOLDER)
     except OSError as error:
-        hint = "Make it writable: trusted code is run from there"
+        hint = "Make it writable: trusted code runs from there"
         raise SkillError(f"Folder {str(home / FOLDER)!r} cannot hold a copy: {error.strerror}", hint=hint) from error
     definition = dataclasses.replace(package.definition, folder=folder, file=folder / package.definition.file.name)
     return replace(package, folder=folder, definition=definition)
@@ -53,10 +53,10 @@ def _get_copy(package: SkillPackage, digest: str, *, store: Path) -> Path:
     try:
         _copy(package.folder, aside / "skill")
         if not _holds(aside / "skill", digest):
-            # It changed after it was checked.
+            # The folder changed after it was checked.
             raise refuse_changed(package)
         if target.exists():
-            # What is there is damaged, or another process has just put the same bytes there.
+            # The existing copy is damaged, or another process has just created the same one.
             with suppress(OSError):
                 target.rename(aside / "damaged")
         with suppress(OSError):
@@ -76,7 +76,7 @@ def _holds(folder: Path, digest: str) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Plain files and folders only: a link that took a file's place is left out, and the hash is another one then."""
+    """Copy plain files and folders. A link that replaced a file meanwhile is skipped, which changes the hash."""
     target.mkdir(mode=0o700)
     with os.scandir(source) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Trust in a skill: the digest of its files, and whether its code may run."""
+"""Trust in a skill: the digest of its files, and the decision if its code may run."""
 
 import hashlib
 import os
@@ -16,18 +16,18 @@ _FORMAT = b"metier-tree-1\n"
 _CHUNK = 1 << 20
 
 TRUSTED_BY_LOCATION = ("bundled", "workspace", "directory")
-"""Shipped with Metier, or part of the project that the person runs it in."""
+"""Shipped with Metier, or part of the user's project."""
 TRUSTED_UNREAD = frozenset({"workspace", "directory"})
-"""Skills of these sources are trusted without a review of their bytes."""
+"""Sources whose skills are trusted without a review of their bytes."""
 
 
 class TreeDigest(Struct, frozen=True, kw_only=True):
-    """Equal `tree` means: the same paths, the same bytes, the same executable bits."""
+    """An equal `tree` means the same paths, bytes and executable bits."""
 
     tree: str
     """SHA-256 over all files, 64 hexadecimal digits."""
     files: dict[str, str]
-    """Relative POSIX path to the SHA-256 of the content, in the order of the paths."""
+    """SHA-256 by relative POSIX path, in the order of the paths."""
     bytes: int
 
 
@@ -37,12 +37,12 @@ class _File(Struct, frozen=True, kw_only=True):
     is_executable: bool
 
 
-# Every file counts, also compiled ones in `__pycache__`: an unreviewed compiled file would be loaded instead of the
-# reviewed source. So programs that run skill code must not write bytecode into the folder.
+# Includes compiled files in `__pycache__`: an unreviewed compiled file would be loaded instead of the reviewed source.
+# So programs that run skill code must not write bytecode into the folder.
 def digest_tree(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({})) -> TreeDigest:
-    """Fingerprint a folder. `instead` has the SHA-256 of files that count as if they held other bytes.
+    """Fingerprint a folder. `instead` overrides the SHA-256 of files.
 
-    Raises `SkillRejected` for anything that is not a plain file or folder, `SkillError` where it cannot be read.
+    Raises `SkillRejected` for anything that is not a plain file or folder, `SkillError` if it cannot be read.
     """
     tree = hashlib.sha256(_FORMAT)
     files: dict[str, str] = {}
@@ -61,9 +61,9 @@ def digest_tree(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({
 
 
 def digest_files(folder: Path, *, instead: Mapping[str, str] = MappingProxyType({})) -> str:
-    """As the `tree` of `digest_tree`, for a folder that may hold links: where one leads, and what is there, counts.
+    """Return a digest like `tree` of `digest_tree` for a folder with links: it covers link targets and their content.
 
-    Raises `SkillError` where it cannot be read.
+    Raises `SkillError` if it cannot be read.
     """
     try:
         return digest_tree(folder, instead=instead).tree
@@ -91,7 +91,7 @@ def _walk(folder: Path, prefix: str = "") -> Iterator[_File]:
                 yield _File(path=Path(entry.path), name=name, is_executable=_is_executable(mode))
             else:
                 kind = "a symbolic link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
-                raise SkillRejected(f"{name!r} is {kind}", hint="Replace it by a copy of the file")
+                raise SkillRejected(f"{name!r} is {kind}", hint="Replace it with a copy of the file")
 
 
 def _checked(name: str, prefix: str) -> str:
@@ -103,7 +103,7 @@ def _checked(name: str, prefix: str) -> str:
 
 
 def _is_executable(mode: int) -> bool:
-    # Windows has no such bit; Python makes one up from the file's extension there.
+    # Windows has no executable bit; Python derives one from the file's extension.
     return os.name != "nt" and bool(mode & stat.S_IXUSR)
 
 
@@ -120,7 +120,10 @@ def _hash_file(path: Path) -> tuple[str, int]:
 
 
 def is_trusted(package: SkillPackage) -> bool:
-    """Reads the whole folder for installed skills: call it at load, and again right before something is executed."""
+    """Return True if a skill is trusted. Reads the whole folder of an installed skill.
+
+    Call it on loading, and again right before something is executed.
+    """
     if package.is_withheld:
         return False
     if package.source in TRUSTED_BY_LOCATION:
@@ -130,24 +133,24 @@ def is_trusted(package: SkillPackage) -> bool:
     try:
         return digest_tree(package.folder).tree == package.trusted_digest
     except SkillError:
-        # A folder that holds a link or cannot be read is not what was trusted.
+        # Trusted folders contain no links and are readable.
         return False
 
 
 def check_trusted(package: SkillPackage) -> None:
-    """Raises `SkillNotTrusted`, which says whether the skill was never trusted or its bytes changed since."""
+    """Raise `SkillNotTrusted` if the skill was never trusted or its bytes changed since."""
     if is_trusted(package):
         return
     name = package.definition.name
     if package.is_withheld:
         raise SkillNotTrusted(
-            f"Skill {name!r} came with this folder, which came from elsewhere and which you have not trusted",
-            hint="Read what the folder brings, then run `agent trust`",
+            f"Skill {name!r} belongs to this folder, which came from elsewhere and which you have not trusted",
+            hint="Review the files of the folder, then run `agent trust`",
         )
     if package.trusted_digest is None:
         raise SkillNotTrusted(
             f"Skill {name!r} is not trusted",
-            hint=f"Read it, then run `agent skill trust {name}`",
+            hint=f"Review it, then run `agent skill trust {name}`",
         )
     raise refuse_changed(package)
 
@@ -156,5 +159,5 @@ def refuse_changed(package: SkillPackage) -> SkillNotTrusted:
     name = package.definition.name
     return SkillNotTrusted(
         f"Skill {name!r} changed since it was trusted",
-        hint=f"`agent skill verify {name}` lists what changed; review it, then run `agent skill trust {name}`",
+        hint=f"`agent skill verify {name}` lists the changes; review them, then run `agent skill trust {name}`",
     )

@@ -1,8 +1,8 @@
-"""Whose word the files of a folder are: `~/.agent/trust/<digest of its path>.json`.
+"""Workspace trust: `~/.agent/trust/<digest of its path>.json`.
 
-A folder that was made on this machine speaks for the person who made it. One that came from elsewhere speaks for its
-author until the person says otherwise, once: `agent trust`. Its policy, settings and schedules are trusted by content,
-because they speak with the person's own voice; its definitions and skills by place: they are what the project is.
+A folder that was created on this machine is trusted. One that came from elsewhere is untrusted until the user runs
+`agent trust`. Its policy, settings and schedules are trusted by content, because they grant permissions in the user's
+name; its definitions and skills are trusted by location: they are the project itself.
 """
 
 import hashlib
@@ -34,29 +34,31 @@ _PASSED_OVER = frozenset({"node_modules", "__pycache__", ".venv"})
 _REPOSITORIES = frozenset({".git", ".hg", ".svn", ".jj"})
 
 VARIABLE = "AGENT_TRUST"
-"""`all`: every folder is trusted. `named`: only those that `agent trust` named. Unset: all but clones."""
+"""`all`: trust every folder. `named`: trust only folders of `agent trust`. Unset: trust all except clones."""
 _FOLDER = ".agent/trust"
 _OWN_FILES = ("policy.yaml", "mcp.json", "tool-access.json", "schedules.yaml", "hooks.yaml")
 _OWN_FOLDERS = ("agents", "tasks", "skills", "hooks", "commands", "evals")
 _HOOKED = (".claude/settings.json", ".claude/settings.local.json", ".claude/hooks")
-"""Hooks of other programs, which `import: claude` reads: they are no reason to ask, and count when it is asked."""
+"""Hooks of other programs, for `import: claude`. They alone do not make a folder untrusted, but are part of what is
+trusted.
+"""
 _CONTEXT = ("context/system_prompt.md", "context/soul.json", "context/user_profile.json")
 _FILES = frozenset({"agent.yaml", *_CONTEXT, *NAMES})
 _SEEN_LINES = 2
-"""Of the note about a folder that was made here: a stamp of its files, and a digest of their bytes."""
+"""Lines of the note about a folder created here: a stamp of its files, and a digest of their bytes."""
 
 
 class Brought(Struct, frozen=True, kw_only=True):
     files: tuple[tuple[str, os.stat_result], ...]
-    """Paths below the folder, sorted, each with what the system says of it; links are not followed."""
+    """Paths below the folder, sorted, with their status; links are not followed."""
     nested: tuple[str, ...]
     """Folders that are repositories of their own."""
     is_complete: bool
-    """There are not too many to look at all of them."""
+    """False if there are too many files to list."""
 
 
 def survey(workspace: Path, names: Sequence[str]) -> Brought:
-    """Look at the named files and folders, and at all below them."""
+    """List the named files and folders with everything below them."""
     files: dict[str, os.stat_result] = {}
     waiting = [path for name in names if not is_unsettled(path := str(workspace / name))]
     tops = dict.fromkeys(name.partition("/")[0] for name in names if "/" in name)
@@ -66,7 +68,7 @@ def survey(workspace: Path, names: Sequence[str]) -> Brought:
         path = waiting.pop()
         try:
             status = os.lstat(path)
-            # Text, not paths: this is looked at whenever a command begins.
+            # Strings instead of `Path`, which is slower: this runs at the start of every command.
             children = os.listdir(path) if stat.S_ISDIR(status.st_mode) else None  # noqa: PTH208
         except OSError:
             continue
@@ -81,13 +83,13 @@ def survey(workspace: Path, names: Sequence[str]) -> Brought:
 
 
 def stamp_brought(brought: Brought) -> str:
-    """The same as long as no file was written, without reading any."""
+    """Return a stamp that changes when a file is written, without reading files."""
     rows = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in brought.files]
     return hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest()
 
 
 def digest_brought(workspace: Path, brought: Brought) -> str:
-    """The same as long as every file holds the same bytes and every link leads to the same place. Raises `OSError`."""
+    """Return a digest of all bytes and link targets. Raises `OSError`."""
     left = _MAX_BYTES
     digest = hashlib.sha256()
     for name, status in brought.files:
@@ -103,18 +105,18 @@ def digest_brought(workspace: Path, brought: Brought) -> str:
 
 
 type Part = Literal["settings", "policy", "hooks", "schedules"]
-"""What is trusted by content."""
+"""Content that is trusted by digest."""
 
 
 class TrustRecord(Value):
-    """What a user said yes to."""
+    """The user's decision."""
 
     workspace: str
     origin: str
     trusted_at: AwareDatetime
     digests: dict[Part, str]
     source: str = ""
-    """A digest of the address it was cloned from: another repository at the same place is another one."""
+    """Digest of the address it was cloned from: another repository in the same place is not trusted."""
 
     def is_about(self, workspace: Path) -> bool:
         return not self.source or self.source == get_source(workspace)
@@ -124,19 +126,19 @@ _RECORD: TypeAdapter[TrustRecord] = TypeAdapter(TrustRecord)
 
 
 class WorkspaceTrust(Struct, frozen=True, kw_only=True):
-    """The trust of one folder. One that was not looked at counts as made here."""
+    """The trust of one folder. By default it counts as created here."""
 
     origin: str = ""
-    """Where it came from, in words; empty where that does not matter."""
+    """Description of its origin; empty if it does not matter."""
     record: TrustRecord | None = None
     brings: tuple[str, ...] = ()
-    """What it holds for an agent, as paths."""
+    """Paths of its files for agents."""
     is_directory_named: bool = False
-    """The person named the folder of skills, by a flag or in the environment."""
+    """The user named the folder of skills, by a flag or in the environment."""
     settings_hooks: str = ""
-    """`hooks` of the settings file that lies in the folder, in force or not: text of the folder's author."""
+    """`hooks` of the folder's settings file, in force or not: text of the folder's author."""
     are_hooks_own: bool = True
-    """The `hooks` in force are not those: the user gave them in their own settings, the environment or a flag."""
+    """The `hooks` in force come from the user's settings, the environment or a flag."""
 
     @property
     def is_trusted(self) -> bool:
@@ -144,11 +146,11 @@ class WorkspaceTrust(Struct, frozen=True, kw_only=True):
 
     @property
     def is_withheld(self) -> bool:
-        """It came from elsewhere, brings settings or code, and is not trusted."""
+        """True if it came from elsewhere, has settings or code, and is not trusted."""
         return not self.is_trusted and bool(self.brings)
 
     def counts(self, part: Part, digest: str) -> bool:
-        """This content speaks for the person."""
+        """Return True if this content is trusted."""
         return not self.origin or (self.record is not None and self.record.digests.get(part) == digest)
 
 
@@ -156,7 +158,7 @@ MADE_HERE = WorkspaceTrust()
 
 
 def get_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> WorkspaceTrust:
-    """How the folder stands. Raises `ConfigError` where the variable holds another word."""
+    """Return the trust of a folder. Raises `ConfigError` for an invalid environment variable."""
     match environ.get(VARIABLE, "").strip().lower():
         case "all":
             return MADE_HERE
@@ -165,15 +167,17 @@ def get_trust(workspace: Path, *, home: Path, environ: Mapping[str, str]) -> Wor
         case "":
             return _judge(workspace, home=home)
         case other:
-            hint = "Write 'all' to trust every folder, 'named' to trust only what `agent trust` named, or unset it"
+            hint = (
+                "Write 'all' to trust every folder, 'named' to trust only folders given to `agent trust`, or unset it"
+            )
             raise ConfigError(f"Environment variable {VARIABLE} is {other!r}", hint=hint)
     return _build(workspace, origin, tuple(list_brought(workspace)), home=home)
 
 
 def _judge(workspace: Path, *, home: Path) -> WorkspaceTrust:
-    """A folder without a sign that it came from elsewhere is the person's, and what is in it now is remembered.
+    """Decide about a folder. Without a sign of a foreign origin it is the user's, and its files are remembered.
 
-    A sign that turns up later, such as a remote or the first fetch, changes nothing for files that are still the same.
+    A sign that appears later, such as a remote or the first fetch, does not affect files that are still the same.
     """
     names = tuple(list_brought(workspace))
     hooked = tuple(name for name in _HOOKED if os.path.lexists(workspace / name))
@@ -199,7 +203,7 @@ def _build(workspace: Path, origin: str, names: tuple[str, ...], *, home: Path) 
 
 
 def _remember(workspace: Path, brought: Brought, seen: Path) -> None:
-    """Where it cannot be written down, the person is asked when a sign turns up."""
+    """Remember the files. If that fails, the user is asked once a sign appears."""
     if not brought.files or not brought.is_complete:
         return
     with suppress(OSError):
@@ -228,7 +232,7 @@ def _read_seen(seen: Path) -> list[str]:
 def record_trust(
     workspace: Path, *, home: Path, origin: str, digests: Mapping[Part, str], now: datetime
 ) -> TrustRecord:
-    """Raises `OSError` where it cannot be written down."""
+    """Store the user's decision. Raises `OSError`."""
     record = TrustRecord(
         workspace=str(workspace.resolve()),
         origin=origin,
@@ -243,7 +247,7 @@ def record_trust(
 
 
 def revoke_trust(workspace: Path, *, home: Path) -> bool:
-    """False when it was not trusted."""
+    """Delete the user's decision; False if there was none."""
     try:
         _path(home, workspace).unlink()
     except FileNotFoundError:
@@ -252,17 +256,17 @@ def revoke_trust(workspace: Path, *, home: Path) -> bool:
 
 
 def knows_file(file: Path, *, home: Path) -> bool:
-    """This very file was made here: `note_file` was told so, and nothing took its place since."""
+    """Return True if this file was created here: `note_file` recorded it, and it was not replaced since."""
     try:
         noted = _path(home, file).with_suffix(".made").read_text(encoding="ascii")
-        # 0.2 noted the device and the inode only.
+        # 0.2 recorded only the device and the inode.
         return f"{_identify(file)}:".startswith(f"{noted}:")
     except (OSError, ValueError):
         return False
 
 
 def note_file(file: Path, *, home: Path) -> None:
-    """Where it cannot be written down, the file counts as one that was brought."""
+    """Record a file as created here. If that fails, the file counts as foreign."""
     with suppress(OSError):
         path = _path(home, file).with_suffix(".made")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,11 +274,11 @@ def note_file(file: Path, *, home: Path) -> None:
 
 
 def list_brought(workspace: Path) -> Iterator[str]:
-    """What in this folder speaks to an agent, as paths below it."""
+    """Return the paths of a folder's files for agents."""
     own = [f"{base}/{name}" for base in WORKSPACE_FOLDERS for name in (*_OWN_FILES, *_OWN_FOLDERS)]
     shared = [folder for folder in SKILL_FOLDERS if folder not in own]
     for name in ("agent.yaml", *own, *shared, *_CONTEXT, *NAMES):
-        # While a program runs in a sandbox, an empty folder holds the place of a file that must not be made.
+        # While a program runs in a sandbox, an empty folder blocks the name of a file that must not be created.
         is_held = name in _FILES and (workspace / name).is_dir()
         if os.path.lexists(workspace / name) and not is_held:
             yield name
@@ -296,7 +300,7 @@ def _identify(file: Path) -> str:
 
 
 def _read(path: Path) -> TrustRecord | None:
-    """What cannot be read was not trusted."""
+    """Read a note; None if it is unreadable, so that nothing counts as trusted."""
     try:
         return _RECORD.validate_json(path.read_bytes())
     except (OSError, ValidationError):
