@@ -209,7 +209,7 @@ ROWS: tuple[Row, ...] = (
         name="settings with a secret",
         files={"agent.yaml": "model:\n  api_key: " + "sk-" + "a" * 30 + "\n"},
         says=(
-            "agent.yaml:2: error: 'model.api_key' holds what looks like a secret; keys come only from environment variables [secret_in_file] (Remove it here, replace the key if others could read the file, and set its variable, such as ANTHROPIC_API_KEY, in the environment)",
+            "agent.yaml:2: error: 'model.api_key' holds what looks like a secret; keys come only from environment variables [secret_in_file] (Remove it here, revoke the key if others could read the file, and set its variable, such as ANTHROPIC_API_KEY, in the environment)",
         ),
     ),
     Row(
