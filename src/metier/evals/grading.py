@@ -62,7 +62,7 @@ class Outside(Struct, frozen=True, kw_only=True):
 def grade(check: c.AnyCheck, evidence: Evidence, outside: Outside | None = None) -> Grade:
     """Return the verdict about one check."""
     around = outside or Outside()
-    found = _hold(check, evidence, around)
+    found = _evaluate(check, evidence, around)
     verdict: Verdict = "not_checked" if found is None else "passed" if found.holds else "failed"
     why = found.evidence if found is not None else _say_unchecked(check)
     return Grade(check=check.check, text=c.describe(check), verdict=verdict, evidence=why)
@@ -76,25 +76,25 @@ def _say_unchecked(check: c.AnyCheck) -> str:
     return "No judge was used" if isinstance(check, c.Sentence) else "The function was not run"
 
 
-def _hold(check: c.AnyCheck, evidence: Evidence, outside: Outside) -> Found | None:
+def _evaluate(check: c.AnyCheck, evidence: Evidence, outside: Outside) -> Found | None:
     match check:
         case c.Sentence():
             return outside.sentences(check)
         case c.PythonCheck():
             return outside.python(check)
         case c.Contains() | c.Equals() | c.Matches() | c.JsonSchema() | c.JsonPath():
-            return _hold_text(check, evidence)
+            return _evaluate_text(check, evidence)
         case c.FileExists() | c.FileEquals() | c.FileMatches():
-            return _hold_file(check, evidence, outside)
+            return _evaluate_file(check, evidence, outside)
         case c.ToolCalled() | c.ToolNotCalled() | c.ToolOrder():
-            return _hold_calls(check, evidence.calls)
+            return _evaluate_calls(check, evidence.calls)
         case c.ExitCode() | c.SkillUsed() | c.MaxTurns() | c.MaxCost() | c.MaxTokens() | c.NoPolicyDenial():
-            return _hold_run(check, evidence)
+            return _evaluate_run(check, evidence)
         case _:
             assert_never(check)
 
 
-def _hold_text(check: c.Contains | c.Equals | c.Matches | c.JsonSchema | c.JsonPath, evidence: Evidence) -> Found:
+def _evaluate_text(check: c.Contains | c.Equals | c.Matches | c.JsonSchema | c.JsonPath, evidence: Evidence) -> Found:
     text = evidence.read(check.file) if check.file else evidence.result
     if text is None:
         return Found(check.negate, f"File {check.file!r} is missing")
@@ -107,10 +107,10 @@ def _hold_text(check: c.Contains | c.Equals | c.Matches | c.JsonSchema | c.JsonP
         case c.Matches():
             holds = _matches(check.pattern, text)
         case c.JsonSchema():
-            found = _hold_schema(check, text)
+            found = _evaluate_schema(check, text)
             return Found(found.holds != check.negate, found.evidence)
         case c.JsonPath():
-            found = _hold_path(check, text)
+            found = _evaluate_path(check, text)
             return Found(found.holds != check.negate, found.evidence)
         case _:
             assert_never(check)
@@ -133,7 +133,7 @@ def read_json(text: str) -> JsonValue | NotJson:
     return value
 
 
-def _hold_schema(check: c.JsonSchema, text: str) -> Found:
+def _evaluate_schema(check: c.JsonSchema, text: str) -> Found:
     value = read_json(text)
     if isinstance(value, NotJson):
         return Found(holds=False, evidence=f"It is not JSON: {value.message}")
@@ -144,7 +144,7 @@ def _hold_schema(check: c.JsonSchema, text: str) -> Found:
     return Found(not error, error or "It matches the schema")
 
 
-def _hold_path(check: c.JsonPath, text: str) -> Found:
+def _evaluate_path(check: c.JsonPath, text: str) -> Found:
     value = read_json(text)
     if isinstance(value, NotJson):
         return Found(holds=False, evidence=f"It is not JSON: {value.message}")
@@ -169,7 +169,7 @@ def _is_wanted(check: c.JsonPath, value: JsonValue) -> bool:
     return check.at_most is None or (number is not None and number <= check.at_most)
 
 
-def _hold_file(check: c.FileExists | c.FileEquals | c.FileMatches, evidence: Evidence, outside: Outside) -> Found:
+def _evaluate_file(check: c.FileExists | c.FileEquals | c.FileMatches, evidence: Evidence, outside: Outside) -> Found:
     if isinstance(check, c.FileExists):
         wanted = check.path.removeprefix("./")
         found = sorted(path for path in evidence.files if path == wanted or fnmatchcase(path, wanted))
@@ -196,7 +196,7 @@ def _first_difference(text: str, expected: str) -> str:
     return "Only line endings differ"
 
 
-def _hold_calls(check: c.ToolCalled | c.ToolNotCalled | c.ToolOrder, calls: Sequence[Call]) -> Found:
+def _evaluate_calls(check: c.ToolCalled | c.ToolNotCalled | c.ToolOrder, calls: Sequence[Call]) -> Found:
     made = f"Called: {', '.join(call.tool for call in calls) or 'nothing'}"
     if isinstance(check, c.ToolOrder):
         rest = iter([call.tool for call in calls if call.status != "rejected"])
@@ -240,12 +240,12 @@ def _fits(arguments: dict[str, JsonValue], tests: dict[str, Test]) -> bool:
     return all(name in arguments and test(arguments[name]) for name, test in tests.items())
 
 
-def _hold_run(
+def _evaluate_run(
     check: c.ExitCode | c.SkillUsed | c.MaxTurns | c.MaxCost | c.MaxTokens | c.NoPolicyDenial, evidence: Evidence
 ) -> Found:
     match check:
         case c.ExitCode():
-            return _hold_exit(check, evidence)
+            return _evaluate_exit(check, evidence)
         case c.SkillUsed():
             used = {canonical_name(name) for name in evidence.skills}
             told = f"Used: {', '.join(evidence.skills) or 'no skill'}"
@@ -262,7 +262,7 @@ def _hold_run(
             assert_never(check)
 
 
-def _hold_exit(check: c.ExitCode, evidence: Evidence) -> Found:
+def _evaluate_exit(check: c.ExitCode, evidence: Evidence) -> Found:
     if not check.tool:
         told = f"The run is {evidence.status}: exit code {evidence.exit_code}"
         return Found(evidence.exit_code == check.equals, told)

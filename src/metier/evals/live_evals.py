@@ -97,9 +97,9 @@ async def drive_slot(target: Target, slot: Slot, bench: Bench, *, reserved_usd: 
     for attempt in range(1, _MAX_ATTEMPTS):
         run_id = _name_run(slot, attempt)
         root = bench.locate(slot, attempt)
-        begun = await bench.store.find_run(run_id) is not None
+        has_started = await bench.store.find_run(run_id) is not None
         cost = 0.0
-        if begun:
+        if has_started:
             state = await Runtime(target.host, bench.store).read(run_id)
             if state.status == "failed" and exit_code(state) == PROVIDER:
                 continue
@@ -107,7 +107,7 @@ async def drive_slot(target: Target, slot: Slot, bench: Bench, *, reserved_usd: 
         # The limit of a run includes its costs before an interruption.
         limit = None if reserved_usd is None else reserved_usd + cost
         runtime = _open_runtime(target, slot, bench, root=root, run_id=run_id, max_cost_usd=limit)
-        state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, begun=begun)
+        state, is_new = await _drive(target, slot, runtime, root=root, run_id=run_id, has_started=has_started)
         archive = await export_run(runtime, run_id)
         return Driven(slot=slot, archive=archive, root=root, runtime=runtime, state=state, is_new=is_new)
     raise AssertionError(f"the provider failed {_MAX_ATTEMPTS} times")
@@ -146,13 +146,13 @@ def _answer(variant: Variant, case: EvalCase) -> Variant:
 
 
 async def _drive(
-    target: Target, slot: Slot, runtime: Runtime, *, root: Path, run_id: str, begun: bool
+    target: Target, slot: Slot, runtime: Runtime, *, root: Path, run_id: str, has_started: bool
 ) -> tuple[RunState, bool]:
     case = slot.sourced.case
     watch = DriveOptions(
         ask=None if case.approvals == "wait" else _CaseAnswers(case), timeout_seconds=case.budget.timeout_seconds
     )
-    if begun:
+    if has_started:
         state = await runtime.read(run_id)
         answer = _raise_budget(state, runtime)
         if answer is None and state.status not in ("in_progress", "paused", "delegating"):

@@ -23,7 +23,7 @@ from metier.values import Value
 
 FORMAT = 1
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_MOST = 60
+_MAX_NAME_LENGTH = 60
 
 
 class Judged(Value):
@@ -51,7 +51,7 @@ class CaseRecording(Struct, frozen=True):
 
 def name_recording(case_id: str) -> str:
     """Return a valid file name. IDs that differ only in special characters get a digest."""
-    safe = _SAFE.sub("-", case_id).strip("-.")[:_MOST]
+    safe = _SAFE.sub("-", case_id).strip("-.")[:_MAX_NAME_LENGTH]
     return safe if safe == case_id else f"{safe or 'case'}-{hashlib.sha256(case_id.encode()).hexdigest()[:8]}"
 
 

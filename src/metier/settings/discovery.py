@@ -32,13 +32,13 @@ def get_workspace(cwd: Path, *, home: Path) -> Path:
     It does not search above the root of a repository, in the home folder, whose `.agent` has the user's own skills, or
     in folders of other users, who could plant a workspace above yours.
     """
-    if any(_stands_there(cwd / name) for name in _MARKS):
+    if any(_exists(cwd / name) for name in _MARKS):
         return cwd
     for folder in (cwd, *cwd.parents):
         is_end = folder in (home, folder.parent) or not _is_users(folder)
         if is_end:
             break
-        if any(_stands_there(folder / name) and _is_users(folder / name) for name in _MARKS):
+        if any(_exists(folder / name) and _is_users(folder / name) for name in _MARKS):
             return folder
         if os.path.lexists(folder / ".git"):
             break
@@ -76,7 +76,7 @@ def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, hom
     if config is not None:
         return SettingsFile(path=cwd / config, name=str(config), was_named=True)
     path = cwd / FILE_NAME
-    if _stands_there(path):
+    if _exists(path):
         return SettingsFile(path=path, name=FILE_NAME, was_named=False, is_carried=True)
     return find_own_file(environ=environ, cwd=cwd, home=home)
 
@@ -84,7 +84,7 @@ def find_file(*, config: Path | None, environ: Mapping[str, str], cwd: Path, hom
 def find_own_file(*, environ: Mapping[str, str], cwd: Path, home: Path) -> SettingsFile | None:
     """Return the user's own file, independent of the current folder."""
     path = get_config_folder(environ, home) / FILE_NAME
-    if not _stands_there(path):
+    if not _exists(path):
         return None
     return SettingsFile(path=path, name=_short_name(path, cwd=cwd, home=home), was_named=False)
 
@@ -150,7 +150,7 @@ def _hint_for(file: SettingsFile, error: Exception) -> str:
     return "Check the path, or run `agent config init` to create one"
 
 
-def _stands_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Return True if the name exists, even as a broken link: skipping a broken file would hide it."""
     try:
         os.lstat(path)

@@ -58,7 +58,7 @@ def load_settings(
     file = find_file(config=config, environ=environ, cwd=cwd, home=home)
     trust = get_trust(cwd, home=home, environ=environ)
     own = find_own_file(environ=environ, cwd=cwd, home=home)
-    from_file = _read_counting(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
+    from_file = _read_effective(file, trust, own=own, is_policy_changed=_is_policy_changed(cwd, trust))
     from_environment = read_environment(environ)
     from_flags = read_flags(flags)
     merged = _merge(from_file.values, from_environment.values, from_flags.values)
@@ -92,7 +92,7 @@ def load_settings(
     )
 
 
-class _Counting(Struct, frozen=True, kw_only=True):
+class _EffectiveFile(Struct, frozen=True, kw_only=True):
     """The effective part of a settings file."""
 
     values: Layer
@@ -114,9 +114,9 @@ def _is_policy_changed(workspace: Path, trust: WorkspaceTrust) -> bool:
         return True
 
 
-def _read_counting(
+def _read_effective(
     file: SettingsFile | None, trust: WorkspaceTrust, *, own: SettingsFile | None, is_policy_changed: bool
-) -> _Counting:
+) -> _EffectiveFile:
     """Return the whole file, or, for an untrusted folder, its allowed part on top of the user's file."""
     read = read_file(file) if file else SourceLayer()
     problems = (*read.problems, *check_alone(read.values))
@@ -128,15 +128,15 @@ def _read_counting(
     is_careful = trust.is_withheld or is_changed or is_policy_changed
     if not is_carried:
         values = set_profile(read.values) if is_careful else read.values
-        return _Counting(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
+        return _EffectiveFile(values=values, problems=problems, withheld=_describe_change(is_changed), words=words)
     if trust.counts("settings", words):
         inherited = _inherit_profile(read.values, own)
         values = set_profile(inherited) if is_careful else inherited
-        return _Counting(values=values, problems=problems, words=words, carried=carried, hooks=hooks)
+        return _EffectiveFile(values=values, problems=problems, words=words, carried=carried, hooks=hooks)
     mine = read_file(own) if own else SourceLayer()
     base = set_profile(mine.values) if is_careful else mine.values
     narrowed = narrow(read.values, base)
-    return _Counting(
+    return _EffectiveFile(
         values=narrowed.values,
         problems=(*problems, *mine.problems, *check_alone(mine.values)),
         withheld=(*_describe_change(is_changed), *describe_withheld(read.values, narrowed.withheld)),

@@ -77,7 +77,7 @@ def build_roots(
         workspace=own,
         directories=tuple(directories),
         within=workspace,
-        withheld=frozenset() if trust.is_trusted else frozenset((*own, *_list_carried(directories, workspace, trust))),
+        withheld=frozenset() if trust.is_trusted else frozenset((*own, *_list_inside(directories, workspace, trust))),
     )
 
 
@@ -87,7 +87,7 @@ def _join(root: Path, folders: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(root / folder for folder in folders)
 
 
-def _list_carried(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
+def _list_inside(directories: Sequence[Path], workspace: Path, trust: WorkspaceTrust) -> Iterator[Path]:
     """Return the folders inside the workspace that the user did not name."""
     for directory in directories:
         # By its path and its real path: a link out of the folder still belongs to the folder.
@@ -192,7 +192,7 @@ def get_packages(roots: SkillRoots) -> FoundSkills:
         else:
             packages.append(package)
     return FoundSkills(
-        packages=_name_apart(packages),
+        packages=_use_ids_for_shared_names(packages),
         problems=tuple(problems),
         broken=tuple(broken),
         passed_over=tuple(passed_over),
@@ -200,7 +200,7 @@ def get_packages(roots: SkillRoots) -> FoundSkills:
     )
 
 
-def _name_apart(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
+def _use_ids_for_shared_names(packages: Sequence[SkillPackage]) -> tuple[SkillPackage, ...]:
     """Use IDs for skills of one source that share a name, so that each can be selected."""
     places = {_place(package) for package in packages}
     shared = {

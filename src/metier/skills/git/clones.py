@@ -168,7 +168,7 @@ def _read(file: Path) -> str:
         return stream.read(_MAX_BYTES).decode("utf-8", "replace")
 
 
-type _Look = Callable[[Path], str | None]
+type _OriginCheck = Callable[[Path], str | None]
 """Checks one kind of version control: None if unused, empty for a local repository, else the origin."""
 
 
@@ -179,7 +179,7 @@ def find_origin(workspace: Path, *, nested: Iterable[str] = ()) -> str:
     count as foreign.
     """
     folders = (workspace.resolve(), *workspace.resolve().parents)
-    looks: tuple[_Look, ...] = (_look_for_svn, _look_for_jj, _look_for_hg, find_git_origin)
+    looks: tuple[_OriginCheck, ...] = (_look_for_svn, _look_for_jj, _check_mercurial, find_git_origin)
     said = (next((found for folder in folders if (found := look(folder)) is not None), "") for look in looks)
     inside = (look(workspace / name) or "" for name in nested for look in looks)
     return next(filter(None, (*said, *inside)), "")
@@ -237,7 +237,7 @@ def _look_for_jj(folder: Path) -> str | None:
     return "Jujutsu" if (folder / ".jj").is_dir() else None
 
 
-def _look_for_hg(folder: Path) -> str | None:
+def _check_mercurial(folder: Path) -> str | None:
     """Check Mercurial's record of its last transaction: a clone, a pull or a bundle is not a commit."""
     if not (folder / ".hg").is_dir():
         return None

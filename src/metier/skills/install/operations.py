@@ -116,7 +116,7 @@ class Installer(Struct, frozen=True, kw_only=True):
                 check_locked(locked, proposal.digest)
             previous = read_registry(self.home).find(proposal.name)
             if previous is not None and self._is_in_place(previous, proposal):
-                return self._keep(proposal, previous, confirm)
+                return self._reuse_installed(proposal, previous, confirm)
             if locked is None or previous is None:
                 self._check_free(proposal.name, previous)
             return self._finish(proposal, previous, confirm(proposal))
@@ -166,7 +166,7 @@ class Installer(Struct, frozen=True, kw_only=True):
             fresh = await self._propose(source, folder, name=previous.name)
             proposal = self._compare(fresh, previous)
             if proposal.digest.tree == previous.tree and not proposal.local_changes:
-                return Outcome(status="unchanged", proposal=proposal, entry=self._note_commit(previous, proposal))
+                return Outcome(status="unchanged", proposal=proposal, entry=self._update_pin(previous, proposal))
             return self._finish(proposal, previous, confirm(proposal))
 
     def remove(self, name: str) -> RegistryEntry:
@@ -249,7 +249,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         except SkillError:
             return False
 
-    def _keep(self, proposal: Proposal, previous: RegistryEntry, confirm: Confirm) -> Outcome:
+    def _reuse_installed(self, proposal: Proposal, previous: RegistryEntry, confirm: Confirm) -> Outcome:
         """Handle identical bytes: only the trust decision can change."""
         if previous.trusted_digest == previous.tree or confirm(proposal) != "trust":
             return Outcome(status="unchanged", proposal=proposal, entry=previous)
@@ -278,7 +278,7 @@ class Installer(Struct, frozen=True, kw_only=True):
         diff = diff_files(diff_reports(report, fresh.report), old=previous.files, new=fresh.digest.files)
         return replace(fresh, previous=previous, diff=diff, local_changes=local)
 
-    def _note_commit(self, previous: RegistryEntry, proposal: Proposal) -> RegistryEntry:
+    def _update_pin(self, previous: RegistryEntry, proposal: Proposal) -> RegistryEntry:
         """Record a newer commit with the same bytes; trust stays."""
         commit = proposal.ref.commit if proposal.ref else None
         if commit == previous.commit_sha:
