@@ -90,7 +90,7 @@ _HOMES = {
     "tool": "tools.function_tool",
     "validate_resume_token": "store.state",
 }
-"""Where each public name is defined, with the name it has there where that is another."""
+"""Module of each public name, with its name there if it is different."""
 
 __all__ = [
     "Agent",

@@ -1,4 +1,4 @@
-"""What a model's reply means (which skill, what to disclose, what to do next), and what came of it. Pure values."""
+"""A model's decision (skill, disclosure, next actions) and the results of its steps. Pure values."""
 
 import json
 from typing import Literal, get_args
@@ -11,17 +11,17 @@ type ActionType = Literal["call_skill", "run_command", "call_tool", "ask_user", 
 
 
 type AutonomyLevel = Literal["read", "suggest", "implement", "commit"]
-"""How much a skill may do, the least first."""
+"""A skill's autonomy, from least to most."""
 
 type StepStatus = Literal["succeeded", "failed", "skipped", "timeout", "denied", "in_doubt"]
 
 
 SCRIPT_TOOLS = frozenset({"script_list", "script_help", "script_run"})
-"""Tools that name the skill they are about in `skill_name`."""
+"""Tools that name their skill in `skill_name`."""
 
 
 class ActionStep(StoredValue, frozen=True, kw_only=True):
-    """One thing to do.
+    """One action.
 
     `params` by type: `call_tool {tool, arguments}`, `run_command {command, …}`, `call_skill {skill, reason, inputs}`
     (with inputs the skill's code is called, without them it takes charge), `ask_user {question, fields}`,
@@ -32,17 +32,17 @@ class ActionStep(StoredValue, frozen=True, kw_only=True):
     params: dict[str, JsonValue] = field(default_factory=dict)
     expected_output: str = ""
     call_id: str = ""
-    """The model's own id of the call, which its result must name; vendors differ in their form."""
+    """The model's ID of the call, which its result must repeat; vendors use different forms."""
 
 
 def find_invocation(action: ActionStep) -> dict[str, JsonValue] | None:
-    """The inputs with which an action calls a skill's code; nothing where it does not."""
+    """Return the inputs with which an action calls a skill's code; None if it doesn't."""
     inputs = action.params.get("inputs") if action.type == "call_skill" else None
     return inputs if isinstance(inputs, dict) else None
 
 
 def get_owner(action: ActionStep) -> str:
-    """The skill whose script, toolset or code an action runs; empty where it runs none."""
+    """Return the skill whose script, toolset or code an action runs; empty if none."""
     if find_invocation(action) is not None:
         return str(action.params.get("skill", ""))
     tool, arguments = str(action.params.get("tool", "")), action.params.get("arguments")
@@ -52,25 +52,25 @@ def get_owner(action: ActionStep) -> str:
 
 
 class SkillCall(StoredValue, frozen=True, kw_only=True):
-    """The code of a skill that another skill wants called, in a run of its own."""
+    """A skill's request to call another skill's code, in a run of its own."""
 
     skill: str
     inputs: dict[str, JsonValue] = field(default_factory=dict)
     chain: tuple[str, ...] = ()
-    """The skills that wait for it, the first caller first."""
+    """Skills that wait for it, the first caller first."""
     ceiling: AutonomyLevel = "commit"
-    """It may not do more than the one that sends it."""
+    """Maximum autonomy: that of the caller."""
 
 
 class CalledRun(StoredValue, frozen=True, kw_only=True):
-    """Work that another run does: which one, so that it is found and not started again."""
+    """The run that does the work, so that it is found and not started again."""
 
     run_id: str
     call: SkillCall
 
 
 class ModelDecision(StoredValue, frozen=True, kw_only=True):
-    """One reply of a model, understood."""
+    """A decoded reply of a model."""
 
     selected_skill: str | None = None
     reasoning_summary: str = ""
@@ -79,7 +79,9 @@ class ModelDecision(StoredValue, frozen=True, kw_only=True):
 
 
 def read_failure(text: str) -> dict[str, JsonValue] | None:
-    """The fields of a failed result in the form `{"success": false, "error", "message", …}`; None for other text."""
+    """Return the fields of a failed result of the form `{"success": false, "error", "message", …}`; None for other
+    text.
+    """
     if not text.startswith("{"):
         return None
     try:
@@ -90,29 +92,29 @@ def read_failure(text: str) -> dict[str, JsonValue] | None:
 
 
 def write_failure(code: str, message: str) -> str:
-    """What `read_failure` reads."""
+    """Write a failure that `read_failure` reads."""
     return json.dumps({"success": False, "error": code, "message": message}, ensure_ascii=False)
 
 
 def answers_in_json(tool: str) -> bool:
-    """Scripts, the tools of skills and those of MCP servers: their failures have a code that a model can go by."""
+    """Return True for scripts, skill tools and MCP tools, whose failures have a code for the model."""
     return tool in ("script_list", "script_help", "script_run") or "." in tool or "/" in tool
 
 
 def describe_failure(text: str) -> str:
-    """What a failed result says in words: its message where it is JSON, else the text itself."""
+    """Describe a failed result in words: its message if it is JSON, otherwise the text itself."""
     failure = read_failure(text)
     return text if failure is None else str(failure.get("message") or failure.get("error") or text)
 
 
 def describe_success(text: str) -> str:
-    """What a script's result says in words: its summary, else the result itself; other text as it is."""
+    """Describe a script's result in words: its summary, otherwise the result itself; other text unchanged."""
     success = read_success(text)
     return text if success is None else find_summary(success) or text
 
 
 def read_success(text: str) -> dict[str, JsonValue] | None:
-    """The fields of a script's result in the form `{"success": true, "result", …}`; None for other text."""
+    """Return the fields of a script's result of the form `{"success": true, "result", …}`; None for other text."""
     if not text.startswith('{"success": true'):
         return None
     try:
@@ -123,14 +125,14 @@ def read_success(text: str) -> dict[str, JsonValue] | None:
 
 
 def find_summary(success: dict[str, JsonValue]) -> str | None:
-    """The words of what `read_success` read: the summary of its result, or a result that is text."""
+    """Return the summary of a script's result, or a result that is text."""
     result = success.get("result")
     summary = result.get("summary") if isinstance(result, dict) else result
     return summary if isinstance(summary, str) else None
 
 
 class StepExecutionResult(StoredValue, frozen=True, kw_only=True):
-    """What one step came to, in the few words that later turns need."""
+    """The result of one step, in the few words that later turns need."""
 
     step_id: str
     status: StepStatus

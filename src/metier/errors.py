@@ -1,4 +1,4 @@
-"""Everything Metier raises on purpose: a fact, what to do about it, and the exit code it ends with.
+"""Everything Metier raises on purpose: a fact, a hint, and the exit code.
 
 MetierError                     1   something failed that a user can act on
 ├── UsageError                  2   the call itself is wrong: an argument, a file, a name
@@ -31,7 +31,7 @@ from typing import Protocol
 
 
 class MetierError(Exception):
-    """A failure with a sentence for people: `message` states the fact, `hint` says what to do."""
+    """A failure for people: `message` states the fact, `hint` the remedy."""
 
     exit_code = 1
 
@@ -42,18 +42,18 @@ class MetierError(Exception):
 
     @property
     def sentence(self) -> str:
-        """Fact and advice in one line, where there is room for one line only."""
+        """Return fact and hint in one line, if there is room for one line only."""
         return f"{self.message.rstrip('. ')}. {self.hint}" if self.hint else self.message
 
 
 class Located(Protocol):
-    """A problem that can say where it is; `definitions.problems.Problem` is the usual one."""
+    """A problem with a location, usually a `definitions.problems.Problem`."""
 
     def render(self) -> str: ...
 
 
 class UsageError(MetierError):
-    """The call is wrong: an argument, a file, a name."""
+    """The call is invalid: an argument, a file, a name."""
 
     exit_code = 2
 
@@ -65,7 +65,7 @@ class SandboxUnavailable(MetierError):
 
 
 class ConfigError(UsageError):
-    """Settings or definitions cannot be used. Every problem is listed, not only the first."""
+    """Settings or definitions are unusable. Every problem is listed, not only the first."""
 
     def __init__(self, message: str, *, hint: str = "", problems: Sequence[Located] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -75,13 +75,13 @@ class ConfigError(UsageError):
 
 
 class InvalidName(UsageError):
-    """A name that is not plain letters, digits, hyphens and underscores, and so could mean something else on disk."""
+    """A name with other characters than letters, digits, hyphens and underscores, which could be ambiguous on disk."""
 
     code = "invalid_name"
 
 
 class LogError(MetierError):
-    """The event log cannot be written or read."""
+    """The event log can't be written or read."""
 
 
 class LogLocked(LogError):
@@ -91,15 +91,15 @@ class LogLocked(LogError):
 
 
 class LogDamaged(LogError):
-    """A record in the middle of a log is not what was written."""
+    """A record in the middle of a log was modified."""
 
 
 class SkillError(MetierError):
-    """A skill cannot be installed, found or used."""
+    """A skill can't be installed, found or used."""
 
 
 class SkillNotFound(SkillError):
-    """No skill of that name is known here."""
+    """No skill of that name is known."""
 
     exit_code = 2
 
@@ -115,11 +115,11 @@ class SkillRejected(SkillError):
 
 
 class NoSkillMatches(SkillError):
-    """No skill is near enough to a request, and the settings say to stop there."""
+    """No skill matches a request, and the settings require one."""
 
 
 class ToolFailed(MetierError):
-    """A tool could not do its work. The toolbox turns it into a result that the model reads."""
+    """A tool failed at its work. The toolbox turns it into a result for the model."""
 
     def __init__(self, message: str, *, hint: str = "", code: str = "execution_failed") -> None:
         super().__init__(message, hint=hint)
@@ -127,35 +127,35 @@ class ToolFailed(MetierError):
 
 
 class ProviderError(MetierError):
-    """A model could not answer."""
+    """A model did not answer."""
 
     exit_code = 8
 
 
 class FilesChanged(MetierError):
-    """Files that an undo would restored changed since."""
+    """Files that an undo would restore changed since."""
 
     exit_code = 10
 
 
 class ApprovalClosed(MetierError):
-    """An approval that was decided before, or was not decided in time."""
+    """An approval was decided before, or has expired."""
 
     exit_code = 10
 
 
 class BrokerUnavailable(MetierError):
-    """The broker that tells workers of runs does not answer; the runs themselves are in the store."""
+    """The broker that wakes workers does not answer; the runs themselves are in the store."""
 
 
 class PromptTooLarge(MetierError):
-    """What must be said does not fit the context budget, even with everything dropped that may be dropped."""
+    """The required content does not fit the context budget, even with everything optional dropped."""
 
     exit_code = 6
 
 
 class RunFailed(MetierError):
-    """A run failed, was canceled or waits, where the program needs it completed."""
+    """A run failed, was canceled or waits, although the program needs its result."""
 
     def __init__(self, message: str, *, run_id: str = "", reason: str = "") -> None:
         super().__init__(message)
@@ -164,16 +164,16 @@ class RunFailed(MetierError):
 
 
 class ArchiveRefused(MetierError):
-    """The file of an exported run was changed, or is none."""
+    """The file of an exported run was modified, or is not an export."""
 
 
 class StoreError(MetierError):
-    """The run store cannot be used."""
+    """The run store can't be used."""
 
 
 @contextmanager
 def unwrapped() -> Generator[None]:
-    """Raises the first of our own errors that a group holds, or its first error."""
+    """Raise the first of our own errors in a group, or its first error."""
     try:
         yield
     except BaseExceptionGroup as group:

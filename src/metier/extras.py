@@ -12,16 +12,16 @@ PACKAGE = "metier"
 
 
 class _Source(NamedTuple):
-    """The place that Metier was installed from."""
+    """The source that Metier was installed from."""
 
     address: str = ""
-    """For a requirement `metier @ …`; empty for a package index."""
+    """Address for a requirement `metier @ …`; empty for a package index."""
     folder: str = ""
-    """Of an editable install."""
+    """Folder of an editable install."""
 
 
 def hint_extra(extra: str) -> str:
-    """The command that adds an extra: for a clone, `uv tool`, `pipx`, or any other environment."""
+    """Return the command that adds an extra: for a clone, `uv tool`, `pipx`, or any other environment."""
     source, prefix = _get_source(), Path(sys.prefix)
     if source.folder:
         return f"Install it: {_installer()} -e {shlex.quote(f'{source.folder}[{extra}]')}"
@@ -34,14 +34,14 @@ def hint_extra(extra: str) -> str:
 
 
 def _installer() -> str:
-    """Of this environment: the `pip` of the shell may belong to another one."""
+    """Return this environment's installer: the `pip` of the shell may belong to another one."""
     python = shlex.quote(sys.executable)
     has_pip = importlib.util.find_spec("pip") is not None
     return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
 
 
 def _get_source() -> _Source:
-    """As the installer recorded it (`direct_url.json`, PEP 610); an index records nothing."""
+    """Return the source that the installer recorded (`direct_url.json`, PEP 610); an index records none."""
     # Without `importlib.metadata`, whose import would add a tenth to the start of every command.
     files = (file for entry in sys.path for file in Path(entry).glob(f"{PACKAGE}-*.dist-info/direct_url.json"))
     try:

@@ -1,4 +1,4 @@
-"""Identities and time, behind two seams so that tests decide both."""
+"""Identities and time, behind two seams so that tests control both."""
 
 import getpass
 import os
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 CHILD = "child-"
-"""How the ids of runs begin that another run ordered."""
+"""Prefix of the IDs of child runs."""
 _SPANS_AT_ONCE = 64
 
 
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """Fresh identities. Two calls never give the same one."""
+    """New identities, never the same one twice."""
 
     def run_id(self, started: datetime) -> str: ...
 
@@ -46,11 +46,11 @@ def measure_ms(clock: Clock, started: float) -> float:
 
 
 class SystemIds:
-    """Random identities; trace and span ids have the sizes that W3C trace context asks for."""
+    """Random identities; trace and span IDs have the sizes of W3C trace context."""
 
     def __init__(self) -> None:
         self._spans: list[str] = []
-        """Span ids in stock: every event takes one, and asking the kernel each time costs more than the rest of it."""
+        """Span IDs in stock: every event takes one, and asking the kernel each time would dominate its cost."""
         self._owner = 0
 
     def run_id(self, started: datetime) -> str:
@@ -68,12 +68,12 @@ class SystemIds:
 
 
 def format_run_id(started: datetime, entropy: bytes) -> str:
-    """`YYYYMMDD-HHMMSS-<short-uuid>`: sorts by start, 48 random bits apart within one second."""
+    """Format `YYYYMMDD-HHMMSS-<short-uuid>`: sorts by start, with 48 random bits within a second."""
     return f"{started.astimezone(UTC):%Y%m%d-%H%M%S}-{entropy.hex()}"
 
 
 def get_user() -> str:
-    """The name under which approvals and answers are recorded; empty where the system knows none."""
+    """Return the user's name for approvals and answers; empty if the system has none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

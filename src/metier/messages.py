@@ -1,4 +1,4 @@
-"""What is said between a run and a model, in a format of no vendor. Pure values, safe to store."""
+"""Messages between a run and a model, in a vendor-neutral format. Pure values, safe to store."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from metier.values import JsonValue, OmitDefault, StoredValue
 type Role = Literal["system", "user", "assistant", "tool"]
 
 type StopReason = Literal["end", "tool_calls", "max_tokens", "refusal", "stop_sequence", "other"]
-"""Why a model stopped, whatever its vendor calls it."""
+"""Vendor-neutral reason why a model stopped."""
 
 
 class MessagePart(StoredValue, frozen=True, kw_only=True, tag_field="kind"):
@@ -21,13 +21,13 @@ class TextPart(MessagePart, frozen=True, kw_only=True, tag="text"):
 
 
 class ThinkingPart(MessagePart, frozen=True, kw_only=True, tag="thinking"):
-    """Reasoning that some vendors want back unchanged; shown to no other vendor."""
+    """Reasoning that some vendors want back unchanged; sent to no other vendor."""
 
     text: str = ""
     signature: str = ""
-    """What the vendor signed, or its encrypted form; sent back as it came."""
+    """The vendor's signature or encrypted form; returned unchanged."""
     provider: str
-    """Only this provider gets the part back."""
+    """The only provider that gets the part back."""
 
 
 class ToolCallPart(MessagePart, frozen=True, kw_only=True, tag="tool_call"):
@@ -35,13 +35,13 @@ class ToolCallPart(MessagePart, frozen=True, kw_only=True, tag="tool_call"):
     name: str
     arguments: dict[str, JsonValue] = field(default_factory=dict)
     raw_arguments: str = ""
-    """The text the model wrote, kept only where it is not a JSON object."""
+    """The model's text, kept only if it is not a JSON object."""
     signature: str = ""
-    """What some vendors attach to a call and want back unchanged."""
+    """Data that some vendors attach to a call and expect back unchanged."""
 
 
 class MediaPart(MessagePart, frozen=True, kw_only=True, tag="media"):
-    """A picture or a document that the model sees. Its bytes are the blob `digest` of the run store."""
+    """A picture or a document for the model. Its bytes are the blob `digest` of the run store."""
 
     media_type: str
     digest: str
@@ -49,7 +49,7 @@ class MediaPart(MessagePart, frozen=True, kw_only=True, tag="media"):
     width: int = 0
     height: int = 0
     pages: int = 0
-    """Of a document; none of a picture."""
+    """Number of pages of a document; 0 for a picture."""
 
 
 class ToolResultPart(MessagePart, frozen=True, kw_only=True, tag="tool_result"):
@@ -87,7 +87,7 @@ class Usage(StoredValue, frozen=True, kw_only=True):
 
 
 class Spent(StoredValue, frozen=True, kw_only=True):
-    """What a step paid for asking a model on its own account: advice to a skill."""
+    """Cost of a step's own model calls: advice to a skill."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -95,7 +95,7 @@ class Spent(StoredValue, frozen=True, kw_only=True):
 
 
 class Shortfall(StoredValue, frozen=True, kw_only=True):
-    """What the offline backbone says of a request that it could not do, or not wholly: how the run ends, and why."""
+    """A request that the offline provider could not do, or only in part: how the run ends, and why."""
 
     status: Literal["failed", "timeout", "blocked", "escalated"] = "failed"
     reason: str
@@ -103,17 +103,17 @@ class Shortfall(StoredValue, frozen=True, kw_only=True):
 
 
 class ModelReply(StoredValue, frozen=True, kw_only=True):
-    """One answer of a model, complete: a reply that was cut off in transit is an error, never a reply."""
+    """A complete reply of a model: one that was truncated in transit is an error, never a reply."""
 
     parts: tuple[Part, ...]
     stop_reason: StopReason
     usage: Usage = Usage()
     provider: str
     model: str
-    """The name the vendor answered with, which may be more exact than the one asked for."""
+    """Model name in the answer, which may be more exact than the requested one."""
     response_id: str = ""
     shortfall: Shortfall | None = None
-    """Only of the offline backbone, with the result that it finishes with."""
+    """Only from the offline provider, with the result that it finishes with."""
 
 
 def user(text: str) -> Message:

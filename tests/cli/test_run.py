@@ -88,9 +88,10 @@ def test_stream_json_gives_every_event_and_then_the_result(
 
     assert workspace.agent("run", "Greet", "--output-format", "stream-json") == 0
 
-    *events, outcome = capsys.readouterr().out.splitlines()
+    *events, last = capsys.readouterr().out.splitlines()
+    outcome = json.loads(last)
     assert [parse_record(event).event_type for event in events] == workspace.event_types()
-    assert json.loads(outcome)["type"] == "result"
+    assert outcome["type"] == "result"
     assert outcome["result"] == "Done."
 
 

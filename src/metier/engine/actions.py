@@ -1,4 +1,4 @@
-"""What a run can do next: a small union that `decide` chooses from and `perform` carries out. Pure values."""
+"""A run's possible next actions: a small union that `decide` chooses from and `perform` carries out. Pure values."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,7 +20,7 @@ class RankSkills(Struct, frozen=True):
 
 
 class Disclose(Struct, frozen=True):
-    """Put skill content in front of the model: the overview of the skill in charge, and what was asked for."""
+    """Disclose skill content to the model: the overview of the skill in charge, and requested files."""
 
     skill: str
     paths: tuple[str, ...] = ()
@@ -32,20 +32,20 @@ class CallModel(Struct, frozen=True):
 
 
 class Decode(Struct, frozen=True):
-    """Find out what the recorded reply means."""
+    """Decode the recorded reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """Run these steps, at the same time where there is more than one; results in this order."""
+    """Run these steps, concurrently if there are several; results are in this order."""
 
     step_ids: tuple[str, ...]
     verdicts: tuple[Verdict, ...] = field(default=(), compare=False)
-    """By which each of them may run, for its intent."""
+    """Verdicts that allow the steps, for their intents."""
 
 
 class SettleDoubt(Struct, frozen=True):
-    """A step has an intent and no result: adopt, repeat, probe, or ask."""
+    """Settle a step with an intent and no result: adopt, repeat, probe, or ask."""
 
     step_id: str
 
@@ -57,7 +57,7 @@ class RefuseStep(Struct, frozen=True):
     reason: str
     status: Literal["denied", "skipped", "failed"] = "denied"
     code: str = ""
-    """What is wrong with a call that could not run; else the status says enough."""
+    """Problem of a call that could not run; otherwise the status is enough."""
     verdict: str = ""
     rule: str = ""
 
@@ -79,7 +79,7 @@ class RetryStep(Struct, frozen=True):
 
 
 class TellFailure(Struct, frozen=True):
-    """Let the model read why a step failed, with the other skills that it may hand over to."""
+    """Report a step's failure to the model, with other skills that it may hand over to."""
 
     step_id: str
     candidates: tuple[str, ...] = ()
@@ -90,33 +90,33 @@ class PlanTask(Struct, frozen=True):
 
 
 class Delegate(Struct, frozen=True):
-    """Hand the step on to a run of its own, and wait for it; those of the same call are handed on with it."""
+    """Delegate the step to a child run and wait for it; steps of the same call are delegated together."""
 
     step_id: str
     also: tuple[str, ...] = ()
 
 
 class AwaitChild(Struct, frozen=True):
-    """The other runs have not all ended: continue waiting."""
+    """Continue to wait: not all child runs have ended."""
 
     step_id: str
 
 
 class StopAtStep(Struct, frozen=True):
-    """A step of a task failed: wait until a user asks to try it again."""
+    """Wait until a user retries a failed step of a task."""
 
     step_id: str
     reason: str
 
 
 class CheckResult(Struct, frozen=True):
-    """Hold the result against what was asked of it."""
+    """Check the result against the request."""
 
     result: str
 
 
 class Proceed(Struct, frozen=True):
-    """The turn's steps are through: where to go from here."""
+    """Choose what follows after the turn's steps."""
 
     following: Literal["DISCLOSE_CONTEXT_STAGE", "CALL_LLM", "HANDOFF_OR_FINISH"]
     reason: str = ""
@@ -137,7 +137,7 @@ class Fail(Struct, frozen=True):
     message: str
     status: TaskState = "failed"
     result: str = ""
-    """What was done before it failed."""
+    """Work done before it failed."""
 
 
 class Park(Struct, frozen=True):
@@ -148,14 +148,14 @@ class Park(Struct, frozen=True):
 
 
 class RunHooks(Struct, frozen=True):
-    """Run the user's commands for this moment, and record what they said."""
+    """Run the user's hooks for this moment, and record their answers."""
 
     event: HookEvent
     step_id: str = ""
 
 
 class Wait(Struct, frozen=True):
-    """Nothing to do until an answer comes; nothing at all in a run that has ended."""
+    """Wait for an answer; in an ended run there is nothing to do."""
 
 
 type Action = (

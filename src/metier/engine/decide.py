@@ -1,4 +1,4 @@
-"""Choose what a run does next, from its state and nothing else. Pure: no I/O, no clock, no randomness."""
+"""Choosing a run's next action from its state and nothing else. Pure: no I/O, no clock, no randomness."""
 
 from itertools import takewhile
 from typing import Protocol, assert_never, runtime_checkable
@@ -29,7 +29,7 @@ _BEGUN = (
 
 
 class Policy(Protocol):
-    """What may happen, and how far it can be repeated."""
+    """The policy of a run: permissions and limits of repetition."""
 
     def judge(self, action: ActionStep, *, skill: str) -> Verdict: ...
 
@@ -38,25 +38,25 @@ class Policy(Protocol):
 
 @runtime_checkable
 class ToolPolicy(Protocol):
-    """A policy that can say what its rules hold of a tool whose arguments are not known yet."""
+    """A policy that can evaluate a tool whose arguments are not known yet."""
 
     def judge_tool(self, action: ActionStep, *, skill: str) -> Verdict: ...
 
 
 @runtime_checkable
 class ReadPolicy(Protocol):
-    """A policy whose rules can keep files from being read."""
+    """A policy whose rules can prevent reading files."""
 
     def get_read_denial(self, path: str, *, skill: str) -> str: ...
 
 
 def get_read_denial(policy: Policy, path: str, *, skill: str = "") -> str:
-    """Why a file must not be read, whichever feature would read it; empty if no rule denies it."""
+    """Return why a file must not be read by any feature; empty if no rule denies it."""
     return policy.get_read_denial(path, skill=skill) if isinstance(policy, ReadPolicy) else ""
 
 
 def decide(state: RunState, policy: Policy) -> a.Action:
-    """The next action. The same state always gives the same one."""
+    """Return the next action. The same state always gives the same one."""
     return find_due(state) or _choose(state, policy)
 
 
@@ -85,12 +85,12 @@ def _choose(state: RunState, policy: Policy) -> a.Action:
 
 
 def get_run_limits(state: RunState) -> Limits:
-    """As the run was started, and as a user raised them since."""
+    """Return the run's limits, including those that a user raised."""
     return state.limits
 
 
 def is_planned(state: RunState) -> bool:
-    """A task definition says what is done, or another skill, not a model."""
+    """Return True if a task definition or another skill decides, not a model."""
     order = state.started.order if state.started is not None else None
     return order is not None and bool(order.task_id or order.call)
 
@@ -161,7 +161,7 @@ def _start(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
 
 
 def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> a.Action:
-    """Runs that one call asks for, or calls side by side, begin when nothing is to be said or asked about any."""
+    """Start the child runs of one call, or of adjacent calls, if none of them needs a question or refusal."""
     siblings = _list_siblings(state, pending)
     for number in range(1, len(siblings)):
         before = _get_before_start(state, siblings[number:], policy)
@@ -171,7 +171,7 @@ def _delegate_together(state: RunState, pending: list[Step], policy: Policy) -> 
 
 
 def _list_siblings(state: RunState, pending: list[Step]) -> list[Step]:
-    """The first step and those that are handed on with it."""
+    """List the first step and those delegated together with it."""
     first, limits = pending[0], get_run_limits(state)
     if not is_single(first.action):
         return [step for step in pending if step is first or is_same_call(first.action, step.action)]
@@ -182,13 +182,13 @@ def _list_siblings(state: RunState, pending: list[Step]) -> list[Step]:
 
 
 def _is_beside(state: RunState, first: Step, step: Step) -> bool:
-    """Both are calls with one task each, in a run that lets such calls begin together."""
+    """Return True if both are calls with one task each, in a run that starts such calls together."""
     is_pair = is_single(first.action) and is_single(step.action)
     return is_pair and get_run_limits(state).delegates_together
 
 
 def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a.Action | Verdict:
-    """What comes before the first of these steps may run: a refusal, a hook, a question; else what lets it run."""
+    """Return the action before these steps (refusal, hook or question), or the verdict that lets them run."""
     first = pending[0]
     if first.denied:
         tried = f"{WRITE_ACCESS}: {first.needs_write}. " if first.needs_write else ""
@@ -221,7 +221,7 @@ def _get_before_start(state: RunState, pending: list[Step], policy: Policy) -> a
 
 
 def _list_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tuple[str, str], ...]:
-    """Later calls of the reply that a user is asked about as well, up to one that an earlier call may change."""
+    """List later calls of the reply that a user is asked about, up to one that an earlier call may change."""
     also: list[tuple[str, str]] = []
     paths = {path} if (path := _get_path(pending[0])) else set[str]()
     for step in pending[1:]:
@@ -241,7 +241,7 @@ def _list_also(state: RunState, pending: list[Step], policy: Policy) -> tuple[tu
 
 
 def _is_refused(state: RunState, step: Step, verdict: Verdict) -> bool:
-    """It will be answered with a sentence, whatever becomes of the calls before it."""
+    """Return True if it will be rejected, whatever the calls before it do."""
     return bool(step.denied) or name_call(step.action)[0] in state.disabled or verdict.decision == "deny"
 
 
@@ -259,7 +259,7 @@ def _get_path(step: Step) -> str:
 
 
 def _find_question(step: Step, verdict: Verdict) -> str | None:
-    """Why a user is asked about the step; None where they are not, or have answered."""
+    """Return why a user is asked about the step; None if not, or after the answer."""
     asks = verdict.decision == "ask" or step.is_foreign or bool(get_question(step))
     if step.phase != "asking" and not (step.phase == "pending" and asks):
         return None
@@ -277,7 +277,7 @@ def _refuse(step: Step, verdict: Verdict) -> a.RefuseStep:
 
 
 def judge_step(state: RunState, step: Step, policy: Policy) -> Verdict:
-    """The policy's word, unless a user said that they need not be asked again in this run."""
+    """Return the policy's verdict, unless a user answered "always" in this run."""
     verdict = policy.judge(step.action, skill=state.skill)
     if verdict.read_only and step.needs_write:
         verdict = Verdict(decision="ask", reason=f"{WRITE_ACCESS}: {step.needs_write}")
@@ -305,7 +305,7 @@ def describe_disabled(name: str) -> str:
 
 
 def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdict: Verdict) -> a.RunSteps:
-    """The first step, and with it those right behind it that, like it, only read and need no answer."""
+    """Run the first step together with the following ones that also only read and need no answer."""
     group, verdicts = [pending[0].step_id], [verdict]
     if not verdict.read_only and policy.effect(pending[0].action) != "read":
         return a.RunSteps(tuple(group), tuple(verdicts))
@@ -325,7 +325,7 @@ def _run_together(state: RunState, pending: list[Step], policy: Policy, *, verdi
 
 
 def _after_failure(state: RunState, failed: Step) -> a.Action:
-    """Retry once, then another skill, then the end: as far as `on_step_failure` goes."""
+    """Retry once, then try another skill, then end, as far as `on_step_failure` allows."""
     policy = get_run_limits(state).on_step_failure
     assert failed.finished is not None
     text = describe_failure(failed.finished.text).strip()
@@ -343,7 +343,7 @@ def _after_failure(state: RunState, failed: Step) -> a.Action:
 
 
 def _tell_or_hand_over(state: RunState, failed: Step, message: str) -> a.Action:
-    """A model reads the error and chooses; without a model the next candidate that fits takes over."""
+    """Let the model read the error and choose; without a model the next suitable candidate takes over."""
     others = list_fallbacks(state)
     is_offline = state.started is not None and state.started.provider == OFFLINE
     if is_offline and others and not state.fell_back:
@@ -352,7 +352,7 @@ def _tell_or_hand_over(state: RunState, failed: Step, message: str) -> a.Action:
 
 
 def list_fallbacks(state: RunState) -> tuple[str, ...]:
-    """The candidates that fit the request and were not in charge yet, best first."""
+    """List suitable candidates that were not in charge yet, best first."""
     tried = {canonical_name(name) for name in (*state.used_skills, *(get_owner(step.action) for step in state.steps))}
     return tuple(
         candidate.skill_name
@@ -362,7 +362,7 @@ def list_fallbacks(state: RunState) -> tuple[str, ...]:
 
 
 def _verify(state: RunState) -> a.Action:
-    """The turn's steps are through."""
+    """Choose what follows after the turn's steps."""
     if is_planned(state):
         return a.Proceed("HANDOFF_OR_FINISH", "Every step of the task is through")
     if state.next_skill:
@@ -393,7 +393,7 @@ def _hand_off_or_finish(state: RunState) -> a.Action:
 
 
 def _end_call(step: Step) -> a.Action:
-    """What the skill gave is the result of a run that only calls it."""
+    """Finish a run that only calls a skill with the skill's result."""
     assert step.finished is not None
     text = step.finished.text
     if not step.finished.is_error:
@@ -402,7 +402,7 @@ def _end_call(step: Step) -> a.Action:
 
 
 def _check_or_finish(state: RunState, result: str) -> a.Action:
-    """What was ordered is held against the order before it is given."""
+    """Check the result against the request before the run finishes with it."""
     short = state.reply.shortfall if state.reply is not None else None
     if short is not None:
         return a.Fail(short.reason, short.message, short.status, result)
@@ -418,7 +418,7 @@ def _check_or_finish(state: RunState, result: str) -> a.Action:
 
 
 def find_finish(state: RunState) -> Step | None:
-    """The step that ends the run, if everything that ran beside it went well."""
+    """Return the step that ends the run, if all steps with it succeeded."""
     ignored = [no for no in state.rejected if get_run_limits(state).ends_at_first_finish and no.tool == "finish"]
     if len(ignored) < len(state.rejected) or any(step.finished and step.finished.is_error for step in state.steps):
         return None

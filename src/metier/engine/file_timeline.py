@@ -1,4 +1,4 @@
-"""What a run did to files, in order, and what it takes to have them as they were before a step. Pure."""
+"""A run's file changes in order, and the files' contents before a step. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,19 +17,19 @@ class FileEffect(Struct, frozen=True, kw_only=True):
     """One step, or one undo, that may have changed files."""
 
     name: str
-    """The step's id, with its run's before it where that is a child; or the id of the undo."""
+    """ID of the step, with its run's before it for a child run; or ID of the undo."""
     what: str
-    """The tool that was called, or `undo`."""
+    """The called tool, or `undo`."""
     changes: tuple[FileChange, ...] = ()
     unknown: str = ""
-    """Why nothing is known of its changes."""
+    """Reason why its changes are unknown."""
     before: JsonValue = None
-    """What its intent noted, where its result has no word on changes: a kill cut it short."""
+    """State noted by its intent, if a kill left the step without a result."""
     run_id: str = ""
 
 
 class Restoration(Struct, frozen=True, kw_only=True):
-    """One path: what the run left there, and what it was."""
+    """One path: the state that the run left, and the state before."""
 
     path: str
     expected: FileState | None
@@ -37,7 +37,7 @@ class Restoration(Struct, frozen=True, kw_only=True):
 
 
 def list_effects(run_id: str, entries: Iterable[Entry], *, prefix: str = "") -> list[FileEffect | ChildRequested]:
-    """Steps with an effect and undos, in the order in which they happened; a child run where it was started."""
+    """List steps with an effect and undos in order; a child run at the point of its start."""
     found: list[FileEffect | ChildRequested] = []
     open_steps: dict[str, int] = {}
     for entry in entries:
@@ -76,7 +76,7 @@ def list_effects(run_id: str, entries: Iterable[Entry], *, prefix: str = "") -> 
 
 
 def find_open_undo(entries: Iterable[Entry]) -> UndoStarted | None:
-    """An undo that was started and not ended."""
+    """Return an undo that was started and not finished."""
     begun: UndoStarted | None = None
     for entry in entries:
         if isinstance(entry, UndoStarted):
@@ -87,7 +87,7 @@ def find_open_undo(entries: Iterable[Entry]) -> UndoStarted | None:
 
 
 def select(effects: Sequence[FileEffect], to: str) -> list[FileEffect]:
-    """The effects from `to` on, all of them where it is empty. Raises `UsageError` for a step that has none."""
+    """Select the effects from `to` on, or all if it is empty. Raises `UsageError` for a step without one."""
     if not to:
         return list(effects)
     for number, effect in enumerate(effects):
@@ -98,7 +98,7 @@ def select(effects: Sequence[FileEffect], to: str) -> list[FileEffect]:
 
 
 def plan_restorations(effects: Iterable[FileEffect]) -> list[Restoration]:
-    """Of each path the first state before and the last one after; paths that ended as they began are left out."""
+    """Plan, for each path, the first state before and the last one after; unchanged paths are left out."""
     first: dict[str, FileState | None] = {}
     last: dict[str, FileState | None] = {}
     for effect in effects:

@@ -22,31 +22,31 @@ from metier.store.machine import read_uptime
 from metier.telemetry.sinks import EventWriter
 
 _HELD_SECONDS = 0.5
-"""So long after a write the store need not be asked: far below the time of a lease."""
+"""Time after a write for which the lease need not be checked: far below its duration."""
 
 
 class _Untold(NamedTuple):
-    """An event and where the run was when it happened."""
+    """An event with the run's position when it happened."""
 
     payload: Payload
     entry: int
-    """The number of its entry; 0 for one that only watches."""
+    """Number of its entry; 0 for an informational event."""
     turn: int
     skill: str
 
 
 class Tracer(Protocol):
-    """Follows the entries of a run, once they are written; see `engine.trace_spans`."""
+    """Follows the entries of a run after they are written; see `engine.trace_spans`."""
 
     def take(self, entry: Entry) -> None: ...
 
     def get_context(self, key: str) -> str:
-        """The W3C `traceparent` of the step or model call that is under way; empty where none is."""
+        """Return the W3C `traceparent` of the running step or model call; empty if there is none."""
         ...
 
 
 class RunLog:
-    """State, journal and event log of one run, moving together."""
+    """State, journal and event log of one run, updated together."""
 
     def __init__(self, state: RunState, *, store: Store, lease: Lease, writer: EventWriter) -> None:
         self.state = state
@@ -54,19 +54,19 @@ class RunLog:
         self._lease = lease
         self._writer = writer
         self.is_short_of_room = False
-        """The disk was full; what is known is on record, and nothing new should be started."""
+        """Whether the disk was full; recorded facts are safe, and nothing new should be started."""
         self._inferred: list[StoredEntry] = []
-        """Already in the state, not yet in the journal."""
+        """Entries that are in the state but not yet in the journal."""
         self._untold: list[_Untold] = []
-        """Events that wait for these."""
+        """Events that wait for these entries."""
         self.announce: Callable[[RunLog, Sequence[Entry]], Awaitable[None]] | None = None
-        """Told of entries before they are written."""
+        """Called with entries before they are written."""
         self._unfollowed: list[Entry] = []
-        """The inferred ones themselves."""
+        """The inferred entries themselves."""
         self.tracer: Tracer | None = None
-        """Set where spans of the run are exported."""
+        """Set if spans of the run are exported."""
         self._held_at = float("-inf")
-        """Up to when the store is known to have had this process as the driver."""
+        """Time until which the store is known to have this process as the driver."""
 
     @property
     def lease(self) -> Lease:
@@ -101,7 +101,7 @@ class RunLog:
                 self._tell(self._note(payload, entry=self.state.seq))
 
     async def check_lease(self) -> None:
-        """Before an effect that must not happen twice: is this process still the driver? Raises `LeaseLost`.
+        """Check before a non-repeatable effect that this process is still the driver. Raises `LeaseLost`.
 
         A process that was stopped, or whose machine slept, after its intent was written may have been replaced since.
         The store is asked only where that write is some time ago.
@@ -116,11 +116,11 @@ class RunLog:
                 self.tracer.take(entry)
 
     def get_context(self, key: str) -> str:
-        """The `traceparent` for what is started on behalf of a step or model call; empty where traces are off."""
+        """Return the `traceparent` for the effects of a step or model call; empty if traces are off."""
         return self.tracer.get_context(key) if self.tracer is not None else ""
 
     def _take_time(self, entry: Entry) -> Entry:
-        """Note when it is written. The end of a run says how long it took from its beginning, waits among it."""
+        """Set the entry's time. The end of a run records its total duration, including waits."""
         if not isinstance(entry, TimedEntry):
             return entry
         now = self._writer.now()
@@ -131,7 +131,7 @@ class RunLog:
         return replace(entry, **noted)
 
     def infer(self, entry: Entry) -> None:
-        """Take in an entry that says nothing but what follows from those before it, without any effect.
+        """Fold an entry that only follows from those before it, without any effect.
 
         It is written together with the next one that is recorded, and told of then. A kill before that loses nothing:
         the next driver infers it again. So it costs no write of its own.
@@ -143,7 +143,7 @@ class RunLog:
         self._untold += [self._note(payload, entry=self.state.seq) for payload in project(entry, self.state)]
 
     def emit(self, payload: Payload) -> None:
-        """Tell of something that only watches; it changes nothing and is not in the journal."""
+        """Emit an informational event, which changes nothing and is not in the journal."""
         if self._untold:
             self._untold.append(self._note(payload))
         else:
@@ -180,19 +180,19 @@ class RunLog:
 
 
 def measure(began: str, now: datetime) -> float:
-    """Milliseconds since then; a clock that was set back gives nothing."""
+    """Return the elapsed milliseconds; 0 if the clock was set back."""
     return max(0.0, round((now - datetime.fromisoformat(began)).total_seconds() * 1000, 3))
 
 
 def store_entries(entries: Iterable[Entry], *, after: int = 0) -> list[StoredEntry]:
-    """Entries as a store takes them, at the places behind `after`."""
+    """Convert entries to stored ones, numbered after `after`."""
     return [
         StoredEntry(number, entry.kind, render_entry(entry)) for number, entry in enumerate(entries, start=after + 1)
     ]
 
 
 async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Entry]:
-    """The journal of a run, beyond the entry `after`.
+    """Read the journal of a run after the entry `after`.
 
     Raises `StoreDamaged` when an entry is not one that Metier wrote, or one is missing.
     """
@@ -205,7 +205,7 @@ async def read_entries(store: Store, run_id: str, *, after: int = 0) -> list[Ent
 
 
 async def read_entries_of[E: Entry](store: Store, run_id: str, kind: type[E]) -> list[E]:
-    """The entries of one kind, in order; others are not parsed, which is most of the cost of reading."""
+    """Read the entries of one kind, in order; others are not parsed, which is most of the cost of reading."""
     name = kind.__struct_config__.tag
     found = [_parse(run_id, stored) for stored in await store.read_journal(run_id) if stored.kind == name]
     return [entry for entry in found if isinstance(entry, kind)]

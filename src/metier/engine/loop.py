@@ -25,11 +25,11 @@ from metier.telemetry.sinks import EventWriter
 LEASE_SECONDS = 15.0
 BEAT_SECONDS = 5.0
 _THOUGHT = (Decode, Proceed)
-"""Actions that wait for nothing: there is nothing to cut short."""
+"""Actions that wait for nothing, so that there is nothing to interrupt."""
 
 
 type Perform = Callable[[Action, RunLog, Services], Awaitable[None]]
-"""Carries out one action: `perform` has its effects, a replay plays what they were."""
+"""Carries out one action: `perform` has its effects, a replay plays the recorded ones."""
 
 
 async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: Perform = perform) -> RunState:
@@ -56,7 +56,7 @@ async def drive(log: RunLog, services: Services, stopper: Stopper, *, perform: P
 
 
 def _is_beyond(action: Action, last_turn: int | None) -> bool:
-    """It would begin a turn beyond those that this driver takes."""
+    """Return True if the action would start a turn beyond this driver's limit."""
     return last_turn is not None and isinstance(action, CallModel) and action.turn > last_turn
 
 
@@ -67,7 +67,7 @@ def _build_ending(log: RunLog, stopper: Stopper) -> RunPaused | RunFailed | None
 
 
 class Driver(Protocol):
-    """Who drives, and where the run lives; `Services` is one."""
+    """The run's driver and store; implemented by `Services`."""
 
     @property
     def store(self) -> Store: ...
@@ -77,7 +77,7 @@ class Driver(Protocol):
 
 
 class Told(Struct, frozen=True):
-    """How far an event log tells of a journal: all entries before this one, and this many events of it."""
+    """Position of an event log in its journal: all entries before this one, and this many of its events."""
 
     entry: int = 0
     events: int = 0
@@ -86,7 +86,7 @@ class Told(Struct, frozen=True):
 async def open_log(
     lease: Lease, services: Driver, writer: EventWriter, *, entries: Iterable[Entry], told: Told
 ) -> RunLog:
-    """Fold the journal, and tell of what a kill left untold."""
+    """Fold the journal, and emit the events that a kill left out."""
     state = RunState(lease.run_id)
     for entry in entries:
         apply(state, entry)
@@ -98,14 +98,14 @@ async def open_log(
 
 
 class LeaseKeeper(Struct, frozen=True, kw_only=True):
-    """Renews the lease of a run out of turn, for a process that is about to be stopped."""
+    """Renews the lease of a run immediately, for a process that is about to be suspended."""
 
     lease: Lease
     store: Store
     seconds: float = LEASE_SECONDS
 
     async def keep(self, seconds: float | None) -> None:
-        """Raises `LeaseLost`."""
+        """Renew the lease. Raises `LeaseLost`."""
         await self.store.renew_lease(self.lease, seconds=self.seconds if seconds is None else seconds)
 
 
@@ -113,7 +113,7 @@ class LeaseKeeper(Struct, frozen=True, kw_only=True):
 async def hold_lease(
     run_id: str, services: Driver, *, seconds: float = LEASE_SECONDS, held: Lease | None = None
 ) -> AsyncGenerator[Lease]:
-    """Be the driver of a run while this block lasts. Losing the run to another driver cancels the block.
+    """Hold the lease during this block. Losing the run to another driver cancels the block.
 
     `held` is a lease that came with claiming the run. Raises `LeaseHeld`, `RunUnknown`, `LeaseLost`.
     """

@@ -1,4 +1,4 @@
-"""Tell a model of the project instructions of a folder when a step first comes to a file in it.
+"""Project instructions of a folder, given to the model when a step first uses a file in it.
 
 They stand behind the result of that step, so that everything before it stays the same and a prompt cache holds. The
 result is on record with them: a replay reads no file.
@@ -24,12 +24,12 @@ PATH_TOOLS = frozenset({"Read", "Write", "Edit", "Glob", "Grep"})
 
 class Nearby(Protocol):
     def find(self, path: str) -> tuple[ProjectFile, ...]:
-        """The instructions of the folders between the workspace and this path, nearest last."""
+        """Return the instructions of the folders between the workspace and this path, nearest last."""
         ...
 
 
 class Told(Protocol):
-    """Where the run stands and whom to tell; `RunLog` is one."""
+    """The run's position and its event sink; implemented by `RunLog`."""
 
     @property
     def state(self) -> RunState: ...
@@ -40,7 +40,7 @@ class Told(Protocol):
 def add_nearby(
     finished: Sequence[StepFinished], steps: Sequence[Step], log: Told, *, nearby: Nearby | None
 ) -> list[StepFinished]:
-    """The same results, with the instructions that their paths lead to and that the model was not told yet."""
+    """Return the results with new project instructions for their paths."""
     if nearby is None:
         return list(finished)
     told = dict(log.state.told_nearby)

@@ -1,4 +1,4 @@
-"""The `runtime:` section of `agent.yaml`: how freely a run acts, how long, how often it tries again. Values only."""
+"""The `runtime:` section of `agent.yaml`: permissions, limits and retries of a run. Values only."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ type StepFailurePolicy = Literal[
 
 
 class RuntimeOptions(Value):
-    """How freely a run acts, how long, how often it tries again."""
+    """Permissions, limits and retries of a run."""
 
     agent: str | None = Field(
         default=None,

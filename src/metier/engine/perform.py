@@ -1,4 +1,4 @@
-"""Carry out one action. The only place with effects; it chooses nothing."""
+"""Carrying out one action. The only place with effects; it chooses nothing."""
 
 from typing import assert_never
 

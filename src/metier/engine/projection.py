@@ -1,4 +1,4 @@
-"""The event log as a projection of the journal: what people and machines are told of each entry. Pure.
+"""The event log as a projection of the journal: the events of each entry, for people and machines. Pure.
 
 Rebuilding the log of a run from its journal gives the same events, but for those that only watch (a retry that was
 scheduled, the division of a budget), which are written to the log alone.
@@ -90,7 +90,7 @@ EXPECTATION_CHARACTERS = 200
 EXCERPT_LINES = 12
 DIFF_LINES = 24
 EXCERPT_WIDTH = 160
-"""Characters of a line of an excerpt: more would not be seen beside it."""
+"""Maximum characters in a line of an excerpt."""
 
 
 class _Excerpt(TypedDict):
@@ -101,7 +101,7 @@ class _Excerpt(TypedDict):
 
 
 def project(entry: Entry, state: RunState) -> tuple[Payload, ...]:
-    """The events that tell of an entry; `state` is the state after it."""
+    """Return the events of an entry; `state` is the state after it."""
     return tuple(_project(entry, state))
 
 
@@ -239,7 +239,7 @@ def _project_run(
 
 
 def _project_last_skill(entry: Entry, state: RunState) -> list[Payload]:
-    """The skill that is in charge at the end hands control back with it."""
+    """Project the end of the last skill in charge."""
     if not state.skill or not isinstance(entry, RunFinishedEntry | RunFailedEntry):
         return []
     status = "succeeded" if isinstance(entry, RunFinishedEntry) else "failed"
@@ -310,7 +310,7 @@ def _project_decision(entry: DecisionMade | DecodeFailed) -> Payload:
 
 
 def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
-    """Native calls have no place for an expected output: use the model's text that came with them."""
+    """Add the expected output: native calls have no place for it, so the model's text is used."""
     if step.expected_output:
         return step
     said = decision.reasoning_summary.strip().partition("\n")[0][:EXPECTATION_CHARACTERS]
@@ -319,7 +319,7 @@ def _with_expectation(step: ActionStep, decision: ModelDecision) -> ActionStep:
 
 
 def _project_selected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
-    """A decision in JSON names its skill beside its actions: the first one takes charge without a step."""
+    """Project the selection in a JSON decision: the first skill takes charge without a step."""
     if isinstance(entry, DecodeFailed) or not state.is_selected:
         return []
     return [_begin_skill(entry.decision.reasoning_summary[:SUMMARY_CHARACTERS], state)]
@@ -364,7 +364,7 @@ def _project_step(
 
 
 def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> list[Payload]:
-    """Calls of a reply that became no steps."""
+    """Project the calls of a reply that became no steps."""
     if isinstance(entry, DecodeFailed) or not entry.rejected:
         return []
     parts = state.reply.parts if state.reply is not None else ()
@@ -387,7 +387,7 @@ def _project_rejected(entry: DecisionMade | DecodeFailed, state: RunState) -> li
 
 
 def _project_refused(entry: StepFinished, state: RunState) -> list[Payload]:
-    """A call that ended before it began. One that began has its arguments and its verdict in `step_started`."""
+    """Project a call that ended before it started. A started one has its arguments and verdict in `step_started`."""
     step = _find_step(state, entry.step_id)
     if step is None or step.started is not None or not entry.is_error or not entry.verdict:
         return []
@@ -440,14 +440,14 @@ def _project_finished(entry: StepFinished, state: RunState) -> list[Payload]:
 
 
 def _project_answered(entry: DoubtResolved, state: RunState) -> list[Payload]:
-    """The answer is the result of the step where it says how that ended."""
+    """Project an answer, which is the result of the step if it says how that ended."""
     step = _find_step(state, entry.step_id)
     is_result = entry.answer in ("done", "skip") and step is not None and step.finished is not None
     return _project_finished(step.finished, state) if is_result and step and step.finished else []
 
 
 def _excerpt(entry: StepFinished) -> _Excerpt:
-    """Why something failed stands at its end; what it found at the beginning."""
+    """An excerpt of output: the reason of a failure is at its end, its context at the start."""
     lines = (describe_failure(entry.text) if entry.is_error else describe_success(entry.text)).splitlines()
     kept = lines[-EXCERPT_LINES:] if entry.is_error else lines[:EXCERPT_LINES]
     text = "\n".join(line[:EXCERPT_WIDTH] for line in kept)
@@ -537,14 +537,14 @@ def project_work(
 
 
 def project_task_step(entry: StepFinished, state: RunState) -> list[Payload]:
-    """The step of a task has an end; nothing for the steps of other runs."""
+    """Project the end of a task's step; empty for steps of other runs."""
     if entry.status == "succeeded":
         return _change(entry.step_id, state, "succeeded")
     return _change(entry.step_id, state, "failed", message=describe_failure(entry.text)[:SUMMARY_CHARACTERS])
 
 
 def list_task_steps(state: RunState) -> list[TaskStepChanged]:
-    """How every step of a task stands, in order; nothing where no task plans the run."""
+    """List the status of every step of a task, in order; empty if no task plans the run."""
     if not state.plan:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What a run needs from outside: everything with an effect, handed in once by the runtime."""
+"""A run's connections to the outside: everything with an effect, passed in once by the runtime."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ from metier.tools.toolbox import Toolbox
 
 
 class WorkspaceSnapshots(Protocol):
-    """Takes snapshots of the workspace; `tools.files.snapshots.Snapshots` is one."""
+    """Takes snapshots of the workspace; `tools.files.snapshots.Snapshots` implements it."""
 
     def take(self) -> str: ...
 
@@ -53,42 +53,42 @@ class WorkspaceSnapshots(Protocol):
 
 
 class Worktrees(Protocol):
-    """Reads what runs changed that have a worktree of their own."""
+    """Reads the changes of runs in their own worktree."""
 
     async def read(self, run_id: str, tree: RunWorktree) -> bytes:
-        """A patch for `git apply`, empty where nothing changed. Raises `Unavailable`."""
+        """Return a patch for `git apply`, empty if nothing changed. Raises `Unavailable`."""
         ...
 
 
 class HookRunner(Protocol):
-    """Runs hooks; `tools.hooks.run.HookRunner` is one."""
+    """Runs hooks; `tools.hooks.run.HookRunner` implements it."""
 
     async def run(self, hook: HookCommand, data: Mapping[str, JsonValue]) -> HookRun: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSource:
-    """Where the text of a layer was read."""
+    """Source of a layer's text."""
 
     file: str
-    """Relative to the workspace where it lies inside."""
+    """Path, relative if inside of the workspace."""
     sha256: str
-    """Of the whole file."""
+    """Hash of the whole file."""
     left_out: int = 0
-    """Characters beyond the cap of the layer."""
+    """Number of characters beyond the layer's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instructions:
-    """The layers of the prompt that a run has from its start to its end."""
+    """The prompt layers that a run has from its start to its end."""
 
     base: str
-    """The workspace's own prompt; empty where it has none."""
+    """The workspace's own prompt; empty if it has none."""
     safety: str
     operating: str = ""
-    """How to work in Metier; older runs have it in `base`."""
+    """Operating instructions; in older runs they are part of `base`."""
     control: tuple[ToolSpec, ...] = ()
-    """The tools that steer the run, as its model was told of them."""
+    """Control tools as the run's model sees them."""
     soul: str = ""
     profile: str = ""
     agent: str = ""
@@ -97,15 +97,15 @@ class Instructions:
     project_files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Path of each file of project instructions → hash of its bytes and of its imports."""
     facts: str = ""
-    """What was told in the same context and is kept."""
+    """Facts stored in the same context."""
     summary: str = ""
-    """What was said in the same context before `conversation`, in short."""
+    """Summary of the context's messages before `conversation`."""
     conversation: tuple[Message, ...] = ()
-    """What was said before in the same context."""
+    """Earlier messages in the same context."""
     step: str = ""
-    """The step of a structured task that this run carries out."""
+    """Step of a structured task that this run carries out."""
     sources: Mapping[str, LayerSource] = field(default_factory=dict[str, LayerSource])
-    """By layer; one that is not in it is built in, or was given with the task."""
+    """Sources by layer; a missing one is built in, or came with the task."""
 
     def begin(self, task: str) -> Prompt:
         return Prompt(
@@ -142,61 +142,61 @@ class Services(Struct, frozen=True, kw_only=True):
     run_folder: Path
     """`runs/<run_id>`: artifacts, spool, debug bodies."""
     machine: MachineIdentity = msgspec.field(default_factory=identify_machine)
-    """Where effects happen; intents name it."""
+    """The machine on which effects happen; intents name it."""
     clean: Callable[[str], str]
-    """Redacts and sanitises outside text before the model, the journal or the log sees it."""
+    """Redacts and sanitizes outside text before the model, the journal or the log sees it."""
     clean_body: Callable[[JsonValue], JsonValue] | None = None
-    """Does the same to a whole request or reply; None where these are not kept."""
+    """Does the same to a whole request or reply; None if these are not stored."""
     find_new_denial: Callable[[ActionStep], str] = lambda _: ""
-    """Why a rule that was added after the run started denies a call; empty if none does. Only narrows."""
+    """Returns why a rule added after the start denies a call; empty if none does. Only narrows."""
     recall_ranking: Callable[[], SkillsRanked | None] = lambda: None
-    """The ranking of skills to keep in a replay; None if it is computed."""
+    """Returns the ranking to keep in a replay; None to compute it."""
     changed: tuple[str, ...] = ()
-    """Ids of definitions that are no longer what the run began with; it uses what it is pinned to."""
+    """IDs of definitions that changed since the run started; it uses the pinned ones."""
     sandbox: str = "none"
-    """What encloses the programs that tools start: `full`, `kernel` or `none`."""
+    """Sandbox level of programs that tools start: `full`, `kernel` or `none`."""
     reading_sandbox: ReadingLevel = "none"
-    """The level that encloses commands that run without a question."""
+    """Sandbox level of commands that run without a question."""
     protected: ProtectedState | None = None
-    """Looks at what confined programs must not change; None where none is confined."""
+    """Checks the files that confined programs must not change; None without a sandbox."""
     snapshots: WorkspaceSnapshots | None = None
-    """Takes snapshots around programs, so that their changes can be undone; None where nothing is run."""
+    """Takes snapshots around programs, so that their changes can be undone; None if nothing is run."""
     worktrees: Worktrees | None = None
-    """Reads what runs changed that work in a worktree; None where results come from a record."""
+    """Reads changes of runs in worktrees; None if results come from a record."""
     hooks: HookRunner | None = None
-    """Runs the user's commands; None where nothing is run."""
+    """Runs the user's hooks; None if nothing is run."""
     nearby: Nearby | None = None
-    """Finds the project instructions of folders that the run comes to; None where results come from a record."""
+    """Finds project instructions of folders that the run visits; None if results come from a record."""
     notices: tuple[Payload, ...] = ()
-    """What there is to say before the run continues, such as a server whose tools are left out."""
+    """Notices to emit before the run continues, such as a server whose tools are missing."""
     not_listed: tuple[str, ...] = ()
-    """Servers of external tools whose tools have not been listed yet."""
+    """External servers whose tools have not been listed yet."""
     owner: str
-    """The name of the driver, shown to a process that finds the lease held."""
+    """Name of the driver, shown to a process that finds the lease held."""
     observe: Observer | None = None
     show_output: Callable[[str, str, bytes], None] | None = None
     """Receives step id, stream and bytes of a program that a step runs; None without observers."""
     buffers: Buffers = msgspec.field(default_factory=NoBuffers)
-    """Files as the user's editor holds them."""
+    """Open files in the user's editor."""
     fallbacks: tuple[Candidate, ...] = ()
     features: FeatureSupport = msgspec.field(default_factory=FeatureMemory)
-    """What the endpoint of `provider` is known not to support."""
+    """Known unsupported features of the endpoint of `provider`."""
     enforces_schema: bool = False
-    """The endpoint is the vendor's own: it takes the schema of a result beside tools, and tools can still be called."""
+    """Whether the endpoint is the vendor's own: it accepts a result schema together with tools."""
     seams: Seams = msgspec.field(default_factory=Seams)
     counter: TokenCounter = msgspec.field(default_factory=TokenCounter)
     cache: TurnCache = msgspec.field(default_factory=TurnCache)
     read_access: Callable[[], frozenset[str]] = frozenset
-    """The tools that are turned off now, read once a turn. Raises `ConfigError`."""
+    """Returns the tools that are disabled now, read once per turn. Raises `ConfigError`."""
     partners: Partners = msgspec.field(default_factory=Partners)
-    """Whom the run may hand work to."""
+    """Targets that the run may delegate to."""
     task: TaskDefinition | None = None
-    """The definition that plans the run, as it is pinned."""
+    """The pinned definition that plans the run."""
     given_results: str = ""
-    """The digest of what the earlier steps of a task gave, as `earlier.build_results` makes it."""
+    """Digest of the results of a task's earlier steps."""
 
 
 def use_model(services: Services, options: ModelOptions, *, provider: str) -> Services:
-    """Return the same services for another model, without what was remembered of requests to the one before."""
+    """Return the services for another model, without the caches for the previous one."""
     cache = replace(services.cache, offers={}, prompts=PromptMemory())
     return replace(services, model=options, counter=TokenCounter(provider), cache=cache)

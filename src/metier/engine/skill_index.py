@@ -26,17 +26,17 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
     index: RoutingIndex
     workspace: Path
     problems: tuple[Problem, ...] = ()
-    """What kept a skill from being here."""
+    """Reasons why skills are missing."""
     load_ms: float = 0
-    """Milliseconds that loading took; 0 if it was not measured."""
+    """Milliseconds of loading; 0 if not measured."""
     similarities: Similarities | None = None
-    """Finds skills by meaning; None where the settings name nothing that makes embeddings."""
+    """Finds skills by meaning; None if the settings configure no embeddings."""
 
     async def get_similar(self, query: str) -> FoundSimilar:
         return await self.similarities.find(query) if self.similarities is not None else FoundSimilar()
 
     def find(self, name: str) -> SkillPackage | None:
-        """By its name, else by its ID."""
+        """Return a skill by name, or by ID."""
         return self.packages.get(canonical_name(name)) or find_package(self.packages.values(), name)
 
     def get(self, name: str) -> SkillPackage:
@@ -68,7 +68,7 @@ class SkillIndex(Struct, frozen=True, kw_only=True):
         return lambda path: read_file(folder, path)
 
     def _usable_folder(self, package: SkillPackage) -> str:
-        """Relative to the workspace where it lies inside: shorter, and the same on every machine."""
+        """Return the folder, relative inside of the workspace: shorter, and the same on every machine."""
         if package.folder.is_relative_to(self.workspace):
             return package.folder.relative_to(self.workspace).as_posix()
         return str(package.folder)
@@ -81,7 +81,7 @@ def build_shelf(
     problems: Sequence[Problem] = (),
     cache_folder: Path | None = None,
 ) -> SkillIndex:
-    """The skills of a run; the index over them is the one that `agent skills route` has for the same files."""
+    """Build the skills of a run; `agent skills route` has the same index for the same files."""
     index = open_index_of([package.definition for package in packages], cache_folder=cache_folder)
     by_name = {canonical_name(package.definition.name): package for package in packages}
     return SkillIndex(packages=by_name, index=index, workspace=workspace, problems=tuple(problems))

@@ -1,4 +1,4 @@
-"""What spans say of the entries that begin and close them. Pure; names are those of `telemetry.otel.names`.
+"""Span attributes from the entries that open and close spans. Pure; names are those of `telemetry.otel.names`.
 
 Nothing that a user, a model or a tool wrote is among them, unless content is asked for.
 """
@@ -27,11 +27,11 @@ BUILT_IN_AGENT = "metier"
 _MCP_SEPARATOR = "/"
 _SKILL_STATUS = {"succeeded": "success", "timeout": "timeout"}
 _MAX_NAMES = 128
-"""Names of skills on one span; backends cut long lists, and the count tells of the others."""
+"""Maximum number of skill names on one span; backends truncate long lists."""
 
 
 class Fresh(NamedTuple):
-    """A message that the next request tells the model for the first time."""
+    """A message that the next request shows the model for the first time."""
 
     role: str
     text: str
@@ -40,7 +40,7 @@ class Fresh(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What the run itself took: children have spans of their own, and are not counted twice."""
+    """Cost of the run itself: child runs have spans of their own and are not counted twice."""
 
     turns: int = 0
     resumes: int = 0
@@ -58,7 +58,7 @@ class Totals:
 
 
 def name_run(started: RunStarted) -> Attributes:
-    """A task definition and a skill that is called are workflows; everything else is an agent."""
+    """Name the run: task definitions and called skills are workflows, everything else is an agent."""
     order = started.order
     workflow = (order.task_id or (order.call.skill if order.call is not None else "")) if order is not None else ""
     agent = started.agent or BUILT_IN_AGENT
@@ -97,7 +97,7 @@ def describe_run_end(
 
 
 def _describe_cost(cost: float, *, tokens: int) -> Attributes:
-    """Nothing where a price is not known, as everywhere else that a cost is told."""
+    """Describe the cost; empty if a price is unknown."""
     return {} if find_cost(cost, tokens=tokens) is None else {names.COST_USD: round(cost, 9)}
 
 
@@ -112,7 +112,7 @@ def describe_model_call(started: RunStarted, entry: ModelCallStarted) -> Attribu
 
 
 def describe_reply(entry: ModelReplied, fresh: Sequence[Fresh] | None) -> Attributes:
-    """`fresh` is what the request told for the first time; None where content is not wanted."""
+    """Describe the reply; `fresh` is the new content of the request, None if content is not wanted."""
     reply, usage = entry.reply, entry.reply.usage
     known: Attributes = {
         names.PROVIDER: names.name_provider(reply.provider),
@@ -171,7 +171,7 @@ def describe_result(entry: StepFinished, *, with_content: bool) -> Attributes:
 
 
 def describe_script(entry: StepFinished) -> Attributes:
-    """Duration, bytes and outcome of the process of a script."""
+    """Describe duration, bytes and outcome of a script's process."""
     return {
         names.OPERATION: names.RUN_SCRIPT,
         names.SCRIPT: f"{entry.skill_name}/{entry.script}",

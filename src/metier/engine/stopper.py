@@ -1,4 +1,4 @@
-"""Stops a run: first no new work, then no more waiting. What is under way is ended and recorded.
+"""Stopping a run: first no new work, then no more waiting. Running steps are ended and recorded.
 
 A run that is handed back is neither paused nor ended: the next worker that claims it continues it.
 """
@@ -14,12 +14,12 @@ from metier.events.payload import Payload
 from metier.events.run import GracefulShutdownStarted, SignalReceived
 
 SUSPENDED_SECONDS = 3600.0
-"""How long a process that was stopped keeps its runs; then another one may continue with them."""
+"""Time for which a suspended process keeps its runs; afterwards another one may continue them."""
 
 
 class HeldLease(Protocol):
     async def keep(self, seconds: float | None) -> None:
-        """Renew it for so long; without a number, for its ordinary time. Raises `LeaseLost`."""
+        """Renew the lease for this time, or for its ordinary duration. Raises `LeaseLost`."""
         ...
 
 
@@ -27,18 +27,18 @@ class Stopper:
     """Set by a signal, a caller or a time limit. The action under way gets a grace period, then it is cancelled."""
 
     def __init__(self, grace_seconds: float = 10.0, *, waits_for_model: bool = True, turns: int | None = None) -> None:
-        """`waits_for_model`: the grace period is also for a reply under way, not for steps alone."""
+        """`waits_for_model`: the grace period also applies to a running reply, not only to steps."""
         self.turns = turns
-        """How many turns are taken before the run is handed back; None for as many as it takes."""
+        """Number of turns before the run is handed back; None for no limit."""
         self.reason = ""
         self.signal = ""
-        """The first signal that came, by name."""
+        """Name of the first received signal."""
         self._grace_seconds = grace_seconds
         self._waits_for_model = waits_for_model
         self._signals = 0
         self._ending: RunFailed | RunPaused | None = None
         self.is_handing_back = False
-        """The run is left to the next worker that claims it."""
+        """Whether the run is left to the next worker that claims it."""
         self._scope: anyio.CancelScope | None = None
         self._followers: list[Stopper] = []
         self._leases: list[HeldLease] = []
@@ -52,20 +52,20 @@ class Stopper:
 
     @property
     def ending(self) -> RunFailed | RunPaused | None:
-        """What the journal says of a run that was stopped; nothing of one that is handed back."""
+        """Return the entry that ends or pauses a stopped run; None for one that is handed back."""
         if self.is_handing_back:
             return None
         return self._ending or RunPaused(pause="signal", reason=f"Stopped by {self.reason}")
 
     def attach(self, tell: Callable[[Payload], None], *, count_children: Callable[[], int]) -> None:
-        """From now on there is a log to tell of signals; those that came before are told now."""
+        """Attach a log for signals; earlier ones are logged now."""
         for payload in self._untold:
             tell(payload)
         self._tell, self._count_children = tell, count_children
 
     @contextmanager
     def holding(self, lease: HeldLease) -> Generator[None]:
-        """While this block lasts, a process that is stopped (Ctrl-Z) keeps this lease."""
+        """Keep this lease during the block if the process is suspended (Ctrl-Z)."""
         self._leases.append(lease)
         try:
             yield
@@ -86,11 +86,11 @@ class Stopper:
             await lease.keep(None)
 
     def list_leases(self) -> "list[HeldLease]":
-        """Those of this run and of the runs that follow it."""
+        """List the leases of this run and of the runs that follow it."""
         return [*self._leases, *(lease for follower in self._followers for lease in follower.list_leases())]
 
     def describe(self) -> str:
-        """What a user is told who sent the first signal."""
+        """Describe the stop to the user who sent the first signal."""
         running, seconds = self._count_children(), self._patience
         if running and seconds:
             what = f"waiting up to {seconds:g} s for {running} {'step' if running == 1 else 'steps'}"
@@ -105,7 +105,7 @@ class Stopper:
             follower.shorten_grace(seconds)
 
     def receive(self, signal: str) -> None:
-        """The process got a signal: the first one is graceful, the second is not."""
+        """Handle a signal: the first one is graceful, the second is not."""
         self._signals += 1
         self.signal = self.signal or signal
         self._tell(SignalReceived(signal=signal, count=self._signals))
@@ -115,7 +115,7 @@ class Stopper:
         self.request(signal)
 
     def request(self, reason: str) -> None:
-        """Stop after what is under way, or when the grace period is over. A second request does not wait."""
+        """Stop after the current work, or when the grace period is over. A second request does not wait."""
         is_second = self.is_set
         self.reason = self.reason or reason
         self._cut_short(0 if is_second else self._patience)
@@ -128,7 +128,7 @@ class Stopper:
         self.request(reason)
 
     def fail(self, failure: RunFailed) -> None:
-        """End the run for good, without a grace period. A run that is stopping already is left to its pause."""
+        """Fail the run without a grace period. A run that is stopping already is left to its pause."""
         if self.is_set:
             return
         self.reason, self._ending = failure.reason, failure
@@ -137,7 +137,7 @@ class Stopper:
             follower.fail(failure)
 
     def park(self, pause: RunPaused) -> None:
-        """Pause the run without a grace period, and say why; runs below it are paused as by a signal."""
+        """Pause the run without a grace period, with a reason; its child runs are paused as by a signal."""
         if self.is_set:
             return
         self.reason, self._ending = pause.reason, pause
@@ -147,7 +147,7 @@ class Stopper:
 
     @property
     def signals(self) -> int:
-        """How many signals came."""
+        """Return the number of received signals."""
         return self._signals
 
     @property
@@ -164,7 +164,7 @@ class Stopper:
 
     @contextmanager
     def followed_by(self, other: "Stopper") -> Generator[None]:
-        """While this block lasts, what stops this run stops the other one too; not the other way round."""
+        """Stop the other run together with this one during the block, but not the reverse."""
         other.shorten_grace(self._grace_seconds)
         if isinstance(self._ending, RunFailed):
             other.fail(self._ending)
@@ -178,7 +178,7 @@ class Stopper:
 
     @contextmanager
     def interruptible(self) -> Generator[None]:
-        """Whatever happens in this block can be cut short by `request`."""
+        """Allow `request` to interrupt this block."""
         with anyio.CancelScope() as scope:
             self._scope = scope
             try:

@@ -26,7 +26,7 @@ _SUBJECT_OF = {
     names.RUN_SCRIPT: names.SCRIPT,
     names.AWAIT_APPROVAL: names.TOOL_NAME,
 }
-"""The attribute whose value is in the name of a span, by operation."""
+"""Attribute whose value is in a span's name, by operation."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class OpenSpan:
 
     @property
     def name(self) -> str:
-        """As the conventions build it: the operation and its subject, both few in number."""
+        """Build the name by the conventions: the operation and its subject, both of low cardinality."""
         operation = str(self.attributes.get(names.OPERATION, ""))
         subject = self.attributes.get(_SUBJECT_OF.get(operation, ""), "")
         return f"{operation} {subject}" if subject else operation
@@ -57,7 +57,7 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 class SpanFold:
-    """Takes the entries of one run in order, and gives the spans that each of them closes."""
+    """Folds the entries of one run in order, and returns the spans that each of them closes."""
 
     def __init__(self, run_id: str, *, with_content: bool = False) -> None:
         self.run_id = run_id
@@ -72,10 +72,10 @@ class SpanFold:
         self._planned: dict[str, ActionStep] = {}
         self._totals = attributes.Totals()
         self._fresh: list[attributes.Fresh] = []
-        """What the model has not been told yet, for spans that carry content."""
+        """Messages that the model has not read yet, for spans that carry content."""
 
     def take(self, entry: Entry) -> list[Span]:
-        """The spans that this entry closes, the innermost first."""
+        """Return the spans that this entry closes, the innermost first."""
         self._seq += 1
         self._now = self._get_time(entry)
         closed = self._close(entry)
@@ -83,14 +83,14 @@ class SpanFold:
         return closed if self._seq > self._forked_at else []
 
     def get_context(self, key: str) -> str:
-        """The `traceparent` of what is under way: a step by its id, the model call by `MODEL`; else empty."""
+        """Return the `traceparent` of a running step by ID, or of the model call as `MODEL`; otherwise empty."""
         found = self._open.get(key)
         if found is None or self.trace is None:
             return ""
         return TraceParent(self.trace.trace_id, found.span_id, is_sampled=self.trace.is_sampled).render()
 
     def _get_time(self, entry: Entry) -> datetime:
-        """When it was written; in journals that do not say so, when it must have been by the durations they note."""
+        """Return the time of an entry; in journals without times, computed from the recorded durations."""
         if isinstance(entry, RunStarted):
             return datetime.fromisoformat(entry.started_at) if entry.started_at else self._now
         if isinstance(entry, TimedEntry) and entry.recorded_at:
@@ -140,7 +140,7 @@ class SpanFold:
         return [self._finish(names.LOAD_SKILLS, {})]
 
     def _reopen(self, entry: RunReopened) -> list[Span]:
-        """The span of the run was exported when it failed: what follows is a span of its own below it."""
+        """Open a new span below the run's, which was exported when the run failed."""
         if entry.step_id or self._started is None or self.trace is None:
             return []
         self._begin(RUN, attributes.name_run(self._started), parent_id=self.trace.span_id)
@@ -207,7 +207,7 @@ class SpanFold:
         return [*closed, self._finish(entry.step_id, known, error=error)]
 
     def _build_script(self, entry: StepFinished) -> Span:
-        """The process of a script, inside the call that started it."""
+        """Build the span of a script's process, inside the call that started it."""
         open_span = OpenSpan(
             span_id=build_entry_id(self.run_id, self._seq, "/script"),
             parent_id=self._open[entry.step_id].span_id,
@@ -273,7 +273,7 @@ class SpanFold:
 
 
 def get_context(run_id: str, entries: Iterable[Entry], key: str) -> str:
-    """The `traceparent` of a step that is under way, from the journal: for what is started on its behalf."""
+    """Return the `traceparent` of a running step, from the journal, for its effects."""
     folding = SpanFold(run_id)
     for entry in entries:
         folding.take(entry)
@@ -281,6 +281,6 @@ def get_context(run_id: str, entries: Iterable[Entry], key: str) -> str:
 
 
 def _nanoseconds(moment: datetime) -> int:
-    """By integers: a float has not enough digits for microseconds since 1970."""
+    """Compute with integers: a float has too few digits for microseconds since 1970."""
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000

@@ -8,7 +8,7 @@ from metier.values import OwnText, StoredValue
 
 
 class PromptBudgetComputed(Payload, frozen=True, kw_only=True):
-    """How the tokens of this turn's request are divided, and what had to go."""
+    """The division of this turn's tokens, and the trimmed content."""
 
     event_type = "prompt_budget_computed"
     turn: int
@@ -35,7 +35,7 @@ class PromptComposed(Payload, frozen=True, kw_only=True):
 
 
 class LlmRequestMeta(StoredValue, frozen=True, kw_only=True):
-    """What is known of one request to a model."""
+    """Metadata of one request to a model."""
 
     provider: str
     model: str
@@ -48,7 +48,7 @@ class LlmRequestMeta(StoredValue, frozen=True, kw_only=True):
 
 
 class LlmRequestSent(Payload, frozen=True, kw_only=True):
-    """A request went out."""
+    """A request was sent."""
 
     event_type = "llm_request_sent"
     turn: int
@@ -56,7 +56,7 @@ class LlmRequestSent(Payload, frozen=True, kw_only=True):
 
 
 class LlmRetryScheduled(Payload, frozen=True, kw_only=True):
-    """The attempt failed in a way that may pass; the next one starts after the delay."""
+    """The attempt failed with a transient error; the next one starts after the delay."""
 
     event_type = "llm_retry_scheduled"
     turn: int
@@ -67,7 +67,7 @@ class LlmRetryScheduled(Payload, frozen=True, kw_only=True):
 
 
 class LlmResponseReceived(Payload, frozen=True, kw_only=True):
-    """A complete reply came back."""
+    """A complete reply arrived."""
 
     event_type = "llm_response_received"
     turn: int
@@ -87,11 +87,11 @@ class LlmRequestFailed(Payload, frozen=True, kw_only=True):
     message: str
     retryable: bool = False
     partial_text: str = ""
-    """What had come of a reply that was interrupted."""
+    """Received part of an interrupted reply."""
 
 
 class StructuredOutputFallback(Payload, frozen=True, kw_only=True):
-    """The endpoint does not support a way of asking for decisions; JSON in plain text takes its place."""
+    """The endpoint does not support a way of requesting decisions; JSON in plain text replaces it."""
 
     event_type = "structured_output_fallback"
     turn: int
@@ -99,12 +99,12 @@ class StructuredOutputFallback(Payload, frozen=True, kw_only=True):
     model: str
     lacks: Literal["tools", "response_schema"]
     message: str = ""
-    """What the server said; empty where it is known from an earlier run."""
+    """The server's message; empty if known from an earlier run."""
     remembered: bool = False
 
 
 class LlmDecisionDecoded(Payload, frozen=True, kw_only=True):
-    """What the reply means."""
+    """The decoded decision of a reply."""
 
     event_type = "llm_decision_decoded"
     turn: int
@@ -116,7 +116,7 @@ class LlmDecisionDecoded(Payload, frozen=True, kw_only=True):
 
 
 class LlmDecisionRejected(Payload, frozen=True, kw_only=True):
-    """The reply is no decision; the model is told once what is wrong with it (`repair`), then the run ends."""
+    """The reply is not a valid decision; the model may correct it once (`repair`), then the run ends."""
 
     event_type = "llm_decision_rejected"
     turn: int
@@ -126,7 +126,7 @@ class LlmDecisionRejected(Payload, frozen=True, kw_only=True):
 
 
 class PromptLayerCut(Payload, frozen=True, kw_only=True):
-    """The file of a layer is larger than its cap; its beginning is used."""
+    """The file of a layer exceeds its limit; its start is used."""
 
     event_type = "prompt_layer_cut"
     layer: str
@@ -137,22 +137,22 @@ class PromptLayerCut(Payload, frozen=True, kw_only=True):
 class InstructionFile(StoredValue, frozen=True, kw_only=True):
     path: str
     sha256: str
-    """Of its bytes and of those of its imports."""
+    """Hash of its bytes and of those of its imports."""
     imports: tuple[str, ...] = ()
     left_out_characters: int = 0
     trusted: bool = True
-    """False for the text of a folder that the user has not trusted: the model reads it fenced."""
+    """False for text of a folder that the user has not trusted: the model reads it fenced."""
 
 
 class ProjectInstructionsLoaded(Payload, frozen=True, kw_only=True):
-    """Files such as `AGENTS.md` were put in front of the model: at the start, or when a step came near them."""
+    """Files such as `AGENTS.md` were disclosed to the model: at the start, or when a step used files near them."""
 
     event_type = "project_instructions_loaded"
     files: tuple[InstructionFile, ...]
     step_id: str = ""
-    """The step that came near them; empty at the start of a run."""
+    """Step that used files near them; empty at the start of a run."""
     problems: tuple[str, ...] = ()
-    """What was left out of them, and why."""
+    """Omitted parts of the message, with reasons."""
 
     @property
     def summary(self) -> str:

@@ -10,6 +10,6 @@ from metier.values import StoredValue
 
 
 class Payload(StoredValue, frozen=True, kw_only=True):
-    """What one kind of event says. Subclasses name their `event_type`; the class docstring is its documentation."""
+    """The payload of one event type. Subclasses set their `event_type`; the class docstring is its documentation."""
 
     event_type: ClassVar[str]

@@ -12,10 +12,10 @@ from metier.values import AwareDatetime, StoredValue
 SCHEMA_VERSION = 1
 
 type RedactionMode = Literal["redacted", "full"]
-"""`full` is written only where `logging.redact_secrets` is off."""
+"""`full` is written only if `logging.redact_secrets` is off."""
 
 SUBJECTS = (run, model, skill, step, task)
-"""The modules that declare payloads. Classes of plugins and tests are no event types."""
+"""Modules that declare payloads. Classes of plugins and tests are not event types."""
 
 
 def payload_types() -> dict[str, type[Payload]]:
@@ -35,7 +35,7 @@ class EventRecord(StoredValue, frozen=True, kw_only=True):
     span_id: str
     """Shared by the start and the end of one run, turn, model call, step, skill or question."""
     parent_span_id: str = ""
-    """The span that this one is part of; empty for the run's own."""
+    """Span that this one is part of; empty for the run's own."""
     timestamp: AwareDatetime
     seq: int
     event_type: str
@@ -43,11 +43,11 @@ class EventRecord(StoredValue, frozen=True, kw_only=True):
     redaction_mode: RedactionMode = "redacted"
     schema_version: int = SCHEMA_VERSION
     entry: int = 0
-    """The journal entry it tells of; 0 for what only watches."""
+    """Number of its journal entry; 0 for informational events."""
     turn: int = 0
-    """The turn of the run in which it happened; 0 before the first, and in logs of versions that did not record it."""
+    """Turn of the run; 0 before the first, and in logs of versions that did not record it."""
     skill: str = ""
-    """The skill in charge at that moment; empty where none was."""
+    """Skill in charge at that time; empty if there was none."""
 
     def __post_init__(self) -> None:
         if self.payload.event_type != self.event_type:

@@ -9,7 +9,7 @@ from metier.events.payload import Payload
 
 
 class RunStarted(Payload, frozen=True, kw_only=True):
-    """A run began: what was asked, of whom, and what it is pinned to."""
+    """A run started, with its request, agent, model and pins."""
 
     event_type = "run_started"
     task: str
@@ -20,15 +20,15 @@ class RunStarted(Payload, frozen=True, kw_only=True):
     profile: str = ""
     sandbox: str = ""
     reading_sandbox: str = ""
-    """The level that encloses commands that run without a question; empty in logs of older versions."""
+    """Sandbox level of commands that run without a question; empty in logs of older versions."""
     context_id: str = ""
     parent_run_id: str = ""
     pins: dict[str, str] = field(default_factory=dict)
-    """Definition id → content hash."""
+    """Definition ID → content hash."""
 
 
 class RunPaused(Payload, frozen=True, kw_only=True):
-    """The run stopped where it can continue later: what it waits for, and how to continue."""
+    """The run paused: the reason, and how to continue."""
 
     event_type = "run_paused"
     kind: Literal[
@@ -40,7 +40,7 @@ class RunPaused(Payload, frozen=True, kw_only=True):
 
 
 class RunResumed(Payload, frozen=True, kw_only=True):
-    """The run continues: after a pause, a restart, or a take-over."""
+    """The run continues: after a pause, a restart, or a takeover."""
 
     event_type = "run_resumed"
     reason: str
@@ -49,7 +49,7 @@ class RunResumed(Payload, frozen=True, kw_only=True):
 
 
 class LimitsRaised(Payload, frozen=True, kw_only=True):
-    """A user raised what bounds the run; what is not named stays as it was."""
+    """A user raised limits of the run; unnamed limits are unchanged."""
 
     event_type = "limits_raised"
     max_turns: int | None = None
@@ -59,7 +59,7 @@ class LimitsRaised(Payload, frozen=True, kw_only=True):
 
 
 class RunReopened(Payload, frozen=True, kw_only=True):
-    """A run that a limit or a provider had ended continues where it was."""
+    """A run that a limit or a provider had ended continues."""
 
     event_type = "run_reopened"
     reason: str
@@ -68,7 +68,7 @@ class RunReopened(Payload, frozen=True, kw_only=True):
 
 
 class PinnedDefinitionUsed(Payload, frozen=True, kw_only=True):
-    """A definition changed since the run began; the run continues with the bytes it is pinned to."""
+    """A definition changed since the run started; the run continues with the pinned bytes."""
 
     event_type = "pinned_definition_used"
     definition: str
@@ -79,7 +79,7 @@ McpServerState = Literal["not_accepted", "started", "ended", "changed"]
 
 
 class McpServerReported(Payload, frozen=True, kw_only=True):
-    """A server of external tools was left out, started, ended, or no longer offers what was accepted."""
+    """An MCP server was left out, started, ended, or no longer offers the accepted tools."""
 
     event_type = "mcp_server_reported"
     server: str
@@ -89,7 +89,7 @@ class McpServerReported(Payload, frozen=True, kw_only=True):
 
 
 class SignalReceived(Payload, frozen=True, kw_only=True):
-    """The process was asked to stop."""
+    """The process received a signal to stop."""
 
     event_type = "signal_received"
     signal: str
@@ -105,7 +105,7 @@ class GracefulShutdownStarted(Payload, frozen=True, kw_only=True):
 
 
 class RunFinished(Payload, frozen=True, kw_only=True):
-    """The run reached its end."""
+    """The run completed."""
 
     event_type = "run_finished"
     status: TaskState = "completed"
@@ -115,12 +115,12 @@ class RunFinished(Payload, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = 0
-    """None where a model without a known price answered."""
+    """None if a model without a known price answered."""
     duration_ms: float = 0
 
 
 class RunFailed(Payload, frozen=True, kw_only=True):
-    """The run ended without a result: a reason for machines, a sentence for people."""
+    """The run ended without a result: a reason for machines, a message for people."""
 
     event_type = "run_failed"
     reason: str
@@ -131,7 +131,7 @@ class RunFailed(Payload, frozen=True, kw_only=True):
 
 
 class LogRepaired(Payload, frozen=True, kw_only=True):
-    """The log was opened after a crash: the last, incomplete record was cut off."""
+    """The log was opened after a crash: the incomplete last record was removed."""
 
     event_type = "log_repaired"
     dropped_bytes: int
@@ -139,7 +139,7 @@ class LogRepaired(Payload, frozen=True, kw_only=True):
 
 
 class ResultChecked(Payload, frozen=True, kw_only=True):
-    """A result was held against what was asked of it; what does not hold is told to the model once."""
+    """A result was checked against the request; the model may correct problems once."""
 
     event_type = "result_checked"
     accepted: bool
@@ -147,7 +147,7 @@ class ResultChecked(Payload, frozen=True, kw_only=True):
 
 
 class RunAdopted(Payload, frozen=True, kw_only=True):
-    """A run that was not started in this store continues here: with this host's settings, rules, provider and keys.
+    """A run from another store continues here: with this host's settings, rules, provider and keys.
 
     Steps that were planned and not finished are asked about.
     """
@@ -165,5 +165,5 @@ class ModelChanged(Payload, frozen=True, kw_only=True):
     provider: str
     model: str
     settings: tuple[str, ...] = ()
-    """Names of the settings whose values differ from before."""
+    """Names of the changed settings."""
     changed_by: str = ""

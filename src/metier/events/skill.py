@@ -24,7 +24,7 @@ class Candidate(StoredValue, frozen=True, kw_only=True):
 
 
 class SkillCatalogLoaded(Payload, frozen=True, kw_only=True):
-    """The catalog was read: how many skills, and what could not be loaded."""
+    """The catalog was loaded: the number of skills, and the failures."""
 
     event_type = "skill_catalog_loaded"
     skills: int
@@ -34,7 +34,7 @@ class SkillCatalogLoaded(Payload, frozen=True, kw_only=True):
 
 
 class SkillLoadFailed(Payload, frozen=True, kw_only=True):
-    """One skill could not be loaded, and why."""
+    """One skill could not be loaded, with the reason."""
 
     event_type = "skill_load_failed"
     skill_name: str
@@ -45,7 +45,7 @@ class SkillLoadFailed(Payload, frozen=True, kw_only=True):
 
 
 class SkillProblemFound(Payload, frozen=True, kw_only=True):
-    """A problem of skills that keeps none from loading: a hidden or unknown name."""
+    """A problem of skills that prevents none from loading: a hidden or unknown name."""
 
     event_type = "skill_problem_found"
     skill_name: str = ""
@@ -57,7 +57,7 @@ class SkillProblemFound(Payload, frozen=True, kw_only=True):
 
 
 class SkillPrefilterCompleted(Payload, frozen=True, kw_only=True):
-    """All skills were ranked for the request; these are the candidates. `strategy` says what was done without one."""
+    """All skills were ranked for the request; these are the candidates. `strategy` is the fallback without one."""
 
     event_type = "skill_prefilter_completed"
     query: str
@@ -67,7 +67,7 @@ class SkillPrefilterCompleted(Payload, frozen=True, kw_only=True):
 
 
 class SkillDisclosureLoaded(Payload, frozen=True, kw_only=True):
-    """A stage of disclosure put exactly these files in front of the model."""
+    """A stage of disclosure showed exactly these files to the model."""
 
     event_type = "skill_disclosure_loaded"
     skill_name: str
@@ -76,11 +76,11 @@ class SkillDisclosureLoaded(Payload, frozen=True, kw_only=True):
     total_bytes: int
     total_tokens: int
     refused: tuple[str, ...] = ()
-    """Paths that were asked for and not given, each with its reason."""
+    """Requested paths that were not disclosed, each with the reason."""
 
 
 class SkillInvocationStarted(Payload, frozen=True, kw_only=True):
-    """A skill is in charge from here; `digest` is of its definition, as the run is pinned to it."""
+    """A skill is in charge from here; `digest` is that of its pinned definition."""
 
     event_type = "skill_invocation_started"
     skill_name: str
@@ -98,7 +98,7 @@ class SkillInvocationFinished(Payload, frozen=True, kw_only=True):
 
 
 class Handoff(Payload, frozen=True, kw_only=True):
-    """Control goes from one skill to the next, for this reason."""
+    """Control passes from one skill to the next, for this reason."""
 
     event_type = "handoff"
     from_skill: str
@@ -107,24 +107,24 @@ class Handoff(Payload, frozen=True, kw_only=True):
 
 
 class EmbeddingsUnavailable(Payload, frozen=True, kw_only=True):
-    """What `routing.embeddings` names could not be used, so the skills were ranked by words only."""
+    """The embeddings of `routing.embeddings` could not be used, so the skills were ranked by words only."""
 
     event_type = "embeddings_unavailable"
     reason: str
 
 
 class SkillCodeAccepted(Payload, frozen=True, kw_only=True):
-    """The files of skills changed since the run began, and it continues with the new ones."""
+    """The files of skills changed since the run started, and it continues with the new ones."""
 
     event_type = "skill_code_accepted"
     skills: tuple[str, ...] = ()
     code: dict[str, str] = field(default_factory=dict)
-    """Pin → hash of the tree that is used from now on."""
+    """Pin → hash of the tree from now on."""
     accepted_by: str = ""
 
 
 class SkillWithoutTools(Payload, frozen=True, kw_only=True):
-    """While this skill is in charge the run has no tool: its list and that of the agent have none in common."""
+    """The run has no tool while this skill is in charge: its list and the agent's have none in common."""
 
     event_type = "skill_without_tools"
     skill_name: str

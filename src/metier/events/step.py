@@ -15,7 +15,7 @@ class PlanStep(StoredValue, frozen=True, kw_only=True):
 
 
 class PlanUpdated(Payload, frozen=True, kw_only=True):
-    """The model wrote down its steps, or how far they are: always the whole list."""
+    """The model wrote or updated its plan: always the whole list."""
 
     event_type = "plan_updated"
     step_id: str
@@ -24,7 +24,7 @@ class PlanUpdated(Payload, frozen=True, kw_only=True):
 
 
 class StepStarted(Payload, frozen=True, kw_only=True):
-    """An action is about to have its effect; the intent is on disk. `skill_name` owns what runs, else is in charge."""
+    """An action is about to have its effect; the intent is on disk. `skill_name` owns the code, or is in charge."""
 
     event_type = "step_started"
     step_id: str
@@ -34,15 +34,15 @@ class StepStarted(Payload, frozen=True, kw_only=True):
     effect: str = ""
     idempotency_key: OwnText = ""
     verdict: str = ""
-    """What the policy said; `ask` where a user then approved it."""
+    """Policy decision; `ask` if a user then approved it."""
     rule: str = ""
     read_only: bool = False
-    """Its program runs in the read-only sandbox, so no user was asked."""
+    """Whether its program runs in the read-only sandbox, so that no user was asked."""
     skill_name: str = ""
 
 
 class CallRefused(Payload, frozen=True, kw_only=True):
-    """A call was not run: a rule, a user, its schema, or what is open to it stood in the way."""
+    """A call was not run: a rule, a user, its schema, or a closed path prevented it."""
 
     event_type = "call_refused"
     step_id: str
@@ -52,14 +52,14 @@ class CallRefused(Payload, frozen=True, kw_only=True):
     status: StepStatus = "denied"
     error_type: str = ""
     verdict: str = ""
-    """What the policy said: `deny`, `ask` where a user then said no, `allow` where something else was in the way."""
+    """Policy decision: `deny`, `ask` if a user then denied it, `allow` if something else prevented it."""
     rule: str = ""
     reason: str = ""
     skill_name: str = ""
 
 
 class SkillStepExecuted(Payload, frozen=True, kw_only=True):
-    """A step ended: how, how long, and the beginning and end of what it printed."""
+    """A step ended: its status, duration, and the start and end of its output."""
 
     event_type = "skill_step_executed"
     step_id: str
@@ -78,16 +78,16 @@ class SkillStepExecuted(Payload, frozen=True, kw_only=True):
     error_type: str = ""
     truncated: bool = False
     excerpt: str = ""
-    """The first lines of what came back; of a step that failed the last ones."""
+    """First lines of the output; the last lines of a failed step."""
     output_lines: int = 0
-    """How many lines came back in all; 0 in logs of versions that did not count them."""
+    """Number of lines of output; 0 in logs of versions that did not count them."""
     diff: str | None = None
-    """The first lines of the change that `Write` or `Edit` made; empty if it changed nothing, None if not known."""
+    """First lines of the change of `Write` or `Edit`; empty if nothing changed, None if unknown."""
     diff_lines: int = 0
 
 
 class StepRetryScheduled(Payload, frozen=True, kw_only=True):
-    """A step failed in a way that may pass and is tried once more."""
+    """A step failed with a transient error and is retried once."""
 
     event_type = "step_retry_scheduled"
     step_id: str
@@ -97,7 +97,7 @@ class StepRetryScheduled(Payload, frozen=True, kw_only=True):
 
 
 class ArtifactWritten(Payload, frozen=True, kw_only=True):
-    """A file that belongs to the run was written."""
+    """A file of the run was written."""
 
     event_type = "artifact_written"
     path: str
@@ -142,7 +142,7 @@ class InputRequested(Payload, frozen=True, kw_only=True):
 
 
 class InputReceived(Payload, frozen=True, kw_only=True):
-    """The answer came."""
+    """The answer arrived."""
 
     event_type = "input_received"
     request_id: str
@@ -151,25 +151,25 @@ class InputReceived(Payload, frozen=True, kw_only=True):
 
 
 class HooksRan(Payload, frozen=True, kw_only=True):
-    """The user's commands for one moment of the run ended, and this is what they said together."""
+    """The user's hooks for one moment of the run ended, with these merged answers."""
 
     event_type = "hooks_ran"
     hook_event: str
     """The moment: `PreToolUse`, `Stop` and so on."""
     step_id: str = ""
     commands: tuple[str, ...] = ()
-    """What ran, in order."""
+    """Commands that ran, in order."""
     failures: tuple[str, ...] = ()
-    """Commands that hung, crashed or printed too much, each with the reason."""
+    """Hooks that hung, crashed or printed too much, each with the reason."""
     messages: tuple[str, ...] = ()
-    """What they say to the user."""
+    """Their messages to the user."""
     decision: str = ""
-    """`deny`, `ask`, `stop`, or nothing."""
+    """`deny`, `ask`, `stop`, or empty."""
     reason: str = ""
     changed_call: bool = False
-    """The call has other arguments now."""
+    """Whether the call's arguments changed."""
     added_text: bool = False
-    """The model is told something."""
+    """Whether text was added for the model."""
 
     @property
     def summary(self) -> str:
@@ -179,7 +179,7 @@ class HooksRan(Payload, frozen=True, kw_only=True):
 
 
 class UndoStarted(Payload, frozen=True, kw_only=True):
-    """Files are about to become what they were before a step."""
+    """Files are about to be restored to their state before a step."""
 
     event_type = "undo_started"
     undo_id: str
@@ -189,7 +189,7 @@ class UndoStarted(Payload, frozen=True, kw_only=True):
 
 
 class UndoFinished(Payload, frozen=True, kw_only=True):
-    """The files are what they were, but for those that are named."""
+    """The files are restored, except for the named ones."""
 
     event_type = "undo_finished"
     undo_id: str
@@ -198,7 +198,7 @@ class UndoFinished(Payload, frozen=True, kw_only=True):
 
 
 class StepOutcomeUnknown(Payload, frozen=True, kw_only=True):
-    """The process ended while a step ran, and nothing shows how the step ended: a user is asked."""
+    """The process ended while a step ran, and the step's outcome is unknown: a user is asked."""
 
     event_type = "step_outcome_unknown"
     step_id: str
@@ -207,7 +207,7 @@ class StepOutcomeUnknown(Payload, frozen=True, kw_only=True):
 
 
 class StepOutcomeAnswered(Payload, frozen=True, kw_only=True):
-    """A user answered for a step whose outcome is unknown, or for the failed step of a task."""
+    """A user answered for a step with an unknown outcome, or for the failed step of a task."""
 
     event_type = "step_outcome_answered"
     step_id: str

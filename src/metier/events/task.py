@@ -1,4 +1,4 @@
-"""What the event log says of work handed on: child runs, steps of a task, runs from elsewhere. Pure values."""
+"""Events of delegated work: child runs, steps of a task, imported runs. Pure values."""
 
 from typing import Literal
 
@@ -9,16 +9,16 @@ type TaskStepState = Literal["pending", "running", "succeeded", "failed", "skipp
 
 
 class TaskPlanned(Payload, frozen=True, kw_only=True):
-    """A task definition was read: these are its steps, in order, all of them pending."""
+    """A task definition was loaded: its steps, in order, all of them pending."""
 
     event_type = "task_planned"
     task_id: str
     steps: tuple[str, ...]
-    """The file of each step."""
+    """Files of the steps."""
 
 
 class TaskStepChanged(Payload, frozen=True, kw_only=True):
-    """A step of a task is in another state."""
+    """The status of a task's step changed."""
 
     event_type = "task_step_changed"
     step_id: str
@@ -26,11 +26,11 @@ class TaskStepChanged(Payload, frozen=True, kw_only=True):
     name: str = ""
     state: TaskStepState
     message: str = ""
-    """Why it failed or was skipped."""
+    """Reason why it failed or was skipped."""
 
 
 class ChildRunStarted(Payload, frozen=True, kw_only=True):
-    """The run handed work on and waits for the result."""
+    """The run delegated work and waits for the result."""
 
     event_type = "child_run_started"
     step_id: str
@@ -42,7 +42,7 @@ class ChildRunStarted(Payload, frozen=True, kw_only=True):
 
 
 class ChildRunFinished(Payload, frozen=True, kw_only=True):
-    """The work that was handed on came to an end; what it cost counts for this run too."""
+    """The delegated work ended; its cost counts for this run too."""
 
     event_type = "child_run_finished"
     step_id: str
@@ -50,4 +50,4 @@ class ChildRunFinished(Payload, frozen=True, kw_only=True):
     status: TaskState
     turns: int = 0
     cost_usd: float | None = 0
-    """None where a model without a known price answered."""
+    """None if a model without a known price answered."""

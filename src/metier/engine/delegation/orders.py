@@ -1,4 +1,4 @@
-"""Work that is handed on: whether it may be, to whom, and within which share of the budget. Pure.
+"""Delegation: permission, target, and share of the budget. Pure.
 
 A run that delegates orders another run. The lineage of a run names the runs above it, so that none of them is asked to
 do what waits for it, and the depth of delegation is bounded.
@@ -29,12 +29,12 @@ NOT_KNOWN = "(what this step gives is not known in a dry run)"
 
 
 def is_delegation(action: ActionStep) -> bool:
-    """Its effect is another run."""
+    """Return True if the action's effect is another run."""
     return action.type == "delegate" or (action.type == "call_tool" and action.params.get("tool") == RUN_TASK)
 
 
 def build_child_id(key: str, attempt: int) -> str:
-    """Follows from the step: one that is repeated after a crash finds its run instead of starting another."""
+    """Derive the child's ID from the step: a step that is repeated after a crash finds its run."""
     return CHILD + hashlib.sha256(f"{key}/{attempt}".encode()).hexdigest()[:24]
 
 
@@ -44,7 +44,7 @@ def wait_for(*children: str) -> RunPaused:
 
 
 def find_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
-    """Why the work may not be handed on; empty where it may."""
+    """Return why the work may not be delegated; empty if it may."""
     above = build_lineage(state)
     wanted = name_partner(action)
     if fold_id(wanted) in {fold_id(name) for name in above}:
@@ -65,7 +65,7 @@ def find_refusal(state: RunState, action: ActionStep, limits: Limits) -> str:
 
 
 def build_lineage(state: RunState) -> tuple[str, ...]:
-    """Every run above a child of this run, the run itself last."""
+    """List all ancestors of a child of this run, the run itself last."""
     started = state.started
     assert started is not None
     order = started.order
@@ -76,7 +76,7 @@ def build_lineage(state: RunState) -> tuple[str, ...]:
 
 
 def name_partner(action: ActionStep) -> str:
-    """Whom an action asks, in the words of a lineage."""
+    """Name the target of an action, as in a lineage."""
     if action.type == "delegate":
         return f"agent:{action.params.get('agent', '')}"
     return f"task:{get_arguments(action).get('task', '')}"
@@ -88,7 +88,7 @@ def get_arguments(action: ActionStep) -> dict[str, JsonValue]:
 
 
 def order_agent(state: RunState, action: ActionStep, *, beside: Sequence[ActionStep] = ()) -> ChildRequest:
-    """Another agent gets a task in words. One of several has its part of the budget, and only reads.
+    """Request work of another agent in words. One of several has its share of the budget, and only reads.
 
     In a worktree of its own it may also write: nothing that it changes is in the way of the others. `beside` are the
     actions that begin together with it.
@@ -111,7 +111,7 @@ def _has_worktree(action: ActionStep) -> bool:
 
 
 def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, str]) -> ChildRequest:
-    """A task definition is run with these inputs."""
+    """Request a run of a task definition with these inputs."""
     return ChildRequest(
         task=text,
         task_id=task_id,
@@ -123,7 +123,7 @@ def order_task(state: RunState, *, task_id: str, text: str, inputs: dict[str, st
 
 
 def order_call(state: RunState, call: SkillCall) -> ChildRequest:
-    """The code of a skill is called for another one, by the same agent, within the same step of a task."""
+    """Request a call of a skill's code for another skill, by the same agent, within the same task step."""
     assert state.started is not None
     above = state.started.order
     return ChildRequest(
@@ -140,7 +140,7 @@ def order_call(state: RunState, call: SkillCall) -> ChildRequest:
 
 
 def order_step(state: RunState, step: Step, task: TaskDefinition) -> ChildRequest:
-    """The step of a task, its placeholders filled with the inputs and what earlier steps gave."""
+    """Request a task step, with its placeholders filled from inputs and earlier results."""
     number = state.steps.index(step)
     definition = task.steps[number]
     above = state.started.order if state.started else None
@@ -172,7 +172,7 @@ def read_output_schema(step: TaskStep) -> dict[str, JsonValue] | None:
 
 
 def share(state: RunState, *, among: int = 1) -> Limits:
-    """The part of what is left that a child may use up, so that its result can still be made use of.
+    """Return the share of the remaining budget that a child may use, leaving enough to process its result.
 
     Children that are started together divide it among them.
     """

@@ -1,4 +1,4 @@
-"""Whom a run may hand work to: the agents and task definitions of its workspace. Values, and how a model is told."""
+"""Targets of delegation: the agents and task definitions of the workspace, and their description for the model."""
 
 import json
 
@@ -15,12 +15,12 @@ from metier.tools.schemas import SchemaCheck
 from metier.values import StoredValue
 
 MAX_DESCRIBED = 40
-"""Of more than these only the names are told."""
+"""Number above which only names are described to the model."""
 DESCRIPTION_CHARACTERS = 160
 
 
 class InputSpec(StoredValue, frozen=True, kw_only=True):
-    """What a task wants to be given."""
+    """One input of a task."""
 
     name: str
     description: str = ""
@@ -46,7 +46,7 @@ class Partners(StoredValue, frozen=True, kw_only=True):
         return next((task for task in self.tasks if fold_id(task.id) == fold_id(name)), None)
 
     def specs(self, control: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-        """The tools to reach them by; none where there are no partners."""
+        """Return the tools for reaching them; empty without partners."""
         found: list[ToolSpec] = []
         for spec in choose_specs(control, ("delegate", RUN_TASK)):
             known = self.agents if spec.name == "delegate" else self.tasks
@@ -72,7 +72,7 @@ def read_inputs(task: TaskDefinition) -> tuple[InputSpec, ...]:
 
 
 def fill_inputs(declared: tuple[InputSpec, ...], given: dict[str, JsonValue]) -> tuple[dict[str, str], list[str]]:
-    """The inputs of a task as texts, defaults filled in, and everything that is wrong with them."""
+    """Return the inputs of a task as texts with defaults, and all problems of them."""
     filled: dict[str, str] = {}
     names = [item.name for item in declared]
     wrong = [f"there is no input {name!r}" for name in given if name not in names]
@@ -88,7 +88,7 @@ def fill_inputs(declared: tuple[InputSpec, ...], given: dict[str, JsonValue]) ->
 
 
 def _get_wrong_value(item: InputSpec, value: JsonValue) -> str:
-    """A text stands for what it spells where the schema wants something else than text."""
+    """Return the problem of a value; a text is parsed if the schema wants another type."""
     if item.value_schema is None:
         return ""
     check = SchemaCheck(item.name, item.value_schema)

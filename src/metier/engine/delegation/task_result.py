@@ -1,4 +1,4 @@
-"""What a task gives when its steps are through: what the last of them gave, or what all of them foresee. Pure."""
+"""The result of a task after its last step: that step's result, or the forecast of all steps in a dry run. Pure."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _FENCED = re.compile(r"\s*```[\w-]*[ \t]*\n(.*?)\n[ \t]*```\s*", re.DOTALL)
 
 
 def render_result(value: JsonValue, *, wants_json: bool) -> str:
-    """What the model gave as its result, as text: an object as JSON, and JSON out of the fence it is in."""
+    """Render the model's result as text: an object as JSON, and JSON without its fence."""
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     fenced = _FENCED.fullmatch(value) if wants_json else None
@@ -28,7 +28,7 @@ def render_result(value: JsonValue, *, wants_json: bool) -> str:
 
 
 def as_json(text: str) -> str:
-    """A result that its schema takes, as JSON: words where the schema says a string are put in quotes."""
+    """Return a result as JSON for its schema: plain words are quoted if the schema wants a string."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -37,7 +37,7 @@ def as_json(text: str) -> str:
 
 
 def build_task_result(state: RunState) -> str:
-    """The result of the last step that has one; of a dry run, the plans of the steps in one."""
+    """Return the result of the last step that has one; for a dry run, the merged plans of the steps."""
     if state.is_dry_run:
         return json.dumps(_join_plans(state), ensure_ascii=False, indent=2)
     given = [step.finished.text for step in state.steps if step.finished and step.finished.status == "succeeded"]
@@ -70,7 +70,7 @@ def _join_plans(state: RunState) -> Foreseen:
 
 
 def _parse(text: str) -> Foreseen | None:
-    """Nothing where the step was skipped, or its plan was too long to be kept whole."""
+    """Parse a step's plan; None if the step was skipped, or its plan was truncated."""
     try:
         plan: JsonValue = json.loads(text)
     except ValueError:
@@ -79,7 +79,7 @@ def _parse(text: str) -> Foreseen | None:
 
 
 def _add(predicted: list[Foreseen], key: str) -> float | None:
-    """One request of each step; nothing where the figure of one is not known."""
+    """Add up one request per step; None if a figure is unknown."""
     figures = [each.get(key) for each in predicted]
     known = [figure for figure in figures if isinstance(figure, int | float)]
     return round(sum(known), 6) if known and len(known) == len(figures) else None

@@ -15,7 +15,7 @@ class JournalEntry(StoredValue, frozen=True, kw_only=True, tag_field="kind", omi
 
 
 class TimedEntry(JournalEntry, frozen=True, kw_only=True):
-    """An entry that says when it was written, so that durations can be told from the journal alone, on any machine."""
+    """An entry with its time, so that durations can be computed from the journal alone, on any machine."""
 
     recorded_at: str = ""
     """ISO 8601, set by the driver that records it; empty in journals of versions that did not note it."""

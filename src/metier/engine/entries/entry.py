@@ -1,4 +1,4 @@
-"""The journal: one typed entry per thing that happened, exact enough to fold a run's state from. Pure values.
+"""Journal entries: one typed entry per fact, exact enough to fold a run's state from. Pure values.
 
 An entry is never changed once written. A field may be added with a default; a kind may be added; nothing else.
 """

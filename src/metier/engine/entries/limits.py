@@ -9,11 +9,11 @@ type Limit = Literal["max_turns", "max_cost_usd", "timeout_seconds"]
 
 
 type OnLimit = Literal["fail", "park"]
-"""What becomes of a run at a limit: it ends, or it waits until the limit is raised."""
+"""A run's behavior at a limit: it ends, or it waits until the limit is raised."""
 
 
 class Limits(StoredValue, frozen=True, kw_only=True):
-    """What bounds a run, pinned when it starts."""
+    """Limits of a run, pinned when it starts."""
 
     max_turns: int = 8
     max_cost_usd: float | None = None
@@ -22,24 +22,24 @@ class Limits(StoredValue, frozen=True, kw_only=True):
     ] = "retry_once_then_fallback_then_abort"
     max_repeated_calls: int = 3
     zero_candidates: Literal["fallback_all_skills", "fail_fast"] = "fallback_all_skills"
-    """In every journal, and read by nothing: the settings that a run pins say it."""
+    """Stored in every journal but unused: the pinned settings have it."""
     max_delegation_depth: int = 4
     delegation_share: float = 0.75
-    """The part of what is left of the budget that a child run gets."""
+    """Fraction of the remaining budget for a child run."""
     max_children_per_call: Annotated[int, OmitDefault()] = 8
-    """How many children one call may start."""
+    """Maximum number of child runs per call."""
     on_limit: Annotated[OnLimit, OmitDefault()] = "fail"
     delegates_together: Annotated[bool, OmitDefault()] = False
-    """Calls of `delegate` that stand side by side in a reply begin together. Runs of older versions have it off."""
+    """Whether adjacent `delegate` calls of a reply start together. Off in runs of older versions."""
     ends_at_first_finish: Annotated[bool, OmitDefault()] = False
-    """A second `finish` in a reply does not keep the first from ending the run. Runs of older versions have it off."""
+    """Whether the first of several `finish` calls ends the run. Off in runs of older versions."""
 
 
 class LimitsRaised(JournalEntry, frozen=True, kw_only=True, tag="limits_raised"):
-    """A user raised what bounds the run; what is not named stays as it was."""
+    """A user raised limits of the run; unnamed limits are unchanged."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None
     timeout_seconds: float | None = None
-    """For the time that it is driven now."""
+    """Timeout of the current drive."""
     raised_by: str = ""

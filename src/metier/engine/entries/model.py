@@ -10,27 +10,27 @@ from metier.values import OmitDefault, StoredValue
 
 
 class ModelCallStarted(TimedEntry, frozen=True, kw_only=True, tag="model_call_started"):
-    """The intent: a request is about to be sent."""
+    """The intent to send a request."""
 
     turn: int
     request_hash: str
     prefix_hash: str
     estimated_tokens: int
     counted_tokens: int | None = None
-    """What the provider counted, where it was asked because the estimate was close to the limit."""
+    """The provider's count, if it was asked because the estimate was close to the limit."""
     repair: bool = False
     disabled_tools: tuple[str, ...] = ()
-    """What the access file turned off in this turn."""
+    """Tools that the access file disabled in this turn."""
     trims: tuple[Trim, ...] = ()
-    """What this request and those that follow no longer hold, for want of room."""
+    """Content that this and later requests omit to fit the budget."""
     prompt_limit: Annotated[int | None, OmitDefault()] = None
-    """The size in tokens that prompts have from here on, because the provider found a larger one too long."""
+    """Maximum prompt tokens from here on, because the provider rejected a larger prompt."""
     is_json: bool | None = None
-    """The decision was asked for in JSON, not by tool calls; in older journals the settings say it."""
+    """Whether the decision was requested in JSON instead of tool calls; in older journals the settings have it."""
 
 
 class ModelReplied(TimedEntry, frozen=True, kw_only=True, tag="model_replied"):
-    """Recorded before it is decoded: a reply that was paid for is never asked for again."""
+    """A reply, recorded before it is decoded: a paid reply is never requested again."""
 
     turn: int
     reply: ModelReply
@@ -40,14 +40,14 @@ class ModelReplied(TimedEntry, frozen=True, kw_only=True, tag="model_replied"):
 
 
 class Rejection(StoredValue, frozen=True, kw_only=True):
-    """A call that is answered with a sentence instead of being run."""
+    """A call that is answered with a message instead of being run."""
 
     call_id: str
     tool: str
     code: str
     message: str
     text: str = ""
-    """What the model reads, where that is not the message."""
+    """The text for the model if it differs from the message."""
 
 
 class DecisionMade(JournalEntry, frozen=True, kw_only=True, tag="decision_made"):
@@ -62,7 +62,7 @@ class DecodeFailed(JournalEntry, frozen=True, kw_only=True, tag="decode_failed")
     reason: str
     message: str
     repair: bool
-    """The model is told, once."""
+    """Whether the model gets one chance to correct it."""
 
 
 class ProgressVerified(JournalEntry, frozen=True, kw_only=True, tag="progress_verified"):

@@ -14,20 +14,20 @@ class ApprovalAsked(TimedEntry, frozen=True, kw_only=True, tag="approval_asked")
     step_id: str
     arguments_hash: str
     reason: str
-    """Which rule asks, and why."""
+    """The rule that asks, and its reason."""
     expires_at: str = ""
     justification: str = ""
-    """What the model said it wants this for."""
+    """The model's own reason for the call."""
     preview: str = ""
-    """What the call would change, where its tool can show that."""
+    """The call's expected change, if its tool can show it."""
     base: str = ""
-    """A hash of what the preview was made from."""
+    """Hash of the content that the preview was made from."""
     leads_to: tuple[str, ...] = ()
-    """Where its paths really lead, if that is elsewhere than they say: the answer is about these files."""
+    """Real targets of its paths if links lead elsewhere: the answer covers these files."""
     input_schema: dict[str, JsonValue] = field(default_factory=dict)
-    """What edited arguments must satisfy."""
+    """JSON Schema for edited arguments."""
     risk: str = ""
-    """What the tool says of itself; empty where nothing is known of it."""
+    """The tool's own risk level; empty if unknown."""
 
 
 class ApprovalDecided(TimedEntry, frozen=True, kw_only=True, tag="approval_decided"):
@@ -38,11 +38,11 @@ class ApprovalDecided(TimedEntry, frozen=True, kw_only=True, tag="approval_decid
     reason: str = ""
     edited_arguments: dict[str, JsonValue] | None = None
     edited_base: str = ""
-    """A hash of what the edited call would change, as it was when the approver approved it."""
+    """Hash of the content that the edited call would change, at the time of approval."""
     edited_leads_to: tuple[str, ...] = ()
-    """As `ApprovalAsked.leads_to`, of the edited call."""
+    """Like `ApprovalAsked.leads_to`, for the edited call."""
     remember: bool = False
-    """The answer holds for the same tool until the run ends; for the shell, for the same command."""
+    """Apply the answer to the same tool until the run ends; for the shell, to the same command."""
 
 
 class InputAsked(TimedEntry, frozen=True, kw_only=True, tag="input_asked"):
@@ -51,7 +51,7 @@ class InputAsked(TimedEntry, frozen=True, kw_only=True, tag="input_asked"):
     question: str
     fields: JsonValue = None
     resumes: bool = False
-    """The step itself asked: the answer does not end it, it continues with it."""
+    """Whether the step itself asked and continues with the answer."""
     spent: Spent | None = None
 
 

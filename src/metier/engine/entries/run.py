@@ -20,7 +20,7 @@ class RunWorktree(StoredValue, frozen=True, kw_only=True):
 
     path: str
     base: str
-    """Names what it held when it was made."""
+    """Commit and changes at its creation."""
 
 
 CALL_RULES = 4
@@ -42,45 +42,45 @@ class RunStarted(JournalEntry, frozen=True, kw_only=True, tag="run_started"):
     profile: str = "permissive"
     sandbox: str = "none"
     reading_sandbox: Annotated[ReadingLevel | None, OmitDefault()] = None
-    """The level that encloses commands that run without a question; None in journals of older versions."""
+    """Sandbox level of commands that run without a question; None in journals of older versions."""
     context_id: str
     trace_id: str
     trace_parent: str = ""
-    """The W3C `traceparent` of the request or step that the run works for; empty where it begins a trace."""
+    """The W3C `traceparent` of the request or step that the run works for; empty if it starts a trace."""
     parent_run_id: str = ""
     forked_at: int = 0
-    """So many entries, this one among them, were taken over from the parent; none of them was done by this run."""
+    """Number of entries, including this one, that were copied from the parent."""
     workspace: str
     worktree: Annotated[RunWorktree | None, OmitDefault()] = None
     limits: Limits = Limits()
     pins: dict[str, str] = field(default_factory=dict)
-    """Definition id → digest of the blob that holds its bytes."""
+    """Definition ID → digest of the blob with its bytes."""
     extra_context: str = ""
-    """What was piped in beside the task, and texts that were attached."""
+    """Piped input and attached texts."""
     attachments: Annotated[tuple[MediaPart, ...], OmitDefault()] = ()
-    """Pictures and documents that the model sees with the task."""
+    """Pictures and documents for the model."""
     order: ChildRequest | None = None
-    """Nothing where a user put the task in words."""
+    """The request of a parent; None if a user wrote the task."""
     seal: str = ""
-    """Made with a secret of the store that the run was started in; in no archive. Without it the run is foreign."""
+    """Signature with the store's secret; not in archives. Without it the run is foreign."""
     hooks: Annotated[tuple[HookCommand, ...], OmitDefault()] = ()
-    """The commands that run at named moments, as they were when the run began."""
+    """Hooks of the run, as they were at its start."""
     environment: str = ""
-    """What the model is told about date, system and folder: as they were when the run began."""
+    """Date, system and folder at the start of the run, as the model reads them."""
     started_at: str = ""
     flags: Annotated[tuple[str, ...] | None, OmitDefault()] = None
-    """Settings that the command line chose for this run alone; None in journals of older versions."""
+    """Settings that the command line set for this run; None in journals of older versions."""
     call_rules: Annotated[int, OmitDefault()] = 1
-    """Version of the rules by which calls are read and refused; see `CALL_RULES`. 1 in journals of older versions."""
+    """Version of the rules for reading and rejecting calls; see `CALL_RULES`. 1 in journals of older versions."""
 
     @property
     def root(self) -> str:
-        """The folder that its tools work in."""
+        """Return the folder that its tools work in."""
         return self.worktree.path if self.worktree is not None else self.workspace
 
 
 class RunAdopted(JournalEntry, frozen=True, kw_only=True, tag="run_adopted"):
-    """A run that was not started in this store continues here, with what holds here. What came before is evidence.
+    """A run from another store continues here, with this host's settings. Earlier entries are evidence, not authority.
 
     Nothing of it is authority: settings, rules, provider and limits are those of this entry, nothing is approved any
     more, and every step that was planned and not finished is put before a user.
@@ -91,16 +91,16 @@ class RunAdopted(JournalEntry, frozen=True, kw_only=True, tag="run_adopted"):
     profile: str
     sandbox: str = "none"
     reading_sandbox: Annotated[ReadingLevel | None, OmitDefault()] = None
-    """As in `RunStarted`."""
+    """Like in `RunStarted`."""
     workspace: str
     limits: Limits = Limits()
     pins: dict[str, str] = field(default_factory=dict)
     hooks: Annotated[tuple[HookCommand, ...], OmitDefault()] = ()
-    """Those of this host."""
+    """Hooks of this host."""
     nonce: str = ""
-    """Makes the ids of approvals that are asked from now on ones that could not be known, and answered, before."""
+    """Makes IDs of new approvals unpredictable, so that they can't have been answered before."""
     tells_begun: Annotated[bool, OmitDefault()] = False
-    """Who is asked about a step that had started is told so; entries of older versions do not say it."""
+    """Whether questions about a step mention that it had started; missing in entries of older versions."""
     seal: str = ""
 
 
@@ -111,16 +111,16 @@ class RunPaused(TimedEntry, frozen=True, kw_only=True, tag="run_paused"):
     ]  # fmt: skip
     reason: str
     limit: Annotated[Limit | None, OmitDefault()] = None
-    """The one that it waits with."""
+    """The limit that it waits at."""
 
 
 class RunResumed(TimedEntry, frozen=True, kw_only=True, tag="run_resumed"):
     reason: str
     driver: str
     disabled_tools: tuple[str, ...] | None = None
-    """What the access file turns off now; nothing where it was not read."""
+    """Tools that the access file disables now; None if it was not read."""
     left_by: Annotated[str, OmitDefault()] = ""
-    """The driver before this one, if it died while it drove the run."""
+    """The previous driver, if it died while it drove the run."""
 
 
 class RunFinished(TimedEntry, frozen=True, kw_only=True, tag="run_finished"):
@@ -133,17 +133,17 @@ class RunFailed(TimedEntry, frozen=True, kw_only=True, tag="run_failed"):
     message: str
     status: TaskState = "failed"
     result: str = ""
-    """What was done before it failed, where there is something to give."""
+    """Partial work of a failed run, if there is any."""
     duration_ms: float = 0
 
 
 class RunReopened(TimedEntry, frozen=True, kw_only=True, tag="run_reopened"):
-    """A run that failed continues where it failed; one that a task waits for is waited for again."""
+    """A failed run continues at its failure, and a waiting task waits for it again."""
 
     reason: str
     reopened_by: str = ""
     step_id: str = ""
-    """The step whose child run continues, where the run itself did not fail."""
+    """Step whose child run continues, if the run itself did not fail."""
 
 
 class ModelChanged(JournalEntry, frozen=True, kw_only=True, tag="model_changed"):
@@ -152,17 +152,17 @@ class ModelChanged(JournalEntry, frozen=True, kw_only=True, tag="model_changed")
     provider: str
     model: str
     options: ModelOptions
-    """The model options from here on."""
+    """Model options from here on."""
     settings: tuple[str, ...] = ()
-    """Names of the settings whose values differ from before."""
+    """Names of the changed settings."""
     pins: dict[str, str] = field(default_factory=dict)
-    """The settings from here on, pinned like those that the run was started with."""
+    """Pins of the settings from here on."""
     changed_by: str = ""
 
 
 class SkillCodeAccepted(JournalEntry, frozen=True, kw_only=True, tag="skill_code_accepted"):
-    """The files of skills changed since the run began, and it continues with the new ones."""
+    """The files of skills changed since the run started, and it continues with the new ones."""
 
     code: dict[str, str] = field(default_factory=dict)
-    """Pin → hash of the tree that is used from now on."""
+    """Pin → hash of the tree from now on."""
     accepted_by: str = ""

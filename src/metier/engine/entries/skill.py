@@ -15,14 +15,14 @@ class CatalogLoaded(JournalEntry, frozen=True, kw_only=True, tag="catalog_loaded
 
 
 class SimilarSkill(StoredValue, frozen=True, kw_only=True):
-    """A skill that embeddings found near the request, with the cosine between the two."""
+    """A skill that embeddings found, with the cosine of its similarity."""
 
     skill_name: str
     score: float
 
 
 RANKING_VERSION = 2
-"""Raised when the same skills and task rank differently than before. 0.2 wrote version 1."""
+"""Raised when the same skills and task are ranked differently than before. 0.2 wrote version 1."""
 
 
 class SkillsRanked(JournalEntry, frozen=True, kw_only=True, tag="skills_ranked"):
@@ -30,11 +30,11 @@ class SkillsRanked(JournalEntry, frozen=True, kw_only=True, tag="skills_ranked")
     considered: int
     strategy: str = ""
     min_score: float = 55.0
-    """From this score on a candidate counts as an answer to the request."""
+    """Minimum score of a candidate that counts as an answer to the request."""
     similar: Annotated[tuple[SimilarSkill, ...], OmitDefault()] = ()
-    """What embeddings found, nearest first, so that a replay asks for none."""
+    """Skills that embeddings found, nearest first, so that a replay needs no embeddings."""
     version: Annotated[int, OmitDefault()] = 1
-    """The `RANKING_VERSION` that made it. A replay keeps the ranking of another version instead of computing it."""
+    """Its `RANKING_VERSION`. A replay keeps the ranking of another version instead of computing it."""
 
 
 class DisclosedPiece(StoredValue, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class DisclosedPiece(StoredValue, frozen=True, kw_only=True):
 
 
 class ContextDisclosed(JournalEntry, frozen=True, kw_only=True, tag="context_disclosed"):
-    """Content was put in front of the model, or nothing was needed."""
+    """Content was disclosed to the model, or none was needed."""
 
     pieces: tuple[DisclosedPiece, ...] = ()
     refused: tuple[str, ...] = ()

@@ -15,27 +15,26 @@ from metier.values import JsonValue, OmitDefault, StoredValue
 
 
 class FileChange(StoredValue, frozen=True, kw_only=True):
-    """One path, before and after. None stands for a path at which nothing was."""
+    """One path before and after. None means that nothing existed."""
 
     path: str
-    """Relative to the workspace."""
+    """Path relative to the workspace."""
     before: FileState | None = None
     after: FileState | None = None
 
 
 class SpoolIdentity(StoredValue, frozen=True, kw_only=True):
-    """Where the notes of a step's effect are written. Only a process that sees this very folder may read from a missing
-    note that the effect never began.
-    """
+    """Folder of the notes about a step's effect. Only a process that sees this very folder may conclude from a
+    missing note that the effect never started."""
 
     machine: str
     boot: str = ""
     folder: str
-    """A random name that lies in the folder itself: a path says nothing about which disk is behind it."""
+    """Random name stored in the folder itself: a path doesn't identify the disk behind it."""
 
 
 class StepStarted(TimedEntry, frozen=True, kw_only=True, tag="step_started"):
-    """The intent, synced before the effect begins."""
+    """The intent, synced before the effect starts."""
 
     step_id: str
     attempt: int = 1
@@ -43,22 +42,22 @@ class StepStarted(TimedEntry, frozen=True, kw_only=True, tag="step_started"):
     effect: Effect
     idempotency_key: str
     verdict: str = ""
-    """What the policy said to it; `ask` where a user then approved it."""
+    """Policy decision; `ask` if a user then approved it."""
     rule: str = ""
-    """Which rule of which scope said so; empty where the profile did."""
+    """The deciding rule and its scope; empty if the profile decided."""
     before: JsonValue = None
-    """What the tool noted of the world before its effect, e.g. the hash of the file it will replace."""
+    """The tool's record of the state before its effect, such as the hash of the file to replace."""
     spool: SpoolIdentity | None = None
-    """None for effects that may be repeated, and in journals of versions that did not record it."""
+    """None for repeatable effects, and in journals of versions that did not record it."""
     read_only: Annotated[bool, OmitDefault()] = False
-    """Its program runs in the read-only sandbox, because it runs without a question; the effect is then `read`."""
+    """Whether its program runs in the read-only sandbox without a question; the effect is then `read`."""
 
 
 class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
     step_id: str
     status: StepStatus
     text: str
-    """What the model reads."""
+    """Text for the model."""
     is_error: bool = False
     exit_code: int | None = None
     stdout_summary: str = ""
@@ -69,54 +68,54 @@ class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
     error_type: str = ""
     truncated: bool = False
     digest: str = ""
-    """The blob that holds the whole text, where `text` is only its beginning and end."""
+    """Blob with the whole text if `text` is truncated."""
     retryable: bool = False
     counts_as_failure: bool = False
-    """The failure policy applies: work of a skill failed, rather than a call that the model can correct."""
+    """Whether the failure policy applies: a skill's work failed, not a call that the model can correct."""
     artifacts: tuple[dict[str, JsonValue], ...] = ()
     adopted: bool = False
-    """The result was found after a crash, not produced now."""
+    """Whether the result was found after a crash, not produced now."""
     spent: Spent | None = None
     outcome: TaskState | None = None
-    """How a skill that failed says it ended: `timeout`, `blocked`, `escalated`."""
+    """Status that a failed skill reported: `timeout`, `blocked`, `escalated`."""
     skill_name: str = ""
-    """The skill whose script or code ran; empty for other tools."""
+    """Skill whose script or code ran; empty for other tools."""
     script: str = ""
     verdict: str = ""
-    """Of a call that was refused: what the policy said to it, and by which rule."""
+    """Policy decision and rule of a rejected call."""
     rule: str = ""
     changes: tuple[FileChange, ...] = ()
-    """What it changed in the workspace; see `engine.execution.file_changes`."""
+    """Its changes in the workspace; see `engine.execution.file_changes`."""
     changes_unknown: str = ""
-    """Why its changes are not known, where it may have made some."""
+    """Reason why its changes are unknown, if it may have made some."""
     media: Annotated[tuple[MediaPart, ...], OmitDefault()] = ()
-    """Pictures and documents that the model sees beside `text`."""
+    """Pictures and documents for the model in addition to `text`."""
     nearby: dict[str, str] = field(default_factory=dict)
-    """Files of project instructions that `text` ends with, path → hash; see `engine.nearby_instructions`."""
+    """Files of project instructions at the end of `text`, path → hash; see `engine.nearby_instructions`."""
     diff: Annotated[str | None, OmitDefault()] = None
-    """The change that `Write` or `Edit` made, as a unified diff; empty if it changed nothing, None if not known."""
+    """The change of `Write` or `Edit` as a unified diff; empty if nothing changed, None if unknown."""
 
 
 class StepRetried(JournalEntry, frozen=True, kw_only=True, tag="step_retried"):
     step_id: str
     reason: str
     wants_write: Annotated[bool, OmitDefault()] = False
-    """The read-only sandbox refused what the reason says: a user is asked whether it may run with write access."""
+    """The read-only sandbox blocked it for this reason: a user is asked whether it may run with write access."""
 
 
 class FailureTold(JournalEntry, frozen=True, kw_only=True, tag="failure_told"):
-    """The work of a skill failed and the run continues: the model reads the error, and who else could do the work."""
+    """A skill's work failed and the run continues: the model reads the error and the alternatives."""
 
     step_id: str
     candidates: tuple[str, ...] = ()
 
 
 class StepInDoubt(JournalEntry, frozen=True, kw_only=True, tag="step_in_doubt"):
-    """The effect began and its outcome is unknown."""
+    """The effect started and its outcome is unknown."""
 
     step_id: str
     known: str
-    """What is known: the command, when it started, what was found."""
+    """Known facts: the command, its start, and traces of its effect."""
 
 
 class DoubtResolved(JournalEntry, frozen=True, kw_only=True, tag="doubt_resolved"):
@@ -127,13 +126,13 @@ class DoubtResolved(JournalEntry, frozen=True, kw_only=True, tag="doubt_resolved
 
 
 class UndoStarted(JournalEntry, frozen=True, kw_only=True, tag="undo_started"):
-    """The intent: these files are about to become what they were. A kill after it is made good by the next undo."""
+    """The intent to restore these files. After a kill the next undo completes it."""
 
     undo_id: str
     to_step: str
-    """The first step whose changes are taken back."""
+    """The first step whose changes are undone."""
     changes: tuple[FileChange, ...]
-    """As the undo finds the files, and as it leaves them."""
+    """States that the undo finds, and those that it restores."""
     undone_by: str = ""
 
 
@@ -145,7 +144,7 @@ class UndoFinished(JournalEntry, frozen=True, kw_only=True, tag="undo_finished")
 
 
 class HookOutcome(StoredValue, frozen=True, kw_only=True):
-    """One command of the moment."""
+    """The outcome of one hook."""
 
     command: str
     source: str = ""
@@ -153,25 +152,25 @@ class HookOutcome(StoredValue, frozen=True, kw_only=True):
     decision: HookDecision = ""
     exit_code: int | None = None
     message: str = ""
-    """What it says to the user; of one that failed, why."""
+    """Its message to the user; for a failed hook, the reason."""
     ignored: str = ""
-    """What it wanted and cannot have."""
+    """A requested change that hooks can't make."""
     duration_ms: float = 0
 
 
 class HooksRan(JournalEntry, frozen=True, kw_only=True, tag="hooks_ran"):
-    """Every command of one moment ran; what they said together."""
+    """Every hook of one moment ran; their merged answers."""
 
     event: HookEvent
     step_id: str = ""
-    """The step that it is about; empty where the run as a whole is meant."""
+    """Its step; empty for the run as a whole."""
     outcomes: tuple[HookOutcome, ...] = ()
     decision: HookDecision = ""
-    """The strictest of theirs."""
+    """The strictest decision."""
     reason: str = ""
     context: str = ""
-    """What the model is told."""
+    """Text added for the model."""
     updated_input: dict[str, JsonValue] | None = None
-    """The arguments that the call has from now on. They are judged like those of the model."""
+    """New arguments of the call, evaluated like those of the model."""
     changes: Annotated[tuple[FileChange, ...], OmitDefault()] = ()
-    """What they made of the file that the step had written, such as a formatter does."""
+    """The hooks' own changes to the file that the step wrote, such as a formatter's."""

@@ -13,33 +13,33 @@ from metier.values import JsonValue, OmitDefault, StoredValue
 
 
 class ChildRequest(StoredValue, frozen=True, kw_only=True):
-    """What a run is asked to do on behalf of another one, or of a task definition, and within which bounds."""
+    """A request for a child run, by another run or a task definition, with its bounds."""
 
     task: str
     agent: str = ""
     model: str = ""
     task_id: str = ""
-    """The task definition that plans the run; its steps are runs of their own."""
+    """Task definition that plans the run; its steps are runs of their own."""
     inputs: dict[str, str] = field(default_factory=dict)
-    """Of that definition, all of them, defaults filled in."""
+    """All inputs of that definition, with defaults."""
     step_of: str = ""
-    """The task definition that this run is a step of."""
+    """Task definition that this run is a step of."""
     step_file: str = ""
     brief: str = ""
-    """The body of the whole task, where `task` is a later step of it."""
+    """Body of the whole task, if `task` is a later step of it."""
     criteria: tuple[Criterion, ...] = ()
     output_schema: dict[str, JsonValue] | None = None
     limits: Limits = Limits()
     lineage: tuple[str, ...] = ()
-    """Who is above, the first one first: `agent:ID` or `task:ID`."""
+    """Ancestors from the first one down: `agent:ID` or `task:ID`."""
     under_skill: str = ""
-    """The skill that was in charge of the run above: its rules bind this one too."""
+    """Skill in charge of the parent: its rules bind this run too."""
     call: SkillCall | None = None
-    """The skill whose code is all that the run calls: no model is asked what to do."""
+    """The skill whose code is the run's only call: no model is asked."""
     reads_only: Annotated[bool, OmitDefault()] = False
-    """It works beside other runs in one workspace, so it and the runs below it change nothing."""
+    """Whether it shares the workspace with other runs, so that it and its descendants change nothing."""
     worktree: Annotated[bool, OmitDefault()] = False
-    """It works in a git worktree of its own; what it changed is offered as a diff."""
+    """Whether it works in its own git worktree; its changes are offered as a diff."""
 
     @property
     def checks_result(self) -> bool:
@@ -55,19 +55,19 @@ class PlannedStep(StoredValue, frozen=True, kw_only=True):
 
 
 class TaskPlanned(JournalEntry, frozen=True, kw_only=True, tag="task_planned"):
-    """The steps of the task definition that the run is pinned to."""
+    """The steps of the pinned task definition."""
 
     steps: tuple[PlannedStep, ...]
 
 
 class CallPlanned(JournalEntry, frozen=True, kw_only=True, tag="call_planned"):
-    """The one call of a run that another skill ordered."""
+    """The one call of a run that another skill requested."""
 
     action: ActionStep
 
 
 class ChildRequested(JournalEntry, frozen=True, kw_only=True, tag="delegated"):
-    """The intent of a step whose effect is another run. The id follows from the step: there is never a second child."""
+    """The intent of a step whose effect is another run. The ID derives from the step: there is never a second child."""
 
     step_id: str
     child_run_id: str
@@ -76,7 +76,7 @@ class ChildRequested(JournalEntry, frozen=True, kw_only=True, tag="delegated"):
 
 
 class ChildEnded(JournalEntry, frozen=True, kw_only=True, tag="child_ended"):
-    """How the other run ended; what it spent counts here too."""
+    """The end of a child run; its cost counts for the parent too."""
 
     step_id: str
     child_run_id: str
@@ -88,7 +88,7 @@ class ChildEnded(JournalEntry, frozen=True, kw_only=True, tag="child_ended"):
 
 
 class ResultChecked(JournalEntry, frozen=True, kw_only=True, tag="result_checked"):
-    """The result was held against the order: what does not hold, and whether the model may try once more."""
+    """The result was checked against the request: problems, and whether the model may try once more."""
 
     failures: tuple[str, ...] = ()
     repair: bool = False

@@ -1,4 +1,4 @@
-"""Put a call before a user: the exact call, its hash, what it would change, why it is wanted, until when."""
+"""Approval requests: the exact call, its hash, its preview, its reason, its expiry."""
 
 import hashlib
 import json
@@ -23,12 +23,12 @@ MAX_PREVIEW_CHARACTERS = 20_000
 
 
 class Found(Struct, frozen=True):
-    """What a call would meet if it ran now."""
+    """The outcome that a call would have if it ran now."""
 
     base: str = ""
     leads_to: tuple[str, ...] = ()
     preview: str = ""
-    """What it would change, as it is: not yet without secrets."""
+    """The expected change, not yet redacted."""
 
 
 async def ask_approval(action: a.AskApproval, log: RunLog, services: Services) -> None:
@@ -90,7 +90,7 @@ def _get_risk(step: Step, tool: Tool | None, services: Services) -> str:
 
 
 async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool:
-    """Ask where a step is no longer what was approved, or leads to what the rules ask about; False when none does."""
+    """Ask again if a step differs from the approved one, or its links lead to files that the rules ask about."""
     for step in (log.state.step(step_id) for step_id in action.step_ids):
         reason = await get_question(step, log.state, services)
         if step.phase == "approved" and await _is_stale(step, log, services):
@@ -102,12 +102,12 @@ async def ask_again(action: a.RunSteps, log: RunLog, services: Services) -> bool
 
 
 def render_call(tool: str, arguments: dict[str, JsonValue]) -> bytes:
-    """The exact call in its one spelling: what is approved is these bytes."""
+    """Render the exact call in its canonical form: these bytes are approved."""
     return json.dumps({"arguments": arguments, "tool": tool}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def render_edited_call(tool: str, arguments: dict[str, JsonValue], found: Found) -> bytes:
-    """The same of a call that a user edited, with what it would change as that was when they did."""
+    """Render a call that a user edited, with its preview at that time."""
     call: JsonValue = {"arguments": arguments, "base": found.base, "leads_to": list(found.leads_to), "tool": tool}
     return json.dumps(call, sort_keys=True, separators=(",", ":")).encode()
 
@@ -117,7 +117,7 @@ def hash_call(payload: bytes) -> str:
 
 
 def build_approval_id(run_id: str, step_id: str, *, times_asked: int, nonce: str = "") -> str:
-    """Stays the same when a question is repeated after a crash; another question about the step has another one."""
+    """Build an ID that stays the same when a question is repeated after a crash; each question has its own."""
     words = f"{run_id}/{step_id}/{times_asked}" + (f"/{nonce}" if nonce else "")
     return f"ap-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
 
@@ -131,12 +131,12 @@ async def _is_stale(step: Step, log: RunLog, services: Services) -> bool:
 
 
 def find_approved_base(step: Step) -> str | None:
-    """The hash of the content that the approver was shown and the call must still find; None where there is none."""
+    """Return the hash of the content that the approver saw and the call must still find; None if there is none."""
     return step.approved_base or None
 
 
 def _context(step: Step, log: RunLog, services: Services) -> ToolContext:
-    """A preview runs nothing, so there is nothing to note about it."""
+    """Build the context of a preview, which runs nothing and needs no notes."""
     return ToolContext(
         workspace=services.workspace,
         run_id=log.state.run_id,

@@ -48,7 +48,7 @@ async def plan_task(log: RunLog, services: Services) -> None:
 
 
 async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
-    """A skill that the run does not see cannot be reached by way of another one."""
+    """Plan the call; a skill that is hidden from the run can't be reached through another one."""
     if services.tools.find(name_capability(call.skill)) is None:
         message = f"Skill {call.skill!r} cannot be called here: it is not active, or the agent's tools leave it out"
         await log.record(RunFailed(reason="skill_not_callable", message=message), durable=True)
@@ -58,7 +58,7 @@ async def _plan_call(call: SkillCall, log: RunLog, services: Services) -> None:
 
 
 async def delegate(action: a.Delegate, log: RunLog, services: Services) -> None:
-    """Intents, orders and pause are one write: a kill finds all of them or none."""
+    """Delegate steps. Intents, requests and pause are one write: a kill finds all of them or none."""
     entries: list[Entry] = []
     children: list[str] = []
     steps = [log.state.step(step_id) for step_id in (action.step_id, *action.also)]
@@ -88,7 +88,7 @@ async def stop_at_step(action: a.StopAtStep, log: RunLog) -> None:
 
 
 async def record_children_end(log: RunLog, services: Services, children: Sequence[RunState]) -> None:
-    """The results of the other runs become those of the steps, in one write with what they cost.
+    """Record the results of child runs as those of their steps, in one write with their cost.
 
     They are written in the order in which they were asked for, whichever ended first: the journal of a run says the
     same each time. `children` are those of `list_open_delegations`, in its order.
@@ -120,7 +120,7 @@ def _build_end(request: ChildRequested, child: RunState) -> ChildEnded:
 
 
 async def _build_result_entry(step: Step, child: RunState, *, state: RunState, services: Services) -> StepFinished:
-    """Not for a skill that had another one called: its call is made again, and finds the result.
+    """Build the result of the step; a skill that called another one is called again and finds the result.
 
     A run that never began left none to find: the skill would hand on again, so its step fails.
     """
@@ -133,12 +133,12 @@ async def _build_result_entry(step: Step, child: RunState, *, state: RunState, s
 
 
 def list_open_delegations(state: RunState) -> list[tuple[Step, ChildRequested]]:
-    """The steps that other runs work on now, each with its run, in the order in which they were asked for."""
+    """List the steps that child runs work on now, with their requests, in order."""
     return [(step, step.delegated) for step in state.steps if step.phase == "running" and step.delegated is not None]
 
 
 def _build_order(step: Step, state: RunState, services: Services, *, beside: Sequence[Step]) -> ChildRequest | str:
-    """What is ordered, or why it cannot be. `beside` are the steps that are handed on with it."""
+    """Build the request for a child run, or return why it is rejected."""
     if state.plan:
         assert services.task is not None
         return order_step(state, step, services.task)
@@ -174,7 +174,7 @@ def _build_result(child: RunState) -> ToolResult:
 
 
 async def offer_changes(result: ToolResult, child: RunState, services: Services) -> ToolResult:
-    """The result with the diff behind it. The whole diff is an artifact of the run that gets it."""
+    """Return the result with the diff appended. The whole diff is an artifact of the run that gets it."""
     tree = child.started.worktree if child.started is not None else None
     if tree is None or services.worktrees is None:
         return result
@@ -195,7 +195,7 @@ async def offer_changes(result: ToolResult, child: RunState, services: Services)
 
 
 def keep_changes(folder: Path, child_run_id: str, diff: bytes) -> Path:
-    """Where the diff is, among the artifacts of the run that asked for the work."""
+    """Save the diff as an artifact of the run that requested the work and return its path."""
     file = folder / ARTIFACTS / f"{child_run_id}.diff"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, diff)

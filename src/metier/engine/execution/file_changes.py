@@ -34,7 +34,7 @@ SNAPSHOT, FILE, UNKNOWN = "snapshot", "file", "unknown"
 
 
 async def note_before(steps: Sequence[Step], services: Services) -> dict[str, JsonValue]:
-    """By step, what an intent says of the files before its effect; nothing for steps that only read."""
+    """Note, by step, the state of the files before its effect; empty for steps that only read."""
     noted: dict[str, JsonValue] = {}
     for step in steps:
         name, arguments = name_call(step.action)
@@ -49,7 +49,7 @@ async def note_before(steps: Sequence[Step], services: Services) -> dict[str, Js
 
 
 async def add_changes(finished: StepFinished, step: Step, services: Services) -> StepFinished:
-    """The result, with what the step changed since its intent was recorded."""
+    """Add the step's changes since its intent to the result."""
     before = step.started.before if step.started is not None else None
     if not isinstance(before, dict) or services.snapshots is None:
         return finished
@@ -63,7 +63,7 @@ async def add_changes(finished: StepFinished, step: Step, services: Services) ->
 async def list_changes(
     before: Mapping[str, JsonValue], snapshots: WorkspaceSnapshots, *, store: Store, workspace: Path
 ) -> list[FileChange]:
-    """What differs now from what an intent noted. Raises `Unavailable`, `OSError`, `ToolFailed`."""
+    """List the differences from the state that an intent noted. Raises `Unavailable`, `OSError`, `ToolFailed`."""
     if isinstance(name := before.get(SNAPSHOT), str):
         after = await run_sync(snapshots.take)
         found = await run_sync(snapshots.compare, name, after) if after != name else []
@@ -80,7 +80,7 @@ async def list_changes(
 
 
 async def keep(found: Found | None, store: Store) -> FileState | None:
-    """The state of a file whose content is in the store now."""
+    """Return the state of a file whose content is now in the store."""
     if found is None:
         return None
     if found.state.is_kept:
@@ -89,7 +89,7 @@ async def keep(found: Found | None, store: Store) -> FileState | None:
 
 
 async def _note_file(path: str, services: Services) -> JsonValue:
-    """By its real name: the tool follows links that stay in the workspace."""
+    """Note the file by its real name: the tool follows links that stay in the workspace."""
     if services.snapshots is None:
         return None
     workspace = services.workspace
@@ -102,7 +102,7 @@ async def _note_file(path: str, services: Services) -> JsonValue:
 
 
 async def _save_buffer(path: str, services: Services) -> None:
-    """What the user sees in the editor is what the step changes and what undoing it brings back."""
+    """Save the editor's unsaved buffer, so that the step changes what the user sees and undo restores it."""
     file = services.workspace / path
     held = await services.buffers.read(file)
     if held is None:
@@ -136,20 +136,20 @@ def _describe(error: Exception) -> str:
 PROTECTED_CHANGED = "protected_changed"
 RECORDS_MOVED = "records_moved"
 WITHOUT_PROGRAMS = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "WebFetch", "WebSearch", "script_list"})
-"""Built-in tools that run no code of others; what they write is judged by itself."""
+"""Built-in tools that run no code of others; their writes are evaluated separately."""
 
 
 class Looked(Struct, frozen=True):
-    """What was found before programs ran."""
+    """State of protected files before programs ran."""
 
     held: Held
-    """Nothing where no program is confined."""
+    """None if no program is confined."""
     folder: tuple[int, int] | None
-    """The run's own folder: its device and inode. None where there is none."""
+    """Device and inode of the run's folder. None if there is none."""
 
 
 async def look_at_protected(steps: Sequence[Step], services: Services) -> Looked | None:
-    """None where no program is about to run."""
+    """Return the state of protected files; None if no program is about to run."""
     if all(name_call(step.action)[0] in WITHOUT_PROGRAMS for step in steps):
         return None
     held: Held = await anyio.to_thread.run_sync(services.protected.look) if services.protected is not None else {}
@@ -157,7 +157,7 @@ async def look_at_protected(steps: Sequence[Step], services: Services) -> Looked
 
 
 async def end_if_changed(before: Looked | None, log: RunLog, services: Services) -> bool:
-    """Ends the run where a protected path is not what it was, or its own folder is gone.
+    """End the run if a protected path changed, or its own folder is gone.
 
     The instructions of this and later runs lie in the first, what it writes down in the second.
     """

@@ -1,4 +1,4 @@
-"""Run the user's commands for one moment and record what they said together. What follows from it is `hooks`' to say.
+"""Running the user's hooks for one moment and recording their merged answers. `hooks` decides what follows.
 
 A kill before the record is written means that they run again: like a call of a model, a hook runs at least once.
 """
@@ -35,13 +35,13 @@ from metier.tools.hooks.protocol import (
 
 _STRICTNESS: tuple[HookDecision, ...] = ("", "ask", "deny", "stop")
 _MAX_FILES = 20
-"""Of a step that changed more, what hooks did to them afterwards is told as a conflict."""
+"""Number of changed files above which hooks' later changes to them count as a conflict in an undo."""
 _FAILED_CLOSED = frozenset({"changed"})
-"""A file of the hook is not the one that the run began with: what it would say is not what the user wrote."""
+"""A file of the hook changed since the run started: its answer would not be what the user wrote."""
 
 
 async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None:
-    """One after the other, in the order in which they are written: each sees the call as those before it left it."""
+    """Run hooks in the order in which they are written: each sees the call as those before it left it."""
     due = list_due(log.state, action)
     arguments = _get_arguments(log.state, action)
     ran = HooksRan(event=action.event, step_id=action.step_id)
@@ -60,7 +60,7 @@ async def run_hooks(action: a.RunHooks, log: RunLog, services: Services) -> None
 
 
 async def _add_changes(ran: HooksRan, state: RunState, services: Services) -> HooksRan:
-    """A hook may write the file of the step again: an undo takes that back together with the step."""
+    """Add a hook's changes to the step's file: an undo reverts them together with the step."""
     finished = state.step(ran.step_id).finished if ran.event == "PostToolUse" else None
     if finished is None or services.snapshots is None:
         return ran
@@ -78,7 +78,7 @@ def _refuse() -> HookRun:
 
 
 def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[str], str]) -> HooksRan:
-    """What was said so far, and what one more hook said: the strictest decision counts, texts are joined."""
+    """Merge the outcomes of hooks so far with one more: the strictest decision counts, texts are joined."""
     answer = _close(hook, result)
     outcome = HookOutcome(
         command=clean(" ".join((hook.command, *(hook.args or ())))),
@@ -101,7 +101,7 @@ def _add(ran: HooksRan, hook: HookCommand, result: HookRun, *, clean: Callable[[
 
 
 def _close(hook: HookCommand, result: HookRun) -> HookAnswer:
-    """The answer; of a hook that failed nothing, but where its failure counts as a no."""
+    """Return the answer; a failed hook has none, unless its failure denies the call."""
     if result.status == "ok":
         return result.answer
     if hook.required or result.status in _FAILED_CLOSED:

@@ -1,4 +1,4 @@
-"""Hold a call to where its paths really lead. Rules read names, and a link has another name than what it leads to.
+"""Resolving the paths of calls before rules are applied: a link has a different name than its target.
 
 What a call means is looked up before it runs, so that a user can be asked about it, and once more by the tool when
 the file is open: what is judged then is the open file, whatever its name means a moment later.
@@ -23,18 +23,18 @@ from metier.tools.toolbox import Toolbox
 
 
 class JudgedPaths(Struct, frozen=True, kw_only=True):
-    """What the rules say to one step, wherever its paths lead. A `tools.base.PathGuard`."""
+    """The rules' verdict for a step's resolved paths. A `tools.base.PathGuard`."""
 
     written: dict[str, JsonValue]
-    """The arguments as they were judged."""
+    """The arguments as evaluated."""
     root: str
     judge: Callable[[str, str], Verdict]
-    """The verdict on the same call with this argument as this text."""
+    """Returns the verdict for the same call with this text as this argument."""
     is_approved: bool
     is_read_only: bool = False
-    """The step runs in the read-only sandbox."""
+    """Whether the step runs in the read-only sandbox."""
     approved: frozenset[str]
-    """Where a user was told that the paths lead, before they said yes."""
+    """Link targets that the user saw before approving."""
 
     def check(self, path: str, *, key: str = "path") -> None:
         if is_as_written(self.written.get(key), path, key=key, root=self.root):
@@ -73,7 +73,7 @@ def build_guard(step: Step, state: RunState, services: Services) -> JudgedPaths:
 
 
 async def get_leads(step: Step, services: Services) -> dict[str, str]:
-    """By argument, where a step leads that is elsewhere than it says."""
+    """Return, by argument, the targets of links in a step's paths."""
     return await get_call_leads(*name_call(step.action), tools=services.tools, root=str(services.workspace))
 
 
@@ -83,7 +83,7 @@ async def get_call_leads(name: str, arguments: dict[str, JsonValue], *, tools: T
 
 
 async def get_question(step: Step, state: RunState, services: Services) -> str:
-    """Why a user must be asked about where a call leads; empty when no question is needed, or it is denied anyway."""
+    """Return why a user must be asked about a call's link targets; empty if not needed, or if it is denied anyway."""
     leads = await get_leads(step, services)
     if step.phase == "approved" and step.asked is not None:
         is_same = set(leads.values()) <= set(step.approved_leads)
@@ -98,12 +98,12 @@ async def get_question(step: Step, state: RunState, services: Services) -> str:
 
 
 def render_leads(leads: dict[str, str]) -> str:
-    """For the person who decides, above what the call would change."""
+    """Render the link targets for the approver, above the call's preview."""
     return "".join(f"The {key} leads to {path!r}\n" for key, path in leads.items())
 
 
 def is_as_written(written: JsonValue, path: str, *, key: str, root: str) -> bool:
-    """Both are one name to the rules. An argument that is missing means the workspace itself."""
+    """Return True if both are the same name for the rules. A missing argument means the workspace itself."""
     text = written if isinstance(written, str) and written else "."
     return canonical_text(text, key=key, root=root) == canonical_text(path, key=key, root=root)
 

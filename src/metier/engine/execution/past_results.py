@@ -1,4 +1,4 @@
-"""`results.json` in the run folder: what the steps so far gave, for a script that summarizes. Written from the journal.
+"""`results.json` in the run folder: the results so far, for a script that summarizes. Written from the journal.
 
 It is written when a step that names the file is about to run, and only then: most runs never need it, and what a run
 writes per turn must not grow with its history.
@@ -25,7 +25,7 @@ _COUNTED_TOOLS = frozenset({"script_run"})
 
 
 async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Services) -> None:
-    """Bring the file up to date where one of these actions is told to read it."""
+    """Update the file if one of these actions reads it."""
     path = os.path.join(services.run_folder, FILE_NAME)  # noqa: PTH118  a step of every turn comes through here
     if not any(_mentions(action.params, path) for action in actions):
         return
@@ -37,7 +37,7 @@ async def keep_results(run_id: str, actions: Iterable[ActionStep], services: Ser
 
 
 async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValue]:
-    """The last result of each step that did work, in order: `{skill, result}`, or why there is none."""
+    """List the last result of each step that did work, in order: `{skill, result}`, or the reason for none."""
     names: dict[str, str] = {}
     results: dict[str, JsonValue] = {}
     for entry in entries:
@@ -50,7 +50,7 @@ async def build_results(entries: Iterable[Entry], store: Store) -> list[JsonValu
 
 
 def _find_name(action: ActionStep) -> str:
-    """The skill that a step works for; empty for steps that only look."""
+    """Return the skill that a step works for; empty for steps that only read."""
     if find_invocation(action) is not None:
         return str(action.params.get("skill", ""))
     tool = str(action.params.get("tool", ""))

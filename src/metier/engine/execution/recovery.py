@@ -1,4 +1,4 @@
-"""A step that has an intent and no result: find out what happened, repeat what may be repeated, else ask a user."""
+"""Recovery of a step with an intent and no result: determine its outcome, repeat it if allowed, otherwise ask."""
 
 from typing import Literal
 
@@ -34,7 +34,7 @@ _STILL_RUNNING = "it is still running, and cannot be ended"
 
 
 class _Unknown(Struct, frozen=True):
-    """Why the outcome of the step is unknown."""
+    """The reason why a step's outcome is unknown."""
 
     why: str
 
@@ -59,7 +59,7 @@ async def settle_doubt(action: a.SettleDoubt, log: RunLog, services: Services) -
 
 
 async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished | _Unknown | None:
-    """The result where it can be known, None where the effect never began."""
+    """Return the result if it can be determined, None if the effect never started."""
     name, arguments = name_and_arguments(step)
     tool = services.tools.find(name)
     if isinstance(tool, Probing):
@@ -88,7 +88,7 @@ async def _find_out(step: Step, log: RunLog, services: Services) -> StepFinished
 
 
 async def _has_ended(step: Step, services: Services) -> bool:
-    """The program that a killed process left behind: it ends soon after, and two at once get in each other's way."""
+    """Wait for the program that a killed process left behind: it ends soon, and two at once would interfere."""
     tool = services.tools.find(name_and_arguments(step)[0])
     return tool is None or not tool.info.spools or await wait_until_released(get_spool_path(step, services))
 
@@ -97,7 +97,7 @@ type Sight = Literal["whole", "notes only", "other folder"]
 
 
 def judge_sight(intent: SpoolIdentity | None, *, folder: str, machine: MachineIdentity) -> Sight:
-    """How much of what an effect leaves behind can be seen from here.
+    """Determine how much of an effect's traces this process can see.
 
     `whole`: its notes, and whether its process still runs; so a missing note means that it never began. `notes only`:
     what is noted counts, what is not may still come. `other folder`: the notes here are not those of this effect.

@@ -1,4 +1,4 @@
-"""Hold a result against what was asked of it: its schema, files, commands. Looks and runs; the model is told once.
+"""Checks of a result against its request: schema, files, commands. The model is told once.
 
 A check may run again after a crash, so a command that is one should only look. It obeys the rules of the run like any
 other command, and one that would need an approval is not run.
@@ -40,7 +40,7 @@ async def check_result(action: a.CheckResult, log: RunLog, services: Services) -
 
 
 async def list_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str]:
-    """What keeps a result from being what its schema says; nothing when nothing does."""
+    """List the problems of a result according to its schema."""
     try:
         check = SchemaCheck("output_schema", schema)
     except UsageError as error:
@@ -55,7 +55,7 @@ async def list_wrong_result(text: str, schema: dict[str, JsonValue]) -> list[str
 
 
 async def _check(criterion: Criterion, log: RunLog, services: Services) -> str:
-    """Why it does not hold; empty where it does."""
+    """Return why the result fails the check; empty if it passes."""
     if criterion.file and (wrong := _check_file(criterion, services.workspace)):
         return wrong
     return await _check_command(criterion.command, log, services) if criterion.command else ""

@@ -53,25 +53,25 @@ from metier.tools.process.spool import is_lost, take_identity
 from metier.tools.toolbox import Toolbox
 
 MAX_RESULT_CHARACTERS = 30_000
-"""More than this of a result is kept as a blob; the model gets the beginning and the end."""
+"""Characters of a result above which it is stored as a blob; the model gets its start and end."""
 SUMMARY_CHARACTERS = 500
 FAILURES_OF_SKILLS = frozenset({"timeout", "execution_failed"})
-"""Codes of a script or toolset that ran and did not do its work: the failure policy applies to these."""
+"""Codes of a script or toolset that ran and failed at its work: the failure policy applies to these."""
 TRANSIENT = "execution_failed"
 USAGE_ERROR = 2
-"""The exit code of a program that was called with wrong arguments."""
+"""Exit code of a program that was called with wrong arguments."""
 POLICY_TOOLS = frozenset({"script_run"})
 SPOOL = "spool"
-"""The folder of a run in which effects leave notes of their beginning and end."""
+"""Folder of a run in which effects record their start and end."""
 _OUTCOMES: dict[str, TaskState] = {"timeout": "timeout", "blocked": "blocked", "escalated": "escalated"}
 _MAX_ARTIFACT_BYTES = 1 << 30
-"""A larger file that a script names is not listed among what it made."""
+"""Size above which a file that a script names is not listed as its artifact."""
 
 type _Result = StepFinished | StepRetried | InputAsked | ChildRequested
 
 
 async def run_steps(action: a.RunSteps, log: RunLog, services: Services) -> None:
-    """Intents first; then the effects; then the results in call order."""
+    """Run steps: first the intents, then the effects, then the results in call order."""
     verdicts = action.verdicts or (ALLOW,) * len(action.step_ids)
     may_write = [
         log.state.step(step_id)
@@ -93,7 +93,7 @@ async def record_intents(
     identify: Callable[[Services], SpoolIdentity] | None = None,
     before: Mapping[str, JsonValue] | None = None,
 ) -> list[Step]:
-    """Write down what is about to happen, synced where an effect cannot be repeated.
+    """Record the intents, synced if an effect can't be repeated.
 
     `identify` names the spool folder in intents of such effects, `before` what the files were like; a replay has
     neither.
@@ -114,7 +114,7 @@ async def record_intents(
 
 
 async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> None:
-    """Carry out steps whose intent is on record."""
+    """Execute steps whose intent is recorded."""
     await keep_results(log.state.run_id, [step.action for step in steps], services)
     before = await look_at_protected(steps, services)
     began = services.clock.monotonic()
@@ -157,7 +157,7 @@ async def finish_steps(steps: list[Step], log: RunLog, services: Services) -> No
 
 
 async def _record_wait(waiting: Sequence[InputAsked | ChildRequested], log: RunLog) -> None:
-    """One at a time: another step that waits says so again when this one has what it wants. All have spent."""
+    """Record one wait; another waiting step asks again when this one continues. The cost of all is recorded."""
     first = replace(waiting[0], spent=_add_spent([each.spent for each in waiting]))
     if isinstance(first, InputAsked):
         await log.record(first, RunPaused(pause="input", reason=first.question), durable=True)
@@ -177,7 +177,7 @@ def _add_spent(parts: Iterable[Spent | None]) -> Spent | None:
 
 
 def _interrupted(step: Step, output: str, *, duration_ms: float) -> StepFinished:
-    """We stopped it ourselves, so its end is known, though not how far it came. `output` is its output so far."""
+    """Build the result of a step that we stopped. `output` is its output so far."""
     kept = cut_middle(output, MAX_RESULT_CHARACTERS)
     shown = f"; its output so far:\n{kept}" if kept else ""
     return StepFinished(
@@ -235,7 +235,7 @@ async def ask_input(action: a.AskInput, log: RunLog) -> None:
 
 
 def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdict | None = None) -> StepStarted:
-    """`verdict` is what lets the step run, where it was judged already."""
+    """Build the intent. `verdict` is the one that lets the step run, if it was evaluated already."""
     if log.state.plan:
         verdict = ALLOW  # the steps of a task are the task's own: who runs it has said yes to them
     verdict = verdict or judge_step(log.state, step, services.policy)
@@ -252,12 +252,12 @@ def build_intent(step: Step, log: RunLog, services: Services, *, verdict: Verdic
 
 
 def name_rule(rule: str, services: Services) -> str:
-    """The same wherever the workspace lies."""
+    """Name the rule independently of the workspace's path."""
     return rule.replace(f"{services.workspace}/", "")
 
 
 def build_key(run_id: str, step_id: str) -> str:
-    """Stays the same however often the step is repeated."""
+    """Build the key, which stays the same however often the step is repeated."""
     return hashlib.sha256(f"{run_id}/{step_id}".encode()).hexdigest()[:32]
 
 
@@ -304,7 +304,7 @@ async def _execute(step: Step, log: RunLog, services: Services, *, outputs: dict
 def _find_wait(
     step: Step, result: ToolResult, log: RunLog, *, services: Services
 ) -> StepRetried | InputAsked | ChildRequested | None:
-    """Find what a call that isn't finished waits for; None if the result is final."""
+    """Return what an unfinished call waits for; None if the result is final."""
     if result.wants_write:
         return StepRetried(step_id=step.step_id, reason=services.clean(result.wants_write), wants_write=True)
     if result.question is not None:
@@ -326,7 +326,7 @@ def _build_question(step: Step, question: Question, services: Services) -> Input
 
 
 def _add_facts(finished: StepFinished, told: list[Payload], clean: Callable[[str], str]) -> StepFinished:
-    """What the tool itself knows of its process: exit code, sizes, what a failed one printed."""
+    """Add the tool's own facts about its process: exit code, sizes, and the output of a failed one."""
     facts = next((payload for payload in told if isinstance(payload, SkillStepExecuted)), None)
     if facts is None:
         return finished
@@ -340,7 +340,7 @@ def _add_facts(finished: StepFinished, told: list[Payload], clean: Callable[[str
 
 
 def name_and_arguments(step: Step) -> tuple[str, dict[str, JsonValue]]:
-    """The tool that a step calls, and with what."""
+    """Return the tool and the arguments of a step."""
     return name_call(step.action)
 
 
@@ -368,7 +368,7 @@ def build_context(
 
 
 def get_spool_path(step: Step, services: Services) -> Path:
-    """Where an effect leaves its notes; the folder is made when it is missing."""
+    """Return the folder for the notes of an effect, created if missing."""
     # Before every step, so without building a path: that costs more than looking.
     if not isdir(f"{services.run_folder}/{SPOOL}"):  # noqa: PTH112
         _get_spool_folder(services)
@@ -376,7 +376,7 @@ def get_spool_path(step: Step, services: Services) -> Path:
 
 
 def name_spool(step: Step, run_folder: Path) -> Path:
-    """One name per attempt: how an earlier one ended says nothing about this one."""
+    """Name one spool per attempt: the end of an earlier attempt says nothing about this one."""
     return run_folder.joinpath(SPOOL, f"{step.step_id}-{step.attempts}")
 
 
@@ -404,7 +404,7 @@ def _get_spool_folder(services: Services) -> Path:
 async def build_finished(
     step: Step, name: str, result: ToolResult, *, duration_ms: float, services: Services
 ) -> StepFinished:
-    """What is recorded of a result: cleaned, bounded, and judged by the failure policy's own words."""
+    """Build the recorded result: redacted, bounded, and classified by the failure policy."""
     text = services.clean(_as_text(result.output) if result.ok else _render_failure(name, result, services.clean))
     kept = text if result.is_limited else cut_middle(text, MAX_RESULT_CHARACTERS)
     is_cut = kept is not text
@@ -438,7 +438,7 @@ async def build_finished(
 
 
 def is_worth_repeating(step: Step, result: ToolResult) -> bool:
-    """A failure that may pass, of a call that is safe to repeat.
+    """Return True for a transient failure of a call that is safe to repeat.
 
     A time-out has used its time already, and a wrong call is wrong again: both are for the model to read.
     """
@@ -449,7 +449,7 @@ def is_worth_repeating(step: Step, result: ToolResult) -> bool:
 
 
 def is_work_of_skill(name: str, tools: Toolbox) -> bool:
-    """Scripts, toolsets and capabilities: the failure policy is for these."""
+    """Return True for scripts, toolsets and callable skills, which the failure policy applies to."""
     tool = tools.find(name)
     # The ID says what the tool is: `a/b.c` may be a tool of skill `a/b`, or one of the MCP server `a`.
     of_skill = tool.info.id.startswith(("skill:", "capability:")) if tool else "." in name and "/" not in name
@@ -496,7 +496,7 @@ async def _read_skill_files(step: Step, log: RunLog, services: Services) -> Tool
 
 
 def _get_denial(path: str, package: SkillPackage, *, log: RunLog, services: Services) -> str:
-    """Why a rule keeps a file of a skill in the workspace from being read."""
+    """Return why a rule denies reading a skill's file in the workspace."""
     file = package.definition.folder / path.partition("#")[0]
     names = dict.fromkeys((os.path.normpath(file), os.path.realpath(file)))
     inside = [name for name in names if Path(name).is_relative_to(services.workspace)]
@@ -514,7 +514,7 @@ async def _search_skills(step: Step, _log: RunLog, services: Services) -> ToolRe
 
 
 async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResult:
-    """The call itself is the record; the model is told how it stands."""
+    """Confirm a plan; the call itself is the record."""
     steps = read_plan(step.action)
     under_way = [each.step for each in steps if each.status == "in_progress"]
     done = sum(each.status == "done" for each in steps)
@@ -524,7 +524,7 @@ async def _note_plan(step: Step, _log: RunLog, _services: Services) -> ToolResul
 
 
 def _sum_up_error(text: str) -> str:
-    """What failed stands at the beginning, and why at the end."""
+    """Summarize an error by its start, which names the failing part, and its end, which has the reason."""
     if len(text) <= SUMMARY_CHARACTERS:
         return text
     mark = "\n[…]\n"
@@ -533,7 +533,7 @@ def _sum_up_error(text: str) -> str:
 
 
 def _render_failure(name: str, result: ToolResult, clean: Callable[[str], str]) -> str:
-    """What the model reads: the error code and the message as JSON where the tool has them, else a sentence."""
+    """Render a failure for the model: error code and message as JSON if the tool has them, otherwise a sentence."""
     if not isinstance(result.output, dict):
         code = str(result.meta.get("code") or "execution_failed")
         return write_failure(code, clean(result.error)) if answers_in_json(name) else result.error
@@ -547,7 +547,7 @@ def _as_text(output: JsonValue) -> str:
 
 
 def _artifacts(result: ToolResult, services: Services) -> tuple[dict[str, JsonValue], ...]:
-    """Files of the run: those that the tool itself kept, and those that a script says it wrote, with their hash now."""
+    """List the run's files: those that the tool stored, and those that a script reports, with their current hash."""
     kept = result.meta.get("artifacts")
     named = result.output.get("result") if isinstance(result.output, dict) else None
     paths = named.get("artifacts") if isinstance(named, dict) else None

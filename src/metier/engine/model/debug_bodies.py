@@ -1,4 +1,4 @@
-"""Whole requests and replies in `llm/` of the run folder, for debugging. Only where the settings ask for them."""
+"""Whole requests and replies in `llm/` of the run folder, for debugging. Only if the settings ask for them."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ FOLDER = "llm"
 
 
 def dump_request(request: ModelRequest) -> JsonValue:
-    """Everything but the bytes of pictures, which its messages name by their hash."""
+    """Dump everything except the bytes of pictures, which messages name by their hash."""
     names = [each.name for each in dataclasses.fields(request) if each.name != "media"]
     return {name: dump_value(getattr(request, name)) for name in names}
 
@@ -31,12 +31,12 @@ def keep_reply(action: CallModel, reply: ModelReply, services: Services) -> None
 
 
 def _name(action: CallModel, kind: str) -> str:
-    """The second request of one turn has a name of its own."""
+    """Name the file; a second request of one turn has its own name."""
     return f"turn-{action.turn}{'-repair' if action.repair else ''}.{kind}.json"
 
 
 def _keep(name: str, body: JsonValue, services: Services) -> None:
-    """Redacted like everything that is written for people."""
+    """Write the file, redacted like everything for people."""
     assert services.clean_body is not None
     folder = services.run_folder / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The answers of a dry run: what the plan alone knows, without a model, a process or a socket.
+"""Replies of a dry run: the plan, without a model, a process or a socket.
 
 The run goes through the same phases as a live one. Where a model would be asked, the best candidate is put in charge,
 so that its disclosure is selected and budgeted; where it would begin to work, the run ends with what it foresees.
@@ -22,7 +22,7 @@ from metier.values import dump_fields
 
 
 def answer_dry_run(state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest) -> ModelReply:
-    """The reply that stands for the model's. Costs nothing, so it counts no tokens."""
+    """Return the reply that replaces the model's. It costs nothing, so it counts no tokens."""
     likely = [c.skill_name for c in state.candidates if c.score >= services.skills.prefilter_min_score]
     best = likely[0] if likely else ""
     if best and not state.skill:
@@ -40,7 +40,7 @@ def answer_dry_run(state: RunState, services: Services, *, fitted: FittedPrompt,
 def build_plan(
     state: RunState, services: Services, *, fitted: FittedPrompt, request: ModelRequest
 ) -> dict[str, JsonValue]:
-    """What would be sent first, what it would cost, and what would be allowed."""
+    """Build the plan of a dry run: first request, estimated cost, and permissions."""
     usage = Usage(input_tokens=fitted.tokens, output_tokens=0)
     facts = services.facts.get(services.provider.name, request.model)
     longest = replace(usage, output_tokens=request.max_tokens)
@@ -83,7 +83,7 @@ def _judge(tool: str, state: RunState, services: Services) -> JsonValue:
 
 
 def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonValue]:
-    """The arguments that are known before a user is asked: the skill whose script would run."""
+    """Return the arguments that are known before a user is asked: the skill whose script would run."""
     package = services.shelf.find(state.skill) if tool == "script_run" and state.skill else None
     if package is None:
         return {}
@@ -93,7 +93,7 @@ def _foresee(tool: str, state: RunState, services: Services) -> dict[str, JsonVa
 
 
 def _list_toolsets(services: Services) -> list[JsonValue]:
-    """Skills whose toolsets describe themselves by running, which a dry run does not do."""
+    """List skills whose toolsets describe themselves by running, which a dry run avoids."""
     return [package.definition.name for package in services.shelf.packages.values() if package.definition.toolsets]
 
 

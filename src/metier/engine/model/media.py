@@ -1,4 +1,4 @@
-"""Pictures and documents of a run: kept as blobs when they come in, fetched when a request is sent."""
+"""Pictures and documents of a run: stored as blobs when they come in, loaded when a request is sent."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from metier.tools.base import Media
 
 
 async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, ...]:
-    """Parts that name the bytes; the journal entry that they are in keeps the blobs as long as the run."""
+    """Store media and return parts that name them; their journal entry keeps the blobs as long as the run."""
     return tuple(
         [
             MediaPart(
@@ -28,7 +28,7 @@ async def keep_media(store: Store, media: Iterable[Media]) -> tuple[MediaPart, .
 
 
 async def load_media(request: ModelRequest, store: Store, finder: MediaFinder) -> ModelRequest:
-    """The request with the bytes of every picture and document in it; the same object where there is none."""
+    """Return the request with the bytes of its media; the same object without media."""
     digests = finder.list_digests(request.messages)
     if not digests:
         return request

@@ -1,4 +1,4 @@
-"""One turn with the model: the request is recorded, sent, its reply recorded, and only then understood."""
+"""One turn with the model: the request is recorded, sent, its reply recorded, and only then decoded."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +49,7 @@ QUOTED_CHARACTERS = 300
 
 
 async def call_model(action: CallModel, log: RunLog, services: Services) -> None:
-    """Ask, and record what came back. At least once: a kill before the reply is recorded asks again."""
+    """Call the model and record its reply. At least once: a kill before the reply is recorded repeats the request."""
     try:
         disabled = services.read_access()
     except ConfigError as error:
@@ -69,7 +69,7 @@ async def call_model(action: CallModel, log: RunLog, services: Services) -> None
 
 
 async def _ask(action: CallModel, log: RunLog, services: Services, *, asking: Asking) -> None:
-    """Ask; once more with half of the prompt where the provider finds it too long. Raises `ToolsUnsupported`."""
+    """Send the request; once more with half of the prompt if it is too long. Raises `ToolsUnsupported`."""
     try:
         await _ask_once(action, log, services, asking=asking)
     except ContextTooLong as failure:
@@ -131,7 +131,7 @@ async def _ask_once(
 
 
 async def _reply(request: ModelRequest, log: RunLog, services: Services, *, turn: int) -> ModelReply:
-    """Once more without the schema where the server takes none: the prompt has it in words."""
+    """Send it again without the schema if the server supports none: the prompt describes it in words."""
     if context := log.get_context(MODEL):
         request = replace(request, trace_parent=context)
     try:
@@ -163,11 +163,11 @@ class Composed(NamedTuple):
     fitted: FittedPrompt
     request: ModelRequest
     counted: int | None
-    """Tokens as the provider counted them, where it was asked."""
+    """Tokens as the provider counted them, if it was asked."""
 
 
 async def compose(state: RunState, services: Services, *, asking: Asking) -> Composed:
-    """The request of this turn, checked by the provider's own count where the estimate is close to the limit."""
+    """Compose the request of this turn, counted by the provider if the estimate is close to the limit."""
     texts = {piece.digest: await _piece_text(piece.digest, services) for piece in state.pieces}
     prompt = build_prompt(state, services, texts)
     fitted, request = fit_request(prompt, state, services, factor=state.factor, asking=asking)
@@ -190,7 +190,7 @@ async def compose(state: RunState, services: Services, *, asking: Asking) -> Com
 
 
 async def decode(log: RunLog, services: Services) -> None:
-    """Take in what the reply means, or record that it means nothing and whether the model is told so."""
+    """Record the decoded reply, or that it is invalid and whether the model may correct it."""
     state = log.state
     assert state.reply is not None
     offer = get_offer(state, services, disabled=state.disabled, is_json=state.is_json)
@@ -225,13 +225,13 @@ def _reject(no: RejectedCall, state: RunState, services: Services) -> Rejection:
 
 
 def _quote_reply(reply: ModelReply) -> str:
-    """How it began, for the person who reads why the run failed."""
+    """Quote the start of a reply for the user who reads why the run failed."""
     said = one_line("".join(part.text for part in reply.parts if isinstance(part, TextPart)), QUOTED_CHARACTERS)
     return f"; the model replied: {said}" if said else ""
 
 
 def _check_skill(outcome: Decoded, state: RunState, services: Services) -> Decoded | Undecodable:
-    """A skill that is not there is answered like a tool that is not there: with the nearest names.
+    """Answer an unknown skill like an unknown tool: with the nearest names.
 
     A decision in JSON that selects one has no call to answer, so it is sent back as a whole.
     """
@@ -263,7 +263,7 @@ def _describe_unknown_skill(name: str, services: Services) -> str:
 
 
 def _name_skill(step: ActionStep, name: str, services: Services) -> ActionStep:
-    """A skill that is called by its ID continues under its name, by which rules and the record know it."""
+    """Replace a skill's ID by its name, which rules and records use."""
     own = _get_own_name(name, services)
     return step if own == name else structs.replace(step, params={**step.params, "skill": own})
 
@@ -275,7 +275,7 @@ def _get_own_name(name: str, services: Services) -> str:
 
 
 def _may_select(skill: str, state: RunState, services: Services) -> bool:
-    """A decision in JSON names its skill beside its steps; it has no more freedom than one that calls it."""
+    """Check a JSON decision's skill, which is subject to the same restrictions as a call."""
     wanted = ActionStep(type="call_skill", params={"skill": skill})
     is_there = services.shelf.find(skill) is not None
     return is_there and services.policy.judge(wanted, skill=state.skill).decision != "deny"

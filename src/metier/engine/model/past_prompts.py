@@ -1,4 +1,4 @@
-"""The prompt of a turn that is over, made again from the journal and checked against the hash that was recorded."""
+"""The prompt of a past turn, rebuilt from the journal and checked against its recorded hash."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from metier.providers.failures import CallFailed
 class PastPrompt(Struct, frozen=True, kw_only=True):
     turn: int
     state: RunState
-    """The run right before the request."""
+    """State of the run right before the request."""
     fitted: FittedPrompt
     request: ModelRequest
     hash: str
@@ -32,17 +32,17 @@ class PastPrompt(Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """The bytes are those that were sent."""
+        """Return True if the bytes are those that were sent."""
         return self.hash == self.recorded_hash
 
 
 def list_turns(entries: Sequence[Entry]) -> tuple[int, ...]:
-    """The turns in which a model was asked."""
+    """List the turns in which a model was asked."""
     return tuple(dict.fromkeys(entry.turn for entry in entries if isinstance(entry, ModelCallStarted)))
 
 
 async def rebuild_prompt(run_id: str, entries: Sequence[Entry], services: Services, *, turn: int) -> PastPrompt:
-    """The first request of a turn. Raises `UsageError` for a turn in which no model was asked."""
+    """Rebuild the first request of a turn. Raises `UsageError` for a turn without one."""
     state = RunState(run_id)
     for entry in entries:
         if isinstance(entry, ModelCallStarted) and entry.turn == turn:
@@ -71,7 +71,7 @@ async def _compose(state: RunState, call: ModelCallStarted, services: Services) 
 
 
 class _Counted:
-    """Counts as the provider counted then, and answers nothing."""
+    """A provider that returns the recorded token count and answers nothing."""
 
     def __init__(self, name: str, tokens: int | None) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""From what a run knows to the request it sends. Pure but for the blobs, which the caller has fetched."""
+"""Building a request from a run's state. Pure except for the blobs, which the caller has loaded."""
 
 import hashlib
 import json
@@ -34,14 +34,14 @@ from metier.providers.tool_names import own_names
 CONTROL_TOOLS = ("use_skill", "read_skill_files", "skill_search", "ask_user", "finish")
 DELEGATE = "delegate"
 CATALOG_TOKENS = 2_000
-"""Descriptions that together take no more than this are all shown."""
+"""Tokens of descriptions up to which all are shown."""
 CATALOG_SHARE = 8
-"""They take at most one part in so many of what a prompt may have."""
+"""Divisor of the prompt's budget for descriptions."""
 SKILL_TOOLS = frozenset({"use_skill", "read_skill_files", "skill_search"})
 
 
 def asks_for_json(services: Services) -> bool:
-    """The settings want it, or the endpoint is known to take no tools."""
+    """Return True if the settings want JSON, or the endpoint is known to support no tools."""
     mode = services.model.structured_output_mode
     if mode == "native_with_json_fallback":
         return services.features.is_unsupported("tools", services.model.name)
@@ -49,7 +49,7 @@ def asks_for_json(services: Services) -> bool:
 
 
 def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], is_json: bool | None = None) -> Offer:
-    """The same object while the same tools are there. A run without skills is not offered the tools for them."""
+    """Return the offered tools, the same object while they don't change. A run without skills has no skill tools."""
     has_skills = bool(state.skills)
     hidden = list_hidden(state.skill, services)
     mode = services.model.structured_output_mode
@@ -76,14 +76,14 @@ def get_offer(state: RunState, services: Services, *, disabled: frozenset[str], 
 
 
 def _list_other_names(tools: Sequence[ToolSpec], services: Services) -> dict[str, str]:
-    """Other names that a model may call the offered tools by: short ones and, in JSON mode, those on the wire."""
+    """Map other names of the offered tools: short ones and, in JSON mode, those on the wire."""
     offered = {spec.name for spec in tools}
     short = {alias: name for alias, name in services.tools.aliases().items() if name in offered}
     return {**own_names(offered), **short}
 
 
 def list_hidden(skill: str, services: Services) -> frozenset[str]:
-    """The tools of the run that the skill in charge leaves out."""
+    """List the tools of the run that the skill in charge leaves out."""
     package = services.shelf.find(skill) if skill else None
     if package is None:
         return frozenset()
@@ -96,7 +96,7 @@ def list_hidden(skill: str, services: Services) -> frozenset[str]:
 
 
 def list_described(state: RunState, services: Services) -> list[str]:
-    """The skills that the catalog describes, candidates first; of the others it has the names.
+    """List the skills that the catalog describes, candidates first; it only names the others.
 
     A catalog whose descriptions fit their share of the prompt is described whole, in the order of the ranking:
     leaving a description out would save little and could hide the skill that is meant.
@@ -120,14 +120,14 @@ def _fits_catalog(names: Sequence[str], services: Services) -> bool:
 
 
 def build_catalog(state: RunState, services: Services) -> str:
-    """What the model reads of all skills before one is in charge; empty where there is none."""
+    """Build the catalog of skills for the model, while none is in charge; empty if there is none."""
     shown = list_described(state, services)
     others = [name for name in state.skills if name not in shown]
     return render_catalog(services.shelf.describe(shown), others) if state.skills else ""
 
 
 def build_prompt(state: RunState, services: Services, texts: Mapping[str, str]) -> Prompt:
-    """Every layer this turn could have. `texts` are the disclosed pieces by digest."""
+    """Build every layer of this turn. `texts` are the disclosed pieces by digest."""
     # Everything in the state that a prompt is built of, but for the run, which grows every turn.
     parts = (
         state.started,
@@ -172,13 +172,13 @@ def _build_stable(state: RunState, services: Services, texts: Mapping[str, str])
 
 
 def render_input(piped: str, inputs: Mapping[str, str], *, hooks: Sequence[str] = ()) -> str:
-    """The inputs of a task as JSON, then what was piped in, then what hooks added."""
+    """Render the inputs of a task as JSON, then piped input, then hooks' texts."""
     written = f"```json\n{json.dumps(dict(inputs), ensure_ascii=False, indent=2)}\n```" if inputs else ""
     return "\n\n".join(piece for piece in (written, piped, *hooks) if piece)
 
 
 def render_step(order: ChildRequest) -> str:
-    """The step where the task is more than that, and what its result will be held against."""
+    """Render the step of a larger task, with the checks of its result."""
     pieces = [order.task] if order.brief else []
     if order.criteria:
         pieces.append(DONE_TITLE + "\n".join(f"- {render_criterion(criterion)}" for criterion in order.criteria))
@@ -189,18 +189,18 @@ def render_step(order: ChildRequest) -> str:
 
 
 class Asking(NamedTuple):
-    """How a decision is asked for in this turn."""
+    """The format in which a decision is requested in this turn."""
 
     disabled: frozenset[str] = frozenset()
     is_json: bool = False
     prompt_limit: int | None = None
-    """In tokens, where the provider found a larger prompt too long."""
+    """Maximum tokens, if the provider rejected a larger prompt."""
 
 
 def fit_request(
     prompt: Prompt, state: RunState, services: Services, *, factor: float, asking: Asking
 ) -> tuple[FittedPrompt, ModelRequest]:
-    """The request that fits the budget. Raises `PromptTooLarge`."""
+    """Return the request that fits the budget. Raises `PromptTooLarge`."""
     offer = get_offer(state, services, disabled=asking.disabled, is_json=asking.is_json)
     if asking.is_json:
         prompt = replace(prompt, protocol=offer.protocol, run=tuple(tell_in_words(each) for each in prompt.run))
@@ -230,7 +230,7 @@ def fit_request(
 def _find_response_schema(
     state: RunState, services: Services, *, offer: Offer, model: str, is_json: bool
 ) -> dict[str, JsonValue] | None:
-    """What the vendor holds the reply to: the decision where it is asked for in JSON, else the result that is ordered.
+    """Return the schema of the reply: the decision in JSON mode, otherwise the requested result.
 
     A server that is not the vendor's own may take the schema to mean that no tool may be called. It gets the schema
     with the turn that repairs a result, when the work is done.
@@ -252,19 +252,19 @@ def _find_response_schema(
 
 
 def name_schema(model: str, schema: dict[str, JsonValue]) -> str:
-    """What an endpoint is remembered to lack: one schema may be too much for it, and another one not."""
+    """Name a schema for remembering unsupported ones: an endpoint may reject one and accept another."""
     return f"{model} {hashlib.sha256(json.dumps(schema).encode()).hexdigest()[:16]}"
 
 
 def get_budget(services: Services, *, prompt_limit: int | None = None) -> TokenBudget:
-    """The budget of the settings, or a smaller one where the provider found a prompt too long."""
+    """Return the budget of the settings, or a smaller one if the provider rejected a prompt."""
     headroom, window = services.model.response_headroom_tokens, services.model.max_context_tokens
     window = window if prompt_limit is None else min(window, prompt_limit + headroom)
     return TokenBudget(max_context_tokens=window, response_headroom_tokens=headroom)
 
 
 def _repair_exchange(state: RunState) -> tuple[Exchange, ...]:
-    """The reply that could not be used, as text, and what was wrong with it."""
+    """Build the rejected reply as text, with its problems."""
     if state.repair is None or state.reply is None:
         return ()
     said = "".join(part.text for part in state.reply.parts if isinstance(part, TextPart)).strip()

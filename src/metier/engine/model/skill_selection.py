@@ -1,4 +1,4 @@
-"""The part of a run before the model speaks: catalog, candidates, disclosure."""
+"""The part of a run before the model's first reply: catalog, candidates, disclosure."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ _LOADED_CODES = frozenset(
         "unusable_skill",
     }
 )
-"""Problems that are not about one skill that cannot be loaded."""
+"""Codes of problems that are not about a single skill that can't be loaded."""
 
 
 async def load_catalog(log: RunLog, services: Services) -> None:
@@ -60,7 +60,7 @@ async def load_catalog(log: RunLog, services: Services) -> None:
 
 
 def report_skill_problems(log: RunLog, services: Services) -> None:
-    """Emit an event for each skill that cannot be loaded and for each name that no skill has."""
+    """Emit an event for each skill that can't be loaded and for each unknown name."""
     for problem in services.shelf.problems:
         log.emit(_describe_problem(problem))
 
@@ -76,7 +76,7 @@ def _describe_problem(problem: Problem) -> SkillLoadFailed | SkillProblemFound:
 
 
 async def rank_skills(log: RunLog, services: Services) -> None:
-    """All skills are ranked; those that are no candidates keep their names in the prompt."""
+    """Rank all skills; those that are no candidates keep their names in the prompt."""
     assert log.state.started is not None
     if (recorded := services.recall_ranking()) is not None:
         await log.record(recorded)
@@ -96,7 +96,7 @@ async def rank_skills(log: RunLog, services: Services) -> None:
 
 
 def _describe_scores(task: str, services: Services, *, similar: Sequence[Similar]) -> SkillPrefilterCompleted:
-    """The best scores of a request that no skill matches, for the user who has to change it or the settings."""
+    """Describe the best scores of a request without a matching skill, so that a user can adjust it or the settings."""
     options = services.skills
     index = services.shelf.index
     ranked = rank_index(index, task, count=options.prefilter_top_k, similar=similar)
@@ -116,7 +116,9 @@ def _list_candidates(ranked: Iterable[SkillCandidate]) -> tuple[Candidate, ...]:
 
 
 def _describe_catalog(catalog: str, state: RunState, services: Services) -> SkillDisclosureLoaded:
-    """Stage 0: the descriptions one by one; the total is the whole layer, with the names of the other skills."""
+    """Describe stage 0: the descriptions one by one; the total is the whole layer, with the names of the other
+    skills.
+    """
     files = [
         DisclosedFile(path=f"{name}/SKILL.md", section="description", bytes=_size(text), tokens=estimate_tokens(text))
         for name, text in services.shelf.describe(list_described(state, services))
@@ -135,7 +137,7 @@ def _size(text: str) -> int:
 
 
 def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] = ()) -> SkillsRanked:
-    """The candidates for a task. Raises `NoSkillMatches` where the settings want one and there is none."""
+    """Return the candidates for a task. Raises `NoSkillMatches` if the settings require one and there is none."""
     options = services.skills
     chosen = prefilter(
         services.shelf.index,
@@ -157,7 +159,7 @@ def build_ranking(task: str, services: Services, *, similar: Sequence[Similar] =
 
 
 async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
-    """The overview and the scripts of the skill in charge when it is new, and whatever was asked for by name."""
+    """Disclose the overview and scripts of a new skill in charge, and requested files."""
     if not action.skill or services.shelf.find(action.skill) is None:
         await log.record(ContextDisclosed())
         return
@@ -181,7 +183,7 @@ async def disclose(action: Disclose, log: RunLog, services: Services) -> None:
 
 
 def _list_outside_scripts(skill: SkillDefinition) -> list[Problem]:
-    """A warning for each script outside of the skill's folder that its text names."""
+    """Warn about each script outside of the skill's folder that its text names."""
     found = {script.written: script for script in scan_outside_scripts(skill.body, skill.folder)}
     return [
         Problem(
@@ -206,7 +208,7 @@ def get_disclosure_limits(services: Services) -> DisclosureLimits:
 
 
 async def _keep(disclosure: Disclosure, services: Services) -> list[DisclosedPiece]:
-    """The text goes into a blob: a resumed run shows the model the same bytes, whatever happened to the file."""
+    """Store the text as a blob: a resumed run shows the same bytes, even if the file changed."""
     kept: list[DisclosedPiece] = []
     for piece, file in zip(disclosure.pieces, disclosure.files, strict=True):
         digest = await services.store.put_blob(services.clean(piece.text).encode("utf-8", "surrogatepass"))

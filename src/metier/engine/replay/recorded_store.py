@@ -1,4 +1,4 @@
-"""The store of a replay: reads come from the real one, writes are compared with the record and then forgotten."""
+"""The store of a replay: reads come from the real one, writes are compared with the record and dropped."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from metier.store.wrapper import StoreReader
 
 
 class RecordedContexts:
-    """`store.contexts.ContextStore` in front of another one, which it never changes."""
+    """A read-only `store.contexts.ContextStore` over another one."""
 
     def __init__(self, contexts: ContextStore) -> None:
         self._contexts = contexts
@@ -72,13 +72,13 @@ class RecordedContexts:
 
 
 class RecordedStore(StoreReader):
-    """`store.base.Store` in front of another one, which it never changes.
+    """A read-only `store.base.Store` over another one.
 
     Schedules, outbox and usage are those of the real store: only the driver of a run writes them, not its replay.
     """
 
     def __init__(self, store: Store, tape: Recording, *, blobs: Mapping[str, bytes] | None = None) -> None:
-        """`blobs` are there beside those of the real store."""
+        """`blobs` are available in addition to those of the real store."""
         super().__init__(store)
         self._tape = tape
         self._blobs = dict(blobs or {})
@@ -92,20 +92,20 @@ class RecordedStore(StoreReader):
         del row, entries
 
     async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
-        """A replay begins no run."""
+        """Reject starting a run in a replay."""
         del entries
         return await self.take_lease(row.run_id, owner=owner, seconds=seconds)
 
     async def append(
         self, lease: Lease, first_seq: int, entries: Sequence[StoredEntry], *, durable: bool = True
     ) -> None:
-        """Raises `Diverged`."""
+        """Compare an append with the record. Raises `Diverged`."""
         del lease, first_seq, durable
         for entry in entries:
             self._tape.take(parse_entry(entry.data))
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
-        """A replay has no queue to claim from."""
+        """Claim nothing: a replay has no queue."""
         del queue, owner, seconds
         return None
 

@@ -1,4 +1,4 @@
-"""A recorded journal while it is played again: what comes next, and whether what happens now is what happened then."""
+"""A recorded journal during a replay: the next entry, and the comparison with the replayed one."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,7 +29,7 @@ IGNORED = frozenset(
         "risk",
     }
 )
-"""Times, prices, who drove and where, what the files were like, which rule decided: not what the run did."""
+"""Fields that a replay ignores: times, prices, driver and machine, file states, and the deciding rule."""
 
 _GIVEN = (
     "run_started",
@@ -52,7 +52,7 @@ _GIVEN_REASONS = ("missing_provider_api_key", "protected_changed", "records_move
 
 
 class Difference(Struct, frozen=True):
-    """One place at which two entries are not the same."""
+    """One difference between two entries."""
 
     path: str
     recorded: JsonValue
@@ -60,19 +60,19 @@ class Difference(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
-    """The first entry that would not be written again as it was."""
+    """The first entry that would be written differently."""
 
     number: int
     sentence: str
     recorded: Entry | None
-    """None where the record is at its end."""
+    """None at the end of the record."""
     replayed: Entry | None
-    """None where nothing would happen."""
+    """None if nothing would happen."""
     differences: tuple[Difference, ...] = ()
 
 
 class Diverged(Exception):
-    """Ends a replay: what happens now is not what happened then."""
+    """Ends a replay that differs from the record."""
 
     def __init__(self, divergence: Divergence) -> None:
         super().__init__(divergence.sentence)
@@ -95,7 +95,7 @@ class Recording:
         return None if self.is_over else self.entries[self.position]
 
     def take(self, replayed: Entry) -> None:
-        """Compare with what was written at this place. Raises `Diverged`.
+        """Compare with the entry recorded at this place. Raises `Diverged`.
 
         A tape that is to be re-derived takes over what follows from changed input, as long as it is of the same kind.
         """
@@ -119,7 +119,7 @@ class Recording:
 
 
 def is_given(entry: Entry | None) -> bool:
-    """It came from a user, a signal or the process that started the run, so nothing in the run leads to it."""
+    """Return True for entries from a user, a signal or the starting process, which nothing in the run produces."""
     match entry:
         case None:
             return False
@@ -134,12 +134,12 @@ def is_given(entry: Entry | None) -> bool:
 
 
 def compare(recorded: Entry, replayed: Entry) -> tuple[Difference, ...]:
-    """Every difference that matters, as paths like `decision.planned_actions[0].params.path`."""
+    """Return the relevant differences as paths like `decision.planned_actions[0].params.path`."""
     return tuple(list_differences(_dump(recorded, IGNORED), _dump(replayed, IGNORED)))
 
 
 def list_differences(recorded: JsonValue, replayed: JsonValue, path: str = "") -> Iterator[Difference]:
-    """Where two JSON values are not the same, depth first."""
+    """Yield the differences of two JSON values, depth first."""
     if isinstance(recorded, dict) and isinstance(replayed, dict):
         for key in dict.fromkeys((*recorded, *replayed)):
             place = f"{path}.{key}" if path else key
@@ -179,7 +179,7 @@ _SENTENCES = {
 
 
 def describe(recorded: Entry | None, replayed: Entry | None, differences: tuple[Difference, ...]) -> str:
-    """One sentence for a user."""
+    """Describe the difference in one sentence."""
     if recorded is None:
         return f"The record is at its end, and the run would go on with {_word(replayed)}"
     if replayed is None:

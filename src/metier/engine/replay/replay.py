@@ -1,4 +1,4 @@
-"""Drive a recorded run again with its effects blocked: models and tools answer from the record, nothing is sent or run.
+"""Driving a recorded run again with its effects blocked: models and tools answer from the record.
 
 The loop is `drive` and the choices are `decide`'s; only `perform` is another one. Requests are composed again and their
 hashes compared, replies are decoded again, verdicts and intents are found again. What came from the world is given: the
@@ -51,19 +51,19 @@ _NO_TRACE = "0" * 32
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
-    """How far a replay came."""
+    """The progress of a replay."""
 
     entries: tuple[Entry, ...]
-    """The record; what follows from the input derived again, where that was asked for."""
+    """The record, with dependent entries computed again on request."""
     compared: int
-    """Entries that were found again as they are in the record."""
+    """Number of entries that matched the record."""
     given: int
-    """Entries of a fork that were taken over from its parent and are not driven again."""
+    """Number of a fork's entries that were adopted from its parent and not driven again."""
     divergence: Divergence | None = None
 
 
 async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, rederive: bool = False) -> Replayed:
-    """Compare a run with its record, entry by entry, up to the first that differs.
+    """Compare a run with its record, entry by entry, up to the first difference.
 
     With `rederive`, what the run itself wrote is replaced by what it would write now, and only another kind of entry
     counts as different: for a record whose input was changed on purpose, as redaction does.
@@ -100,15 +100,15 @@ async def replay(run_id: str, entries: Sequence[Entry], services: Services, *, r
 
 
 class _FromOutside(Exception):
-    """The next entry of the record is not for the run to write."""
+    """The next entry of the record comes from outside of the run."""
 
 
 class _EndOfRecord(Exception):
-    """Everything that was recorded was played."""
+    """Everything recorded was replayed."""
 
 
 async def _play(player: "_Player", log: RunLog, services: Services) -> None:
-    """Each pass is what one start or one resume of the run was."""
+    """Replay one start or resume of the run per pass."""
     while not player.tape.is_over:
         changed = await player.give(log)
         services = services if changed is None else _change_model(services, changed)
@@ -123,7 +123,7 @@ async def _play(player: "_Player", log: RunLog, services: Services) -> None:
 
 
 def _take_over(tape: Recording, state: RunState) -> int:
-    """What a fork has from its parent was done under other definitions, so it is believed and not compared."""
+    """Adopt a fork's entries from its parent without comparing them: they were made with other definitions."""
     first = tape.peek()
     count = first.forked_at if isinstance(first, RunStarted) else 0
     # What was done before an adoption was done under the settings and rules of another host.
@@ -142,7 +142,7 @@ class _Player:
         self.tape = tape
 
     async def give(self, log: RunLog) -> ModelChanged | None:
-        """Write down what came from outside, as it came; the last change of the model. Raises `Diverged`."""
+        """Record outside entries as they came; return the last change of the model. Raises `Diverged`."""
         changed: ModelChanged | None = None
         while is_given(entry := self.tape.peek()) and entry is not None:
             await self._record(entry, log)
@@ -174,7 +174,7 @@ class _Player:
                 await log.record()  # compared at once: what comes next may have come from outside
 
     def _narrow(self, action: a.Action) -> a.Action:
-        """Earlier versions asked about one call at a time: those are asked about that were then."""
+        """Narrow an approval to the calls that were asked about then: earlier versions asked one at a time."""
         if not isinstance(action, a.AskApproval):
             return action
         following = self.tape.entries[self.tape.position :]
@@ -191,7 +191,7 @@ class _Player:
             log.state.cost_usd = before + last.cost_usd
 
     async def _delegate(self, action: a.Delegate, log: RunLog, services: Services) -> None:
-        """The steps are found again; whom they reached, and what the other runs came to, is given. None is started."""
+        """Replay a delegation from the record; no child run is started."""
         has_child = False
         for step in (log.state.step(step_id) for step_id in (action.step_id, *action.also)):
             await log.record(build_intent(step, log, services))
@@ -205,7 +205,7 @@ class _Player:
             await self._record_pause(log)
 
     async def _give_verdict(self, action: a.CheckResult | a.RunHooks, log: RunLog) -> None:
-        """Files and programs may be other ones now: whether the result held is part of the record."""
+        """Take the recorded verdict: files and programs may have changed since."""
         if isinstance(action, a.RunHooks):
             await self._give_answer(action, log)
             return
@@ -213,19 +213,19 @@ class _Player:
         await self._record(entry if isinstance(entry, ResultChecked) else ResultChecked(), log)
 
     async def _give_answer(self, action: a.RunHooks, log: RunLog) -> None:
-        """A replay runs no hook: what they said is part of the record."""
+        """Take the recorded answers: a replay runs no hook."""
         entry = self.tape.peek()
         is_it = isinstance(entry, HooksRan) and (entry.event, entry.step_id) == (action.event, action.step_id)
         ran = HooksRan(event=action.event, step_id=action.step_id)
         await self._record(entry if is_it and entry is not None else ran, log)
 
     async def _disclose(self, log: RunLog) -> None:
-        """The files may be gone; their text is kept with the run."""
+        """Disclose the recorded text: the files may be gone."""
         entry = self.tape.peek()
         await self._record(entry if isinstance(entry, ContextDisclosed) else ContextDisclosed(), log)
 
     async def _run(self, action: a.RunSteps, log: RunLog, services: Services) -> None:
-        """Files may have been changed meanwhile, and links led elsewhere: that it was asked about this is given."""
+        """Run the steps from the record: files and links may have changed since."""
         entry = self.tape.peek()
         if isinstance(entry, ApprovalAsked) and entry.step_id in action.step_ids:
             await self._record(entry, log)
@@ -288,7 +288,7 @@ def _change_model(services: Services, changed: ModelChanged) -> Services:
 
 
 def _is_result(entry: Entry) -> TypeGuard[StepFinished | StepRetried]:
-    """A read-only attempt that was refused also ends what its intent began."""
+    """Return True for a result; a blocked read-only attempt also ends its intent."""
     return isinstance(entry, StepFinished) or (isinstance(entry, StepRetried) and entry.wants_write)
 
 
@@ -297,13 +297,13 @@ def _awaited(step: Step) -> StepFinished:
 
 
 def _read_recorded_access(tape: Recording, state: RunState) -> frozenset[str]:
-    """What was turned off then, whatever the file says now."""
+    """Read the tools that were disabled then, whatever the file says now."""
     entry = tape.peek()
     return frozenset(entry.disabled_tools) if isinstance(entry, ModelCallStarted) else state.disabled
 
 
 class _RecordedProvider:
-    """Says what was said."""
+    """A provider that returns the recorded replies."""
 
     def __init__(self, tape: Recording, name: str) -> None:
         self.name = name
@@ -338,7 +338,7 @@ class _RecordedProvider:
 
 
 class _RecordedFeatures:
-    """What was known of the endpoint then: whether the next request on record asks for JSON."""
+    """The endpoint's features as known then: whether the next recorded request asks for JSON."""
 
     def __init__(self, tape: Recording) -> None:
         self._tape = tape
@@ -366,13 +366,13 @@ class _RecordedFingerprints(Fingerprints):
 
 
 def _recall_ranking(tape: Recording) -> SkillsRanked | None:
-    """The recorded ranking, if another version of the ranking made it."""
+    """Return the recorded ranking if another version made it."""
     entry = tape.peek()
     return entry if isinstance(entry, SkillsRanked) and entry.version != RANKING_VERSION else None
 
 
 class _RecordedSimilarities:
-    """What embeddings found then."""
+    """The recorded results of embeddings."""
 
     def __init__(self, tape: Recording) -> None:
         self._tape = tape
@@ -385,7 +385,7 @@ class _RecordedSimilarities:
 
 
 class _RecordedFailure(CallFailed):
-    """A call that failed then fails again, at once and with the same words."""
+    """A call that failed then fails again, at once and with the same message."""
 
     def __init__(self, failed: RunFailed) -> None:
         super().__init__(failed.message)

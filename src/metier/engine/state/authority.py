@@ -1,4 +1,4 @@
-"""Authority over a run: the settings, model, code and limits that hold since it was adopted or changed. Pure."""
+"""Authority over a run: settings, model, code and limits since it was adopted or changed. Pure."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -21,11 +21,11 @@ from metier.engine.state.steps import Step
 from metier.tools.effects import REPEATABLE
 
 KEPT_PAUSES = frozenset({"input", "delegation", "step_failed"})
-"""What an adopted run still waits for: an answer, a child, a decision about a step of its task."""
+"""Pauses that an adopted run keeps: an answer, a child, a decision about a step of its task."""
 
 
 def find_authority(entries: Sequence[Entry]) -> RunStarted | None:
-    """The start of the run with the model and settings it has now, since it was last adopted or its model changed."""
+    """Return the run's start with its current model and settings, since its last adoption or model change."""
     started = find_origin(entries)
     if started is None:
         return None
@@ -44,13 +44,13 @@ def find_origin(entries: Sequence[Entry]) -> RunStarted | None:
 
 
 def change_model(started: RunStarted, entry: ModelChanged) -> RunStarted:
-    """The start of the run with another model and the settings that go with it."""
+    """Return the start of the run with another model and its settings."""
     pins = {**started.pins, **entry.pins}
     return replace(started, provider=entry.provider, model=entry.model, pins=pins)
 
 
 def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
-    """How the run stands since it was adopted."""
+    """Return the run's authority since it was adopted."""
     return replace(
         started,
         provider=adopted.provider,
@@ -66,7 +66,7 @@ def take_authority(started: RunStarted, adopted: RunAdopted) -> RunStarted:
 
 
 def put_back(steps: Iterable[Step], *, answering: str, tells_begun: bool) -> None:
-    """Nothing that was approved or under way elsewhere counts here: each step is asked about before it runs.
+    """Invalidate approvals and progress from elsewhere: each step is asked about before it runs.
 
     `answering` is the step whose question a user has not answered.
     """
@@ -91,7 +91,7 @@ def adopt(state: RunState, entry: RunAdopted) -> None:
 
 
 def _accept_code(state: RunState, entry: SkillCodeAccepted) -> None:
-    """From here on the run is pinned to these trees."""
+    """Pin the run to these trees from here on."""
     if state.started is None:
         raise IllegalTransition("Code is accepted for a run that never started")
     state.started = replace(state.started, pins={**state.started.pins, **entry.code})
@@ -109,7 +109,7 @@ def reopen(
     state: RunState,
     entry: LimitsRaised | RunReopened | SkillCodeAccepted | ModelChanged | UndoStarted | UndoFinished,
 ) -> None:
-    """Raise limits, take changed code, or undo the end and nothing else: what was done and said stays.
+    """Raise limits, accept changed code, or revert the end, and nothing else: the history stays.
 
     Files that were restored are no concern of the run: it knows what it did.
     """

@@ -1,4 +1,4 @@
-"""What makes two calls the same, and a call with other arguments. Pure."""
+"""Identity of calls: equal calls, and a call with edited arguments. Pure."""
 
 import json
 
@@ -21,12 +21,12 @@ _ONE_OF_MANY = {
 
 
 def build_identity(action: ActionStep) -> str:
-    """The same for calls that ask for the same, whatever the model expects of them."""
+    """Build the same identity for equal calls, whatever output the model expects."""
     return json.dumps([action.type, action.params])
 
 
 def build_memory_key(action: ActionStep) -> str:
-    """What "always in this run" extends to: the tool; where a tool reaches many things, the one that was shown.
+    """Build the key for "always in this run": the tool, or for tools with many targets the one that was shown.
 
     Of the shell one command, of scripts one script, of tasks and agents one of them, of pages those of one host; of
     files that run by themselves one file.
@@ -44,7 +44,7 @@ def build_memory_key(action: ActionStep) -> str:
 
 
 def _get_host(url: str) -> str:
-    """What cannot be read is remembered as it was written."""
+    """Return the host of an address, or the text itself if it can't be parsed."""
     try:
         parsed = parse_url(url)
     except ToolFailed:
@@ -53,7 +53,7 @@ def _get_host(url: str) -> str:
 
 
 def edit_arguments(action: ActionStep, arguments: dict[str, JsonValue]) -> ActionStep:
-    """The same action with the arguments that the approver edited."""
+    """Return the action with the arguments that the approver edited."""
     if action.type == "call_tool":
         return replace(action, params={**action.params, "arguments": arguments})
     return replace(action, params=arguments)

@@ -1,4 +1,4 @@
-"""Which hooks are due, and what becomes of a run when they have spoken. Pure: `decide` asks, `apply_hooks` folds.
+"""Due hooks and the effect of their answers on a run. Pure: `decide` asks, `apply_hooks` folds.
 
 A run without hooks pays for one look at an empty tuple.
 """
@@ -14,21 +14,21 @@ from metier.engine.state.steps import Step
 from metier.tools.hooks.definition import HookCommand, HookEvent, list_names, matches
 
 BLOCKED = "hook_blocked"
-"""Why a run failed that a hook did not let begin, or ended."""
+"""Reason of a run that a hook kept from starting, or ended."""
 _TOLD_PAUSES = {"approval": "permission_prompt", "input": "elicitation_dialog", "in_doubt": "elicitation_dialog"}
 _SUBJECTS: dict[HookEvent, tuple[str, ...]] = {"SessionStart": ("startup",), "PreCompact": ("auto",)}
-"""What matchers of an event without a tool look at."""
+"""Values that matchers of events without a tool are compared with."""
 
 
 def list_hooks(state: RunState, event: HookEvent, subjects: tuple[str, ...] = ("",)) -> tuple[HookCommand, ...]:
-    """The hooks of the run that this moment is for."""
+    """List the hooks of the run for this moment."""
     if state.started is None:
         return ()
     return tuple(hook for hook in state.started.hooks if hook.event == event and matches(hook, subjects))
 
 
 def list_due(state: RunState, action: a.RunHooks) -> tuple[HookCommand, ...]:
-    """The hooks that an action runs, in the order in which they are written."""
+    """List the hooks that an action runs, in the order in which they are written."""
     return list_hooks(state, action.event, _list_subjects(state, action))
 
 
@@ -41,12 +41,12 @@ def _list_subjects(state: RunState, action: a.RunHooks) -> tuple[str, ...]:
 
 
 def get_notification(state: RunState) -> str:
-    """What the user is told of, in the words of the convention; empty where nothing is wanted of them."""
+    """Return the notification's type in the hook protocol; empty if there is nothing to report."""
     return _TOLD_PAUSES.get(state.pause.pause, "") if state.pause is not None else ""
 
 
 def find_due(state: RunState) -> a.RunHooks | a.Fail | None:
-    """What hooks want to happen before anything else does; nothing where none is due."""
+    """Return the hooks to run before anything else, or None."""
     if state.started is None or not state.started.hooks or state.phase in ("INIT", "DONE", "ERROR"):
         return None
     if state.pause is not None:
@@ -69,7 +69,7 @@ def _find_notice(state: RunState) -> a.RunHooks | None:
 
 
 def _find_opening(state: RunState) -> a.RunHooks | None:
-    """A session begins and a prompt is submitted once, by a user; work that is handed on is neither."""
+    """Return the opening hooks: a session starts and a prompt is submitted once, by a user, not by delegation."""
     assert state.started is not None
     order = state.started.order
     if order is not None and (order.task_id or order.call or state.started.parent_run_id):
@@ -93,7 +93,7 @@ def _find_after(state: RunState) -> a.RunHooks | None:
 
 
 def find_before(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
-    """What hooks say to a call that the rules do not deny, before it is made or asked about."""
+    """Return the action of hooks for a call that the rules do not deny, before it is made or asked about."""
     if step.hooked is None:
         due = list_hooks(state, "PreToolUse", list_names(name_call(step.action)[0]))
         return a.RunHooks("PreToolUse", step.step_id) if due else None
@@ -101,7 +101,7 @@ def find_before(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None
 
 
 def find_permission(state: RunState, step: Step) -> a.RunHooks | a.RefuseStep | None:
-    """The same before a user is asked."""
+    """Return the hooks to run before a user is asked."""
     if step.permission is None:
         due = list_hooks(state, "PermissionRequest", list_names(name_call(step.action)[0]))
         return a.RunHooks("PermissionRequest", step.step_id) if due and step.phase != "asking" else None
@@ -114,7 +114,7 @@ def _refuse(step: Step, said: HooksRan) -> a.RefuseStep:
 
 
 def get_question(step: Step) -> str:
-    """Why a hook wants a user to be asked about the call; empty where none does."""
+    """Return why a hook wants a user to be asked about the call; empty if none does."""
     if step.is_edited_after_approval:
         return "A hook changed the call after it was approved"
     if step.hooked is None or step.hooked.decision != "ask":
@@ -123,7 +123,7 @@ def get_question(step: Step) -> str:
 
 
 def find_ending(state: RunState) -> a.RunHooks | None:
-    """The hooks that a run passes before it finishes; once for every result."""
+    """Return the hooks to run before the run finishes; once for every result."""
     assert state.started is not None
     if not state.started.hooks or state.hooks.is_asked_to_stop:
         return None
@@ -136,7 +136,7 @@ def is_child(state: RunState) -> bool:
 
 
 def apply_hooks(state: RunState, entry: HooksRan) -> None:
-    """All but the answer to `Stop`, which `state.apply` folds: it gives the model another turn."""
+    """Fold the hooks' answers, except that to `Stop`, which gives the model another turn (`state.apply`)."""
     memory = state.hooks
     memory.done.add(entry.event)
     if entry.decision == "stop":

@@ -1,4 +1,4 @@
-"""What a run knows, folded from its journal. `apply` is the only thing that changes it; nothing here does I/O.
+"""A run's state, folded from its journal. `apply` is the only thing that changes it; nothing here does I/O.
 
 A state belongs to the one loop that folds it, so entries change it in place: folding is linear in the journal.
 """
@@ -52,11 +52,11 @@ from metier.store.usage import Amounts, parse_hour
 _STATUS_OF_PAUSE: dict[str, TaskState] = {"input": "input_required", "delegation": "delegating"}
 
 _NO_PROGRESS = (RunResumed, RunPaused, ModelCallStarted, StepStarted)
-"""Entries that say what is going to be done; a driver that dies of doing it writes them again and again."""
+"""Entries of intents: a driver that dies of the effect writes them again and again."""
 
 
 def fold(run_id: str, entries: Iterable[Entry]) -> RunState:
-    """The state after these entries, in order."""
+    """Fold the entries in order into a state."""
     state = RunState(run_id)
     for entry in entries:
         apply(state, entry)
@@ -64,7 +64,7 @@ def fold(run_id: str, entries: Iterable[Entry]) -> RunState:
 
 
 def apply(state: RunState, entry: Entry) -> None:
-    """Take one more entry in. Raises `IllegalTransition` when it cannot follow what was there."""
+    """Fold one more entry. Raises `IllegalTransition` if it can't follow the state."""
     state.seq += 1
     if not isinstance(entry, _NO_PROGRESS):
         state.attempts = state.deaths = 0
@@ -172,7 +172,7 @@ def _apply_model(state: RunState, entry: ModelCallStarted | ModelReplied | Decis
 
 
 def _forget(state: RunState, trims: tuple[Trim, ...]) -> None:
-    """What a request had no room for is not in the next ones either; asking for it again is no repetition."""
+    """Forget trimmed content: later requests omit it too, and reading it again is not a repetition."""
     if not trims:
         return
     smaller = {trim.exchange for trim in trims if trim.what == "exchange"}
@@ -262,7 +262,7 @@ def _plan_steps(state: RunState, entry: DecisionMade) -> None:
 
 
 def _leave_when_through(state: RunState) -> None:
-    """`finish` is not run but obeyed, after everything else."""
+    """Finish when all other steps are done; `finish` itself is not executed."""
     if all(step.phase == "finished" or step.action.type == "finish" for step in state.steps):
         state.enter("VERIFY_PROGRESS")
 
@@ -320,7 +320,7 @@ def _finish_step(state: RunState, step: Step, entry: StepFinished) -> None:
 
 
 def _tell_failure(state: RunState, step: Step, entry: FailureTold) -> None:
-    """The failure becomes an ordinary result: the run continues, and the model chooses how."""
+    """Turn the failure into an ordinary result: the run continues, and the model chooses how."""
     assert step.finished is not None
     state.told_failures.add(build_identity(step.action))
     state.failed_skills.add(get_owner(step.action) or state.skill)
@@ -344,7 +344,7 @@ def _take_result(state: RunState, step: Step, entry: StepFinished) -> None:
 
 
 def _choose_skill(state: RunState, skill: str) -> None:
-    """The first skill takes charge at once; a later one is handed over to, which is an entry of its own."""
+    """Put the first skill in charge at once; a later one is a handoff, which is an entry of its own."""
     if state.skill:
         state.next_skill = skill
         return
@@ -399,7 +399,7 @@ def _count_child(state: RunState, entry: ChildEnded) -> None:
 
 
 def _send_back(state: RunState, entry: ResultChecked) -> None:
-    """What was asked of the result does not hold."""
+    """Return a rejected result to the model."""
     _answer_finish(state, "Not accepted:\n" + "\n".join(f"- {failure}" for failure in entry.failures))
 
 
@@ -412,7 +412,7 @@ def _apply_hooks(state: RunState, entry: HooksRan) -> None:
 
 
 def _answer_finish(state: RunState, text: str) -> None:
-    """The result is answered like a call that failed, and the model has another turn."""
+    """Answer the result like a failed call and give the model another turn."""
     finish = next(step for step in state.steps if step.action.type == "finish")
     finish.phase = "finished"
     finish.finished = StepFinished(step_id=finish.step_id, status="failed", text=text, is_error=True)
@@ -421,7 +421,7 @@ def _answer_finish(state: RunState, text: str) -> None:
 
 
 def _try_again(state: RunState) -> None:
-    """The step of a task that failed begins again; those before it keep what they gave."""
+    """Restart the failed step of a task; earlier steps keep their results."""
     for step in state.steps:
         if step.finished is not None and step.finished.counts_as_failure:
             step.phase, step.finished, step.delegated = "approved", None, None
@@ -460,7 +460,7 @@ def _apply_answer(state: RunState, entry: ApprovalAsked | ApprovalDecided | Inpu
 
 
 def _approve(step: Step, entry: ApprovalDecided) -> None:
-    """What was approved is what was shown; of an edited call, what was there when it was edited."""
+    """Record the approved state of the files: as shown, or for an edited call as they were when it was edited."""
     if entry.edited_arguments is not None:
         step.action, step.edited = edit_arguments(step.action, entry.edited_arguments), entry.edited_arguments
         step.approved_base, step.approved_leads = entry.edited_base, entry.edited_leads_to
@@ -470,7 +470,7 @@ def _approve(step: Step, entry: ApprovalDecided) -> None:
 
 
 def _close_turn(state: RunState) -> None:
-    """What was said and what came of it becomes history."""
+    """Move the turn's messages and results into the history."""
     if state.reply is None:
         return
     state.closed += 1

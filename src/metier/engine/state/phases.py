@@ -1,4 +1,6 @@
-"""The phases of a run and the ways between them, as data. A way that is not in the table is a bug and raises. Pure."""
+"""The phases of a run and their transitions, as data. A transition that is not in the table is a bug and raises.
+Pure.
+"""
 
 from typing import Literal
 
@@ -37,17 +39,17 @@ TRANSITIONS: dict[tuple[Phase, Phase], str] = {
     ("HANDOFF_OR_FINISH", "CALL_LLM"): "The result is not what was asked for and one repair remains",
     ("HANDOFF_OR_FINISH", "DONE"): "Final completion reached",
 }
-"""From, to, and when. Every phase but the last two may also go to ERROR."""
+"""From, to, and condition. Every phase but the last two may also go to ERROR."""
 
 FINAL: frozenset[Phase] = frozenset({"DONE", "ERROR"})
 
 
 class IllegalTransition(AssertionError):
-    """The journal says something the state machine does not know: a bug in Metier, or a journal that was changed."""
+    """The journal has an impossible transition: a bug in Metier, or a modified journal."""
 
 
 def check_transition(current: Phase, following: Phase) -> None:
-    """Raises `IllegalTransition`."""
+    """Raise `IllegalTransition` for an impossible transition."""
     allowed = (current, following) in TRANSITIONS or (following == "ERROR" and current not in FINAL)
     if not allowed:
         raise IllegalTransition(f"A run cannot go from {current} to {following}")

@@ -32,11 +32,11 @@ class Child:
     agent: str
     task: str
     skill: str = ""
-    """Whose code is all that it calls; empty where an agent or a task does the work."""
+    """The skill of a run that only calls its code; empty for agents and tasks."""
     status: TaskState = "pending"
-    """`pending` until it ended: how it stands meanwhile, its own journal knows."""
+    """`pending` until it ended: its own journal has the status until then."""
     ended: ChildEnded | None = None
-    """How it ended last."""
+    """Its latest end."""
 
     @classmethod
     def of(cls, entry: ChildRequested) -> Self:
@@ -52,19 +52,19 @@ class Child:
 
 @dataclass(slots=True)
 class HookMemory:
-    """What the journal says of hooks that are about the run as a whole."""
+    """Results of hooks about the run as a whole, from the journal."""
 
     done: set[str] = field(default_factory=set[str])
     context: list[str] = field(default_factory=list[str])
-    """What the model is told beside the task."""
+    """Texts for the model in addition to the task."""
     blocked: HooksRan | None = None
-    """The run was not let begin, or was ended."""
+    """Set if hooks kept the run from starting, or ended it."""
     is_notified: bool = False
-    """Of the present pause."""
+    """Whether hooks were notified of the current pause."""
     is_asked_to_stop: bool = False
-    """`Stop` hooks have spoken about the present result."""
+    """Whether `Stop` hooks answered for the current result."""
     blocks: int = 0
-    """How often a hook did not let the run finish."""
+    """Number of times a hook kept the run from finishing."""
 
 
 def write_tool_name(name: str, *, call_rules: int, is_json: bool) -> str:
@@ -84,99 +84,99 @@ class RunState:
     candidates: tuple[Candidate, ...] = ()
     strategy: str = ""
     min_score: float = 0.0
-    """From this score on a candidate counts as an answer to the request."""
+    """Minimum score of a candidate that counts as an answer to the request."""
     skill: str = ""
     """The skill in charge."""
     next_skill: str = ""
-    """The skill that was called while another one was in charge."""
+    """Skill that was called while another one was in charge."""
     is_selected: bool = False
-    """The last decision put a skill in charge by naming it, without a step."""
+    """Whether the last decision put a skill in charge by naming it, without a step."""
     used_skills: list[str] = field(default_factory=list[str])
     pieces: list[DisclosedPiece] = field(default_factory=list[DisclosedPiece])
     wanted: tuple[str, ...] = ()
-    """Disclosure that the last decision asked for and that has not been given yet."""
+    """Content that the last decision requested and that is not disclosed yet."""
     call: ModelCallStarted | None = None
-    """A request whose reply is not recorded."""
+    """A request without a recorded reply."""
     reply: ModelReply | None = None
     decision: ModelDecision | None = None
     rejected: tuple[Rejection, ...] = ()
     repair: DecodeFailed | None = None
-    """What the next request tells the model about its last reply."""
+    """The correction in the next request about the model's last reply."""
     is_json: bool | None = None
-    """The last decision was asked for in JSON; None where the journal does not say."""
+    """Whether the last decision was requested in JSON; None if the journal does not have it."""
     steps: list[Step] = field(default_factory=list[Step])
-    """Those of the current turn."""
+    """Steps of the current turn."""
     run: list[Exchange] = field(default_factory=list[Exchange])
-    """Completed turns, oldest first, as far as requests still have room for them."""
+    """Completed turns, oldest first, as far as requests have room for them."""
     earlier: tuple[StepExecutionResult, ...] = ()
-    """The steps of turns that requests no longer hold."""
+    """Steps of turns that requests no longer contain."""
     closed: int = 0
-    """How many turns were completed, those among them that are not in `run` any more."""
+    """Number of completed turns, including those no longer in `run`."""
     lost: set[str] = field(default_factory=set[str])
-    """What requests held once and no longer hold, see `Exchange.asked`."""
+    """Content that earlier requests had and later ones omit, see `Exchange.asked`."""
     new_pieces: frozenset[str] = frozenset()
     """Digests of the pieces that were disclosed since the last turn."""
     fell_back: bool = False
     failed_skills: set[str] = field(default_factory=set[str])
-    """Skills whose last work failed, and the model has read why."""
+    """Skills whose last work failed after the model read why."""
     told_failures: set[str] = field(default_factory=set[str])
-    """Calls whose failure the model has read; see `build_identity`. The same one failing again ends the run."""
+    """Calls whose failure the model has read; see `build_identity`. Another failure of the same call ends the run."""
     undone: int = 0
-    """How often changes of the run were taken back."""
+    """Number of times the run's changes were undone."""
     told_nearby: dict[str, str] = field(default_factory=dict[str, str])
-    """Files of project instructions that the model was told of during the run, path → hash."""
+    """Files of project instructions that the model has read during the run, path → hash."""
     repeated: dict[str, int] = field(default_factory=dict[str, int])
-    """How often each identical call was made."""
+    """Number of times each identical call was made."""
     results: list[str] = field(default_factory=list[str])
-    """What each succeeded step gave, in order, for the step that summarizes."""
+    """Results of succeeded steps in order, for the step that summarizes."""
     todo: tuple[PlanStep, ...] = ()
-    """The model's own list of what is to be done, as it last wrote it."""
+    """The model's plan, as it last wrote it."""
     pause: RunPaused | None = None
     question: InputAsked | None = None
     disabled: frozenset[str] = frozenset()
-    """Tools that the access file turned off."""
+    """Tools that the access file disabled."""
     remembered: set[str] = field(default_factory=set[str])
     """Calls that a user allowed until the run ends; see `build_memory_key`."""
     aborted: bool = False
-    """A user ended the run over a step in doubt."""
+    """Whether a user ended the run because of an interrupted step."""
     plan: tuple[PlannedStep, ...] = ()
-    """The steps of the task definition, where one plans the run; `steps` are the same, in the same order."""
+    """Steps of the task definition, if one plans the run; `steps` are the same, in the same order."""
     children: list[Child] = field(default_factory=list[Child])
     delegated_turns: int = 0
-    """What children of this run's own choice took; they count against its limit."""
+    """Turns of child runs that the model started; they count against the run's limit."""
     accepted: bool = False
-    """The result holds what was asked of it."""
+    """Whether the result passed its checks."""
     unaccepted: ResultChecked | None = None
-    """Why the last result was not accepted."""
+    """Reason why the last result was not accepted."""
     result: str = ""
     failure: RunFailed | None = None
     failed_in: Phase = "INIT"
-    """The phase in which it failed, and continues when it is reopened."""
+    """Phase of the failure, in which a reopened run continues."""
     reopened: str = ""
-    """The reason of the failure that the run was reopened after, until a model replies."""
+    """Reason of the failure before the run was reopened, until a model replies."""
     limits: Limits = field(default_factory=Limits)
-    """What bounds the run now: as it was started, and as a user raised it since."""
+    """Current limits: those of the start, as raised by a user since."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
     usage: dict[tuple[str, str, str], Amounts] = field(default_factory=dict[tuple[str, str, str], Amounts])
-    """By hour, model and skill, without child runs and without the entries that a fork copied."""
+    """Usage by hour, model and skill, without child runs and without the entries that a fork copied."""
     prompt_limit: int | None = None
-    """The largest prompt in tokens, where the provider found a larger one too long."""
+    """Maximum prompt tokens, if the provider rejected a larger prompt."""
     factor: float = 1.0
-    """Correction of the token estimate, learnt from what the vendor reported."""
+    """Correction of the token estimate, learned from the vendor's reports."""
     attempts: int = 0
-    """How often the run was continued with since it last got any further."""
+    """Number of times the run was resumed since its last progress."""
     deaths: int = 0
-    """How many drivers in a row died since it last got any further."""
+    """Number of consecutive drivers that died since its last progress."""
     hooks: HookMemory = field(default_factory=HookMemory)
     nonce: str = ""
-    """Of the adoption; see `RunAdopted`."""
+    """Nonce of the adoption; see `RunAdopted`."""
     is_foreign: bool = False
-    """What is planned now comes from a reply or an order that the run had before it was adopted."""
+    """Whether the current plan comes from a reply or request before the run was adopted."""
 
     def step(self, step_id: str) -> Step:
-        """Raises `IllegalTransition`: the journal names a step that this turn does not have."""
+        """Return a step of this turn. Raises `IllegalTransition` for an unknown one."""
         for step in self.steps:
             if step.step_id == step_id:
                 return step
@@ -184,12 +184,12 @@ class RunState:
 
     @property
     def has_current_call_rules(self) -> bool:
-        """Whether calls are read and refused as in version 2 of the rules; see `CALL_RULES`."""
+        """Return True if calls are read and rejected by version 2 of the rules; see `CALL_RULES`."""
         return self.call_rules >= 2
 
     @property
     def call_rules(self) -> int:
-        """Version of the rules by which calls are read and refused; see `CALL_RULES`."""
+        """Return the version of the rules for reading and rejecting calls; see `CALL_RULES`."""
         return self.started.call_rules if self.started is not None else 1
 
     def write_tool_name(self, name: str) -> str:
@@ -198,17 +198,17 @@ class RunState:
 
     @property
     def is_dry_run(self) -> bool:
-        """It only plans."""
+        """Return True if it only plans."""
         return self.started is not None and self.started.mode == "dry_run"
 
     @property
     def total_turns(self) -> int:
-        """Its turns and those of its child runs, like tokens and cost."""
+        """Return its turns including those of its child runs, like tokens and cost."""
         return self.turn + sum(child.ended.turns for child in self.children if child.ended is not None)
 
     @property
     def needs_overview(self) -> bool:
-        """A skill is in charge and nothing of it was shown yet."""
+        """Return True if a skill is in charge and none of its content was shown yet."""
         return bool(self.skill) and not any(p.skill == self.skill and p.stage == 1 for p in self.pieces)
 
     def enter(self, phase: Phase) -> None:

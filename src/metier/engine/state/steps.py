@@ -1,4 +1,4 @@
-"""The steps of a turn, and what becomes of them when it closes: results for the model, a line each for later. Pure."""
+"""The steps of a turn and their results after it: for the model, and one line each for later turns. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -39,47 +39,47 @@ class Step:
     finished: StepFinished | None = None
     approval_id: str = ""
     denied: str = ""
-    """Why the approver denied it."""
+    """The approver's reason for denying it."""
     is_foreign: bool = False
-    """It was planned before the run came to this store: a user is asked, whatever the rules say."""
+    """Whether it was planned before the run came to this store: then a user is asked, regardless of the rules."""
     may_be_done: bool = False
-    """It was started before the run came to this store: the person who is asked is told so."""
+    """Whether it was started before the run came to this store, which the question mentions."""
     failed_once: bool = False
     needs_write: str = ""
     """The message with which it failed in the read-only sandbox; from then on a user decides."""
     asked: ApprovalAsked | None = None
-    """What was put before a user last."""
+    """The latest approval question."""
     times_asked: int = 0
     approved_base: str = ""
-    """What the call must find as it was when a user said yes to it; see `ApprovalAsked.base`."""
+    """File state that the approved call must find; see `ApprovalAsked.base`."""
     approved_leads: tuple[str, ...] = ()
-    """Where its paths led then, if that was elsewhere than they say."""
+    """Link targets at the time of approval, if different from the paths."""
     edited: dict[str, JsonValue] | None = None
-    """The arguments that a user gave the call while approving it."""
+    """Arguments that a user edited while approving the call."""
     answers: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """What was given to the questions of the step itself."""
+    """Answers to the step's own questions."""
     hooked: HooksRan | None = None
-    """What hooks said before the call, with the arguments that it has now."""
+    """Results of hooks before the call, with its current arguments."""
     permission: HooksRan | None = None
-    """What hooks said before a user was asked."""
+    """Results of hooks before the user was asked."""
     is_hooked_after: bool = False
     is_edited_after_approval: bool = False
-    """By a hook."""
+    """Whether a hook edited it after the approval."""
     notes: list[str] = field(default_factory=list[str])
-    """What hooks add to the result that the model reads."""
+    """Texts that hooks add to the result for the model."""
     delegated: ChildRequested | None = None
-    """The run that does it, while it is under way and after."""
+    """The child run that does it, while it is running and afterwards."""
 
 
 def read_plan(action: ActionStep) -> tuple[PlanStep, ...]:
-    """The list that a call of `plan` gives; nothing for other actions."""
+    """Return the list of a `plan` call; empty for other actions."""
     name, arguments = name_call(action)
     steps = arguments.get("steps")
     return convert(steps, tuple[PlanStep, ...]) if name == PLAN and isinstance(steps, list) else ()
 
 
 def describe_plan(steps: Sequence[PlanStep]) -> str:
-    """How far it is, in one line."""
+    """Describe the progress in one line."""
     done = sum(each.status == "done" for each in steps)
     now = next((each.step for each in steps if each.status == "in_progress"), "")
     return f"{done} of {len(steps)} done" + (f", now: {now}" if now else "")
@@ -88,7 +88,7 @@ def describe_plan(steps: Sequence[PlanStep]) -> str:
 def build_exchange(
     reply: ModelReply, steps: Sequence[Step], rejected: Sequence[Rejection], *, number: int = 0, skill: str = ""
 ) -> Exchange:
-    """A turn as history: every call has exactly one result, in call order."""
+    """Build a turn's history: every call has exactly one result, in call order."""
     results = _answer_calls(reply, steps, rejected) or _tell_in_words(steps, rejected)
     role: Literal["tool", "user"] = "tool" if any(isinstance(part, ToolResultPart) for part in results) else "user"
     return Exchange(
@@ -103,7 +103,7 @@ def build_exchange(
 
 
 def _list_asked(action: ActionStep, skill: str) -> list[str]:
-    """What a call asks for; of a skill's files each for itself, so that they are known again in other company."""
+    """List the contents that a call reads; a skill's files separately, so that each is recognized in later calls."""
     name, arguments = name_call(action)
     paths = arguments.get("paths")
     if name == READING_TOOL and isinstance(paths, list):
@@ -112,7 +112,7 @@ def _list_asked(action: ActionStep, skill: str) -> list[str]:
 
 
 def add_candidates(text: str, candidates: Sequence[str]) -> str:
-    """The text of a failed step, with the skills that could take over; JSON stays JSON."""
+    """Add the skills that could take over to the text of a failed step; JSON stays JSON."""
     if not candidates:
         return text
     failure = read_failure(text)
@@ -141,14 +141,14 @@ def _answer_calls(reply: ModelReply, steps: Sequence[Step], rejected: Sequence[R
 
 
 def _tell_end(step: Step) -> tuple[str, bool]:
-    """What came of a step, and whether it failed."""
+    """Return the text of a step's end, and whether it failed."""
     if step.finished is None:
         return NOT_RUN, True
     return _render_text(step, step.finished), step.finished.is_error
 
 
 def _render_text(step: Step, finished: StepFinished) -> str:
-    """What came of a step, that it was not the call which the model made, where that is so, and what hooks add."""
+    """Render a step's result, with a note if the executed call was not the model's, and the texts of hooks."""
     text = "\n".join((finished.text, *step.notes)) if step.notes else finished.text
     if step.edited is None:
         return text
@@ -157,7 +157,7 @@ def _render_text(step: Step, finished: StepFinished) -> str:
 
 
 def _tell_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list[Part]:
-    """A decision that was written as JSON has no calls to answer; each result is a part of its own."""
+    """Render results of a decision written as JSON, which has no calls to answer: each is a part of its own."""
     lines = [
         f"Result of {name_call(step.action)[0]} ({step.step_id}):\n"
         + fence(_render_text(step, step.finished), tag=TOOL_OUTPUT)
@@ -169,7 +169,7 @@ def _tell_in_words(steps: Sequence[Step], rejected: Sequence[Rejection]) -> list
 
 
 def _summarise(step: Step) -> StepExecutionResult:
-    """What later turns are told of a finished step."""
+    """Summarize a finished step for later turns."""
     finished = step.finished
     assert finished is not None
     return StepExecutionResult(
