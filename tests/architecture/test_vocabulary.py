@@ -109,7 +109,7 @@ def test_every_avoided_word_is_on_the_page() -> None:
 
 
 def test_docstrings_start_with_a_verb_or_name_the_thing() -> None:
-    clause = re.compile(r"(What|Which|How|Where|Whose|Whether|Who|When|That)\b")
+    clause = re.compile(r"(What|Which|How|Where|Whose|Who|When|That)\b")
     found = [
         f"{file.relative_to(ROOT).as_posix()}:{node.lineno}"
         for file, tree in parse_sources()

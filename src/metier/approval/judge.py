@@ -51,7 +51,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, JsonValue]
     """Canonical, as the rules saw them."""
     risk: str = ""
-    """What the tool says of itself, or `low` for a command that only reads; empty where there is no such tool."""
+    """The tool's own risk level, or `low` for a command that only reads; empty if there is no such tool."""
 
 
 class RulePolicy:

@@ -35,7 +35,7 @@ MAX_FILE_BYTES = 1 << 20
 RESTART_BYTES = 1 << 16
 """A file that is larger starts again with the next reply or output. A slow reader has seen the end of a smaller one."""
 PAUSE_SECONDS = 0.1
-"""How long to wait for the rest of a word before it is shown."""
+"""Time to wait for the rest of a word before it is shown."""
 OUTPUT_SECONDS = 0.1
 """Minimum interval between two updates of the output of one stream."""
 OUTPUT_CPU_SHARE = 0.1

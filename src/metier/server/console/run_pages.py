@@ -31,7 +31,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 class RowDetails(Struct, frozen=True, kw_only=True):
-    """What the details of a row of the tree show in addition to the row."""
+    """Details of a tree row in addition to the row itself."""
 
     before: str
     """The address of the previous row; empty for the first one."""
@@ -39,7 +39,7 @@ class RowDetails(Struct, frozen=True, kw_only=True):
     change: str
     """The files that the step changed, as a unified diff."""
     fork_point: Point | None
-    """Where a rerun starts; None if the run cannot be forked before this row."""
+    """Entry at which a rerun starts; None if the run can't be forked before this row."""
 
 
 @router.get("/runs/{name}")

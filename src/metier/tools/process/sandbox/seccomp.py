@@ -55,7 +55,7 @@ METADATA: Mapping[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }  # fmt: skip
-"""What changes a file's mode, owner, times or attributes. Landlock has no right for these, so a read-only program that
+"""System calls that change a file's mode, owner, times or attributes. Landlock has no right for these, so a read-only program that
 runs without mounts of its own is kept from them here."""
 SHARED_MEMORY: Mapping[str, tuple[int, int]] = {
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
