@@ -42,7 +42,7 @@ MAX_COMPILE_STEPS = 500_000
 """Of compiling all patterns of a schema when it enters."""
 _STEPS_PER_PATTERN = 50
 _INSTRUCTIONS_PER_STEP = 5
-"""Instructions that RE2 compiles in one step. `\\pL` has 1,200, and the memory of a pattern has room for 50,000 (20 ms)."""
+"""Instructions that RE2 compiles in one step. `\\pL` has 1,200; a pattern's memory has room for 50,000 (20 ms)."""
 _CHARACTERS_PER_STEP = 200
 """Of an error message; it repeats the value."""
 _STEPS_PER_ERROR = 20

@@ -45,7 +45,7 @@ TASK_SUPPORT = "mcp_task"
 MAX_AGENTS = 100
 
 type Support = Literal["required", "optional", "never"]
-"""Condition for answering a call with a task: always, never, or if the client supports tasks and the call takes long."""
+"""Use of tasks: always, never, or if the client supports them and the call takes long."""
 
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAME_LENGTH = 128

@@ -55,8 +55,8 @@ METADATA: Mapping[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }  # fmt: skip
-"""System calls that change a file's mode, owner, times or attributes. Landlock has no right for these, so a read-only program that
-runs without mounts of its own is kept from them here."""
+"""System calls that change a file's mode, owner, times or attributes. Landlock has no right for these,
+so a read-only program without its own mounts is kept from them here."""
 SHARED_MEMORY: Mapping[str, tuple[int, int]] = {
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
     "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
