@@ -3,7 +3,16 @@
 import hashlib
 
 from metier.engine.turn_cache import Fingerprints
-from metier.messages import ToolSpec, user
+from metier.messages import (
+    MediaPart,
+    Message,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+    user,
+)
 from metier.providers.base import ModelRequest
 
 PLAIN = ModelRequest(model="m", messages=(user("Hi"),))
@@ -23,3 +32,30 @@ def test_hash_that_an_older_version_recorded_after_a_request_with_tools_matches(
 
     assert Fingerprints().match(PLAIN, recorded).hash == recorded
     assert Fingerprints().match(PLAIN, "0" * 32) == Fingerprints().of(PLAIN)
+
+
+def test_request_with_every_kind_of_part_has_the_hash_that_0_2_recorded() -> None:
+    arguments = {"a": 1e17, "b": [1, None, True, 0.5], "c": float("inf"), "d": 10**30}
+    scan = MediaPart(media_type="application/pdf", digest="e", pages=2)
+    messages = (
+        Message(role="user", parts=(TextPart(text="Hé\n"), MediaPart(media_type="image/png", digest="d", width=1))),
+        Message(
+            role="assistant",
+            parts=(
+                ThinkingPart(text="t", signature="s", provider="p"),
+                ToolCallPart(id="1", name="Read", arguments=arguments),
+            ),
+        ),
+        Message(
+            role="tool",
+            parts=(
+                ToolResultPart(call_id="1", name="Read", text="x"),
+                ToolResultPart(call_id="2", name="Read", text="y", is_error=True, media=(scan,)),
+            ),
+        ),
+    )
+    tools = (ToolSpec(name="Read", description="Read a file", input_schema={"type": "object", "minimum": 1e20}),)
+
+    fingerprint = Fingerprints().of(ModelRequest(model="m", messages=messages, tools=tools))
+
+    assert fingerprint == ("640b08d96eedbd39862ca3d2ca7cae5d", 707)

@@ -68,7 +68,7 @@ class Fingerprints:
         if not tools:
             return b""
         if tools is not self._tools[0]:
-            text = b"\0".join(to_json(dump_fields(tool)) for tool in tools)
+            text = b"\0".join(to_json(dump_fields(tool), inf_nan_mode="null") for tool in tools)
             self._tools = (tools, hashlib.sha256(text).digest())
         return self._tools[1]
 

@@ -114,9 +114,9 @@ class RunFinished(Payload, frozen=True, kw_only=True):
     turns: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: float | None = 0
+    cost_usd: float | None = 0.0
     """None if a model without a known price answered."""
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class RunFailed(Payload, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class RunFailed(Payload, frozen=True, kw_only=True):
     message: str
     status: TaskState = "failed"
     turns: int = 0
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class LogRepaired(Payload, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ class SkillCatalogLoaded(Payload, frozen=True, kw_only=True):
     skills: int
     problems: int = 0
     shadowed: tuple[str, ...] = ()
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class SkillLoadFailed(Payload, frozen=True, kw_only=True):

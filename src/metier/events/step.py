@@ -73,7 +73,7 @@ class SkillStepExecuted(Payload, frozen=True, kw_only=True):
     stderr_summary: str = ""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    duration_ms: float = 0
+    duration_ms: float = 0.0
     retry_count: int = 0
     error_type: str = ""
     truncated: bool = False
@@ -93,7 +93,7 @@ class StepRetryScheduled(Payload, frozen=True, kw_only=True):
     step_id: str
     retry_count: int
     reason: str
-    delay_seconds: float = 0
+    delay_seconds: float = 0.0
 
 
 class ArtifactWritten(Payload, frozen=True, kw_only=True):

@@ -49,5 +49,5 @@ class ChildRunFinished(Payload, frozen=True, kw_only=True):
     child_run_id: str
     status: TaskState
     turns: int = 0
-    cost_usd: float | None = 0
+    cost_usd: float | None = 0.0
     """None if a model without a known price answered."""

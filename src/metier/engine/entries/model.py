@@ -36,7 +36,7 @@ class ModelReplied(TimedEntry, frozen=True, kw_only=True, tag="model_replied"):
     reply: ModelReply
     cost_usd: float = 0.0
     attempts: int = 1
-    latency_ms: float = 0
+    latency_ms: float = 0.0
 
 
 class Rejection(StoredValue, frozen=True, kw_only=True):

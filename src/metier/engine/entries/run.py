@@ -125,7 +125,7 @@ class RunResumed(TimedEntry, frozen=True, kw_only=True, tag="run_resumed"):
 
 class RunFinished(TimedEntry, frozen=True, kw_only=True, tag="run_finished"):
     result: str
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class RunFailed(TimedEntry, frozen=True, kw_only=True, tag="run_failed"):
@@ -134,7 +134,7 @@ class RunFailed(TimedEntry, frozen=True, kw_only=True, tag="run_failed"):
     status: TaskState = "failed"
     result: str = ""
     """Partial work of a failed run, if there is any."""
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class RunReopened(TimedEntry, frozen=True, kw_only=True, tag="run_reopened"):

@@ -11,7 +11,7 @@ class CatalogLoaded(JournalEntry, frozen=True, kw_only=True, tag="catalog_loaded
     skills: tuple[str, ...]
     problems: int = 0
     shadowed: tuple[str, ...] = ()
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class SimilarSkill(StoredValue, frozen=True, kw_only=True):

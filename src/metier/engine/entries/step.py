@@ -64,7 +64,7 @@ class StepFinished(TimedEntry, frozen=True, kw_only=True, tag="step_finished"):
     stderr_summary: str = ""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    duration_ms: float = 0
+    duration_ms: float = 0.0
     error_type: str = ""
     truncated: bool = False
     digest: str = ""
@@ -155,7 +155,7 @@ class HookOutcome(StoredValue, frozen=True, kw_only=True):
     """Its message to the user; for a failed hook, the reason."""
     ignored: str = ""
     """A requested change that hooks can't make."""
-    duration_ms: float = 0
+    duration_ms: float = 0.0
 
 
 class HooksRan(JournalEntry, frozen=True, kw_only=True, tag="hooks_ran"):

@@ -67,12 +67,16 @@ def unseal(entry: Entry) -> Entry:
 
 
 def _sign_seal(entry: RunStarted | RunAdopted, run_id: str, *, store: str, secret: bytes) -> str:
-    # Read back first: an `int` for a `float` field is written differently before and after it was in the journal.
-    # All fields and pydantic's way of writing floats: 0.1 and 0.2 sealed those bytes.
-    written = parse_entry(render_entry(unseal(entry)))
-    digest = hashlib.sha256(to_json(dump_fields(written), inf_nan_mode="null")).hexdigest()
-    words = json.dumps(["metier run seal 1", run_id, digest, store])
+    words = json.dumps(["metier run seal 1", run_id, digest_start(entry), store])
     return hmac.digest(secret, words.encode(), "sha256").hex()
+
+
+def digest_start(entry: RunStarted | RunAdopted) -> str:
+    """Hash the start of a run for its seal; the same for a run of 0.1 or 0.2 as these versions computed."""
+    # Read back first: an `int` for a `float` field is written differently before and after it was in the journal.
+    stored = parse_entry(render_entry(unseal(entry)))
+    # All fields, and not by msgspec, which writes large floats differently: older versions sealed these bytes.
+    return hashlib.sha256(to_json(dump_fields(stored), inf_nan_mode="null")).hexdigest()
 
 
 def load_store_secrets(host: Host) -> tuple[bytes, ...]:
