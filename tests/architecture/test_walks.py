@@ -1,0 +1,15 @@
+"""The walks on the architecture page are those of the code, and none is long."""
+
+import pytest
+from walks import BLOCK, MAX_TO_SOCKET, PAGE, WALKS, collect, render
+
+
+@pytest.mark.parametrize("command", WALKS)
+def test_walk_on_the_page_is_the_one_that_the_code_takes(command: str) -> None:
+    listed = BLOCK.search(PAGE.read_text("utf-8"))
+    assert listed is not None
+
+    walk = collect(command)
+
+    assert render({command: walk}).strip() in listed[0], "Run `.venv/bin/python tests/architecture/walks.py`"
+    assert len(walk) <= MAX_TO_SOCKET
