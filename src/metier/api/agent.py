@@ -235,7 +235,7 @@ class Agent:
         Raises `RunUnknown`, `LeaseHeld` if another process drives the run, and `UsageError`.
         """
         answer = Answer(doubt=doubt, raised=RaisedLimits(max_turns=max_turns, max_cost_usd=max_cost_usd))
-        return await self._go_on(run_id, answer, read_form(output_schema))
+        return await self._continue(run_id, answer, read_form(output_schema))
 
     @overload
     async def answer[T](
@@ -261,7 +261,7 @@ class Agent:
         if isinstance(values, str):
             question = (await self._get_status(run_id)).question
             values = {question.names[0] if question is not None else DEFAULT_FIELD: values}
-        return await self._go_on(run_id, Answer(values=dict(values)), read_form(output_schema))
+        return await self._continue(run_id, Answer(values=dict(values)), read_form(output_schema))
 
     async def approvals(self, run_id: str = "") -> list[Approval]:
         """List the pending approvals of one run or of all, oldest first."""
@@ -297,7 +297,7 @@ class Agent:
         state = await work(replace(watch, ask=ask, report=logger.warning))
         return await build_result(self._runtime, state, form)
 
-    async def _go_on[T](self, run_id: str, answer: Answer, form: OutputForm[T] | None) -> RunResult[T]:
+    async def _continue[T](self, run_id: str, answer: Answer, form: OutputForm[T] | None) -> RunResult[T]:
         given = replace(answer, by=self._user, reopens=True)
         found = await self._runtime.find(run_id)
         if not found.driver:

@@ -73,8 +73,8 @@ def get_hint(report: StatusReport, places: SkillPlaces) -> str:
         return ""
     known = {canonical_name(status.name) for status in report.skills if status.path}
     named = () if isinstance(places.selection, str) else places.selection
-    kept = [name for name in named if canonical_name(name) in known]
-    return f"To enable: export AGENT_SKILLS={','.join([*kept, names[0]])}"
+    enabled = [name for name in named if canonical_name(name) in known]
+    return f"To enable: export AGENT_SKILLS={','.join([*enabled, names[0]])}"
 
 
 def skill_as_json(status: SkillStatus) -> dict[str, object]:

@@ -231,10 +231,10 @@ def _route(target: Target, options: EvalOptions, result: EvalResult) -> EvalResu
     if options.suggest:
         found = suggest_words(target.id, target.triggers, skills, min_score=min_score)
         words = ", ".join(found.words)
-        told = f"Add to the description: {words}" if words else "No word of the missed queries would improve routing"
+        advice = f"Add to the description: {words}" if words else "No word of the missed queries would improve routing"
         if found.before == found.total:
-            told = "All queries are routed correctly"
-        warn_line(f"{target.name}  {told} ({found.before} of {found.total} right now, {found.after} with them)")
+            advice = "All queries are routed correctly"
+        warn_line(f"{target.name}  {advice} ({found.before} of {found.total} right now, {found.after} with them)")
         result = result.model_copy(update={"suggested_words": found.words})
     return result.model_copy(update={"rows": tuple(build_trigger_row(each, target.id) for each in routed)})
 

@@ -215,5 +215,5 @@ def _set(tree: Tree, path: list[str], value: list[str] | str | None) -> Tree:
     name, *rest = path
     if not rest:
         return {**tree, name: value}
-    below = tree.get(name)
-    return {**tree, name: _set(below if isinstance(below, dict) else {}, rest, value)}
+    section = tree.get(name)
+    return {**tree, name: _set(section if isinstance(section, dict) else {}, rest, value)}

@@ -46,10 +46,10 @@ def _build_field(field: QuestionField) -> JsonValue:
     if not _is_plain(schema):
         described = schema.get("description")
         return {"type": "string", "title": field.name, "description": f"JSON. {described}" if described else "JSON"}
-    kept = {key: value for key, value in schema.items() if key in _KEPT}
-    if kept.get("format") not in _FORMATS:
-        kept.pop("format", None)
-    return kept
+    allowed = {key: value for key, value in schema.items() if key in _KEPT}
+    if allowed.get("format") not in _FORMATS:
+        allowed.pop("format", None)
+    return allowed
 
 
 def _is_text(field: QuestionField) -> bool:

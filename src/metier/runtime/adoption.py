@@ -87,11 +87,11 @@ def narrow_limits(own: Limits, brought: Limits) -> Limits:
     )
 
 
-def check_inherited(request: RunRequest, above: RunStarted | None) -> RunRequest:
+def check_inherited(request: RunRequest, parent: RunStarted | None) -> RunRequest:
     """Drop settings and pins from the request of a child that its parent did not give it."""
-    request = replace(request, parent_worktree=above.worktree if above is not None else None)
-    given = (above.pins.get(HOST) or above.pins.get(SETTINGS, "")) if above is not None else ""
-    if request.settings_digest == given and (above is not None or not request.inherited_pins):
+    request = replace(request, parent_worktree=parent.worktree if parent is not None else None)
+    given = (parent.pins.get(HOST) or parent.pins.get(SETTINGS, "")) if parent is not None else ""
+    if request.settings_digest == given and (parent is not None or not request.inherited_pins):
         return request
     return replace(request, settings_digest="", inherited_pins={})
 

@@ -199,11 +199,11 @@ def _sort(data: bytes, name: str, *, texts: list[str], media: list[Media]) -> No
 
 
 def _fence(text: str, name: str) -> str:
-    kept = sanitize(text[:MAX_TEXT_CHARACTERS])
+    shown = sanitize(text[:MAX_TEXT_CHARACTERS])
     left = len(text) - MAX_TEXT_CHARACTERS
     note = f"\n[{left} more characters: read the file]" if left > 0 else ""
     path = sanitize_line(name).replace('"', "'")
-    return fence(f"{kept}{note}", tag=ATTACHED_FILE, attributes=f'path="{path}"')
+    return fence(f"{shown}{note}", tag=ATTACHED_FILE, attributes=f'path="{path}"')
 
 
 def _prepare(data: bytes, name: str) -> Media:

@@ -95,7 +95,7 @@ async def build_services(
         offered = (*own, *toolsets.tools, *servers.tools, *skills)
         known, tools = _check_names(run, access, list_names(offered)), await _choose_tools(run, offered, store)
         rules = await _build_rules(run, packages, tools, policy_file=policy.text, known=known, store=store)
-        told = await _get_instructions(run, tools, store=store, deny=(deny := partial(get_read_denial, rules)))
+        guidance = await _get_instructions(run, tools, store=store, deny=(deny := partial(get_read_denial, rules)))
         yield Services(
             store=store,
             provider=models.provider,
@@ -109,7 +109,7 @@ async def build_services(
             read_access=lambda: tools.resolve(access.read()),
             tools=tools,
             shelf=shelf,
-            instructions=told.instructions,
+            instructions=guidance.instructions,
             model=get_model_options(host, models.provider),
             runtime=settings.runtime,
             skills=settings.skills,
@@ -124,13 +124,13 @@ async def build_services(
             clean=cleaner.text,
             clean_body=cleaner.value if settings.logging.debug_llm_bodies else None,
             changed=(*changed, *policy.changed, *list_changed_files(run, deny)),
-            partners=told.partners,
+            partners=guidance.partners,
             task=run.task if run.is_planned else None,
             given_results=run.given_results,
             snapshots=_open_snapshots(host, run),
             hooks=_open_hooks(host, run, confinement),
             nearby=NearbyFiles(workspace=host.root, clean=cleaner.text, is_own=host.trust.is_trusted, deny=deny),
-            notices=(*servers.notices, *list_notices(packages, tools), *told.notices),
+            notices=(*servers.notices, *list_notices(packages, tools), *guidance.notices),
             not_listed=servers.not_listed,
             owner=host.owner,
             observe=observe,

@@ -33,7 +33,7 @@ from metier.engine.trace_spans import get_context
 from metier.errors import ConfigError, MetierError, UsageError, unwrapped
 from metier.events.record import EventRecord
 from metier.runtime.checks.validation import check_task
-from metier.runtime.delegation.authority import hand_down
+from metier.runtime.delegation.authority import inherit_pins
 from metier.runtime.host import Host
 from metier.runtime.records.pins import HOST, SETTINGS, use_pinned_agent, use_pinned_host, use_pinned_settings
 from metier.runtime.requests import RunRequest, build_ordered
@@ -152,13 +152,13 @@ async def _find_task(
     return await find_pinned_task(host.workspace, task_id, pins=pins, store=store) or get_task(host, task_id)
 
 
-class GoOn(Protocol):
+class DriveChild(Protocol):
     """Drives the run of this ID until it ends or waits; starts it from the request if needed."""
 
     def __call__(self, run_id: str, stopper: Stopper, *, request: RunRequest | None) -> Awaitable[RunState]: ...
 
 
-class Borrowed(Struct, frozen=True):
+class BorrowedSink(Struct, frozen=True):
     """A sink that its owner closes."""
 
     sink: Sink
@@ -170,7 +170,7 @@ class Borrowed(Struct, frozen=True):
         return None
 
 
-async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, go_on: GoOn) -> bool:
+async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, drive_child: DriveChild) -> bool:
     """Follow the child runs; True when their results are recorded, False while one waits or was stopped.
 
     A run that waits for a user does not stop the others: they are driven to their end.
@@ -178,9 +178,9 @@ async def follow_children(log: RunLog, services: Services, *, stopper: Stopper, 
     requests = [request for _, request in list_open_delegations(log.state)]
     if not requests or stopper.is_set or log.state.pause is None or log.state.pause.pause != "delegation":
         return False
-    # A reader of the index finds out meanwhile that the run waits, and for which runs.
+    # Readers of the index see now that the run waits, and for which runs.
     await log.update_index()
-    follow = partial(_follow_one, log.state, services=services, stopper=stopper, go_on=go_on)
+    follow = partial(_follow_one, log.state, services=services, stopper=stopper, drive_child=drive_child)
     children = await _follow_all(requests, follow, at_once=services.runtime.max_parallel_children)
     if any(child.phase not in FINAL for child in children):
         return False
@@ -202,6 +202,7 @@ async def _follow_all(
         async with limiter:
             try:
                 found[request.child_run_id] = await follow(request)
+            # Collected instead of raised: a task group would cancel the other children in the middle of a step.
             except MetierError as failure:
                 failures.append(failure)
 
@@ -215,19 +216,20 @@ async def _follow_all(
 
 
 async def _follow_one(
-    above: RunState, delegated: ChildRequested, *, services: Services, stopper: Stopper, go_on: GoOn
+    parent: RunState, delegated: ChildRequested, *, services: Services, stopper: Stopper, drive_child: DriveChild
 ) -> RunState:
     child = await read_run(services.store, delegated.child_run_id)
-    if child.started is not None and child.started.parent_run_id != above.run_id:
+    # A forged journal could name any run, which would then be driven with the authority of this one.
+    if child.started is not None and child.started.parent_run_id != parent.run_id:
         raise UsageError(
-            f"Run {child.run_id!r} does not work for run {above.run_id!r}",
+            f"Run {child.run_id!r} does not work for run {parent.run_id!r}",
             hint="The journal names a run that it did not order; it cannot go on",
         )
     if stopper.is_set or await _is_settled(child, services.store):
         return child
-    request = None if child.started else await _request_child(delegated, above, services.store)
-    begin = partial(go_on, request=request)
-    return await _go_on(delegated.child_run_id, services, stopper=stopper, go_on=begin)
+    request = None if child.started else await _request_child(delegated, parent, services.store)
+    drive = partial(drive_child, request=request)
+    return await _drive_child(delegated.child_run_id, services, stopper=stopper, drive_child=drive)
 
 
 async def _is_settled(child: RunState, store: Store) -> bool:
@@ -236,13 +238,13 @@ async def _is_settled(child: RunState, store: Store) -> bool:
     return row is not None and row.status == child.status
 
 
-async def _go_on(
-    child_id: str, services: Services, *, stopper: Stopper, go_on: Callable[[str, Stopper], Awaitable[RunState]]
+async def _drive_child(
+    child_id: str, services: Services, *, stopper: Stopper, drive_child: Callable[[str, Stopper], Awaitable[RunState]]
 ) -> RunState:
     own = Stopper(services.runtime.signal_grace_seconds, waits_for_model=stopper.waits_for_model)
     with stopper.followed_by(own):
         try:
-            return await go_on(child_id, own)
+            return await drive_child(child_id, own)
         except UsageError as error:
             found = await read_run(services.store, child_id)
             if found.started is not None:
@@ -261,28 +263,29 @@ async def _collect_results(children: Sequence[Child], store: Store) -> dict[str,
     return {RESULTS: await store.put_blob(json.dumps(results).encode())} if results else {}
 
 
-async def _request_child(delegated: ChildRequested, above: RunState, store: Store) -> RunRequest:
+async def _request_child(delegated: ChildRequested, parent: RunState, store: Store) -> RunRequest:
     """Build the request for a child. It follows from the parent's journal, so it is the same after a crash."""
-    started = above.started
+    started = parent.started
     assert started is not None
-    children = above.children if above.plan else []
+    children = parent.children if parent.plan else []
     return replace(
         build_ordered(delegated.order),
-        parent_run_id=above.run_id,
+        parent_run_id=parent.run_id,
         mode=started.mode,
+        # Pinned values of the parent, so that a change of files after its start doesn't reach the child.
         inherited_pins={
-            **await hand_down(started, delegated.order, store),
+            **await inherit_pins(started, delegated.order, store),
             **await _collect_results(children, store),
         },
-        trace_parent=get_context(above.run_id, await read_entries(store, above.run_id), delegated.step_id),
+        trace_parent=get_context(parent.run_id, await read_entries(store, parent.run_id), delegated.step_id),
         parent_worktree=started.worktree,
         settings_digest=started.pins.get(HOST) or started.pins.get(SETTINGS, ""),
     )
 
 
-def lend(sinks: Sequence[Sink]) -> list[Sink]:
+def borrow_sinks(sinks: Sequence[Sink]) -> list[Sink]:
     """Wrap sinks for a run that must not close them."""
-    return [sink if isinstance(sink, Borrowed) else Borrowed(sink) for sink in sinks]
+    return [sink if isinstance(sink, BorrowedSink) else BorrowedSink(sink) for sink in sinks]
 
 
 # Inputs without a value or a default stay as written; results of earlier steps are not known yet.
@@ -299,7 +302,7 @@ def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -
         item.name: f"{{{{inputs.{item.name}}}}}" if item.default is None else item.default for item in read_inputs(task)
     }
     limits = build_limits(host.settings.runtime)
-    above = RunState(_PREVIEW)
+    parent = RunState(_PREVIEW)
     started = RunStarted(
         task=task.name,
         mode="dry_run",
@@ -311,11 +314,11 @@ def request_step(host: Host, task_id: str, *, file: str = "", agent: str = "") -
         limits=limits,
         order=ChildRequest(task=task.name, task_id=task.id, inputs=inputs, limits=limits),
     )
-    apply(above, started)
+    apply(parent, started)
     default = agent or host.settings.runtime.agent or ""
     planned = (
         PlannedStep(file=step.file.name, name=step.name, agent=step.agent or task.agent or default)
         for step in task.steps
     )
-    apply(above, TaskPlanned(steps=tuple(planned)))
-    return replace(build_ordered(order_step(above, above.steps[number], task)), mode="dry_run")
+    apply(parent, TaskPlanned(steps=tuple(planned)))
+    return replace(build_ordered(order_step(parent, parent.steps[number], task)), mode="dry_run")

@@ -33,7 +33,7 @@ from metier.providers.failures import MissingKey
 from metier.providers.stand_ins import UnavailableProvider
 from metier.runtime.adoption import adopt_run, build_adoption, check_inherited
 from metier.runtime.build import build_services, check_budget
-from metier.runtime.child_runs import follow_children, lend, prepare_run, restore_run, use_settings
+from metier.runtime.child_runs import borrow_sinks, follow_children, prepare_run, restore_run, use_settings
 from metier.runtime.cleaning import build_host_cleaner, build_host_redactor
 from metier.runtime.delegation.worktrees import enter_worktree, remove_ended
 from metier.runtime.first_entry import build_start
@@ -152,17 +152,17 @@ async def bounded(
     async with anyio.create_task_group() as group:
         group.start_soon(_poll_for_end, stopper, store, run_id)
         if timeout_seconds is not None:
-            group.start_soon(_end_in_time, stopper, timeout_seconds, parks)
+            group.start_soon(_end_at_timeout, stopper, timeout_seconds, parks)
         yield
         group.cancel_scope.cancel()
 
 
-async def ask_to_end(store: Store, run_id: str, failure: RunFailed) -> None:
+async def request_end(store: Store, run_id: str, failure: RunFailed) -> None:
     """Ask the present or next driver of the run to end it with this failure."""
     await store.ask_to_end(run_id, json.encode(failure).decode())
 
 
-async def find_wanted_end(store: Store, run_id: str) -> RunFailed | None:
+async def find_requested_end(store: Store, run_id: str) -> RunFailed | None:
     row = await store.find_run(run_id)
     if row is None or not row.ending:
         return None
@@ -190,9 +190,9 @@ async def _poll_for_end(stopper: Stopper, store: Store, run_id: str) -> None:
     _driven.add(mark)
     try:
         while True:
-            # Where the store is away, the run itself finds out, and is told once.
+            # If the store is unavailable, the run itself finds out and reports it once.
             with suppress(StoreError):
-                if (failure := await find_wanted_end(store, run_id)) is not None:
+                if (failure := await find_requested_end(store, run_id)) is not None:
                     stopper.fail(failure)
                     return
             await anyio.sleep(poll_interval(len(_driven)))
@@ -200,7 +200,7 @@ async def _poll_for_end(stopper: Stopper, store: Store, run_id: str) -> None:
         _driven.discard(mark)
 
 
-async def _end_in_time(stopper: Stopper, seconds: float, parks: bool) -> None:  # noqa: FBT001 - a task has no names
+async def _end_at_timeout(stopper: Stopper, seconds: float, parks: bool) -> None:  # noqa: FBT001 - a task has no names
     await anyio.sleep(seconds)
     failure = build_timeout(seconds)
     if parks:
@@ -250,16 +250,16 @@ class RunDriver:
         Raises `RunExists` if it has started.
         """
         await self.drop_unbegun(run_id)
-        parent = request.parent_run_id
-        above = find_authority(await read_entries(self.store, parent)) if parent else None
-        request = check_inherited(request, above)
+        parent_id = request.parent_run_id
+        parent = find_authority(await read_entries(self.store, parent_id)) if parent_id else None
+        request = check_inherited(request, parent)
         host = await use_settings(self.host, request, self.store)
-        host = host if above is None else replace(host, flags=above.flags or ())
+        host = host if parent is None else replace(host, flags=parent.flags or ())
         if request.order is not None:
             has_own = request.order.worktree and request.mode == "live"
-            host = await enter_worktree(host, run_id, has_own=has_own, above=request.parent_worktree)
+            host = await enter_worktree(host, run_id, has_own=has_own, parent=request.parent_worktree)
         agent = resolve_agent(host, request.agent, model=request.model)
-        run = await self._prepare(run_id, agent, request, host=host, hooks=above.hooks if above else None)
+        run = await self._prepare(run_id, agent, request, host=host, hooks=parent.hooks if parent else None)
         return await self._begin(run, request, options)
 
     async def resume(self, run_id: str, answer: Answer | None, options: DriveOptions) -> RunState:
@@ -323,12 +323,14 @@ class RunDriver:
         if chain[-1].phase in FINAL and not can_reopen(chain[-1]):
             return False
         check_raise(chain[-1], answer.raised, run_id=state.run_id)
-        changes = [await self._find_model_change(below, answer, lowest=chain[-1]) for below in chain]
-        for below, change in reversed(list(zip(chain, changes, strict=True))):
-            raised = build_entries(chain, below, answer.raised, by=answer.by)
+        changes = [await self._find_model_change(each, answer, lowest=chain[-1]) for each in chain]
+        # Lowest first: after a crash in between, its parents are still closed, and reopening starts over.
+        for each, change in reversed(list(zip(chain, changes, strict=True))):
+            raised = build_entries(chain, each, answer.raised, by=answer.by)
             if not (entries := [*([change] if change is not None else []), *raised]):
                 continue
-            async with self.writing(below.run_id) as log:
+            async with self.writing(each.run_id) as log:
+                # An old request to end the run would end it again as soon as it is driven.
                 await self.store.update_run(log.lease, {"ending": ""})
                 await log.record(*entries, durable=True)
                 await log.update_index()
@@ -375,7 +377,7 @@ class RunDriver:
         try:
             return await self._end(run_id, failure)
         except LeaseHeld:
-            await ask_to_end(self.store, run_id, failure)
+            await request_end(self.store, run_id, failure)
             return await self._reader.read(run_id)
 
     async def _end(self, run_id: str, failure: RunFailed) -> RunState:
@@ -386,7 +388,7 @@ class RunDriver:
             if (row := await self.store.find_run(run_id)) is not None:
                 await self._close_unbegun(row, failure.status)
             return dataclasses.replace(state, phase="ERROR", status=failure.status, failure=failure)
-        # From below: where this is cut short, the run itself is still there to be canceled again.
+        # Children first: after a crash in between, the run itself is still open and can be canceled again.
         if (row := await self.store.find_run(run_id)) is not None and not row.driver:
             for child in state.children:
                 await self.end(child.run_id, failure)
@@ -416,7 +418,7 @@ class RunDriver:
                 tell_of_cuts(log, services)
                 await self._apply_requested_end(log)
                 if log.state.phase not in FINAL:
-                    await self._go_on(log, services, options, answer=None)
+                    await self._run_loop(log, services, options, answer=None)
                 return await self._release(log, options)
 
     async def _drive(
@@ -432,12 +434,13 @@ class RunDriver:
             self._streaming(self._reader.folder(run_id), options) as stream,
             self.writing(run_id, options, known=journal.known, stream=stream) as log,
         ):
+            # Before the attempt is counted: a canceled run must not fail for too many attempts.
             await self._apply_requested_end(log)
             is_told = await begin_attempt(log, options.lease_terms)
             if log.state.phase not in FINAL and not is_left_alone(log.state, options.lease_terms):
                 run = replace(await prepare(), max_turns=log.state.limits.max_turns)
                 park = partial(self._park_for_code, log, answer)
-                code = await settle_code(log, run, answer, ask=options.ask_about_code, above=journal.code, park=park)
+                code = await settle_code(log, run, answer, ask=options.ask_about_code, accepted=journal.code, park=park)
                 if code is None:
                     return await self._release(log, options)
                 async with self._open_services(run, options, stream) as services:
@@ -446,7 +449,7 @@ class RunDriver:
                     is_answered = await self._take_answer(log, answer, services, is_told=is_told)
                     if is_answered or can_ask(log.state, options.ask) or _can_ask_question(log.state, options):
                         await log.update_index()
-                        await self._go_on(log, services, options, answer=answer, code=code)
+                        await self._run_loop(log, services, options, answer=answer, code=code)
             return await self._release(log, options)
 
     @asynccontextmanager
@@ -472,7 +475,7 @@ class RunDriver:
     ) -> AsyncGenerator[Services]:
         observe = _join(options.observe, stream.observe if stream is not None and stream.wants_text else None)
         async with build_services(run.agent.host, self.store, run=run, observe=observe) as services:
-
+            # Evaluated for each step: the user may switch to a read-only mode while the run is driven.
             def get_denial(action: ActionStep) -> str:
                 if denial := services.find_new_denial(action):
                     return denial
@@ -490,8 +493,9 @@ class RunDriver:
         waiting = await get_waiting(self.store, log.state)
         if waiting.run_id != log.state.run_id and answer.is_any:
             stopper = Stopper()
-            stopper.hand_back("the run above")
+            stopper.hand_back("the parent run")
             await self._resume(waiting.run_id, replace(answer, reopens=False), DriveOptions(stopper=stopper))
+        # The answer is recorded with the pause, in one batch: a crash in between would lose it.
         await record_pause(log, changed, await list_answers(log.state, answer, self._reader.approvals))
 
     @asynccontextmanager
@@ -532,7 +536,7 @@ class RunDriver:
         """Apply a cancellation requested while no process held the lease, or while the holder had stopped polling."""
         if log.state.started is None or log.state.phase in FINAL:
             return
-        failure = await find_wanted_end(self.store, log.state.run_id)
+        failure = await find_requested_end(self.store, log.state.run_id)
         if failure is not None:
             for child in log.state.children:
                 await self.end(child.run_id, failure)
@@ -545,7 +549,7 @@ class RunDriver:
         adopted = build_adoption(log.state.started, services, run=run, pins=await pin(services, run))
         await log.record(seal(adopted, self.host, log.state.run_id), durable=True)
 
-    async def _go_on(
+    async def _run_loop(
         self,
         log: RunLog,
         services: Services,
@@ -555,12 +559,13 @@ class RunDriver:
         code: Mapping[str, str] | None = None,
     ) -> None:
         stopper = options.stopper or Stopper(services.runtime.signal_grace_seconds)
-        self._tell_of_changes(log, services)
+        self._report_changes(log, services)
         if not stopper.is_set:
             await self._check_provider(log, services)
         terms = options.lease_terms
         keeper = LeaseKeeper(lease=log.lease, store=self.store, seconds=terms.lease_seconds)
         run_id, seconds, parks = log.state.run_id, options.timeout_seconds, log.state.limits.on_limit == "park"
+        # Beside the loop, so that a request to end the run or a timeout also stops a model call that hangs.
         async with (
             delivering(self.host, self.store, is_pooled=terms.is_pooled),
             bounded(stopper, self.store, run_id, timeout_seconds=seconds, parks=parks),
@@ -589,7 +594,7 @@ class RunDriver:
             left = None if until is None else max(0.0, until - anyio.current_time()) * services.runtime.delegation_share
             child = replace(
                 options,
-                sinks=lend(options.sinks),
+                sinks=borrow_sinks(options.sinks),
                 stopper=stopper,
                 timeout_seconds=left,
                 lease_terms=replace(options.lease_terms, lease=None),
@@ -605,8 +610,9 @@ class RunDriver:
         while (
             await self._ask_approvals(log, services, ask, stopper=stopper)
             or await self._ask_question(log, services, ask_question, stopper=stopper)
-            or await follow_children(log, services, stopper=stopper, go_on=drive_child)
+            or await follow_children(log, services, stopper=stopper, drive_child=drive_child)
         ):
+            # The answer was used up by the first pass; questions from here on are new.
             addressed = Addressed(answer=None)
             await drive(log, services, stopper)
 
@@ -655,7 +661,7 @@ class RunDriver:
             log, answer, services, approvals=self._reader.approvals, remembered=remembered, is_told=is_told
         )
 
-    def _tell_of_changes(self, log: RunLog, services: Services) -> None:
+    def _report_changes(self, log: RunLog, services: Services) -> None:
         pins = log.state.started.pins if log.state.started else {}
         for definition in services.changed:
             log.emit(PinnedDefinitionUsed(definition=definition, pinned=pins[definition]))
@@ -664,6 +670,7 @@ class RunDriver:
 
     async def _settle(self, log: RunLog) -> None:
         """Update the index for readers without the journal; cancellation does not interrupt it."""
+        # Shielded, because readers of the index would see a run without a driver as interrupted.
         with anyio.CancelScope(shield=True):
             folder = self._reader.folder(log.state.run_id)
             await self._write_summary(log, folder)

@@ -70,7 +70,7 @@ async def _list_waiting(runtime: Runtime, asking: frozenset[str]) -> AsyncGenera
 async def _look(runtime: Runtime, row: RunRow, *, since: datetime) -> RunStatus | None:
     """Return the status; None if the run waits for a child, is about to continue, or has ended for good."""
     is_ended = row.status in ENDED
-    # A child run that a limit ended is continued with through the run above it.
+    # A child that a limit ended is continued through its parent.
     if is_ended and (row.updated_at < since or row.run_id.startswith(CHILD)):
         return None
     try:

@@ -50,6 +50,7 @@ async def begin_attempt(log: RunLog, shift: LeaseTerms) -> bool:
         await log.record(RunFailed(reason="too_many_attempts", message=message), durable=True)
     else:
         resumed = RunResumed(reason="taken by a worker", driver=log.lease.owner, left_by=left_by)
+        # Not synced: an attempt that a crash of the machine erases doesn't count against the run.
         await log.record(resumed)
     return True
 

@@ -39,12 +39,13 @@ class RunReader:
         """Return a run by ID, unique prefix, or `latest`. Raises `RunUnknown`, `UsageError` if ambiguous."""
         prefix = "" if name == "latest" else name
         # No name is the beginning of all: an unset shell variable must not cancel or delete a run.
+        # Two rows are enough to see that a prefix is ambiguous. IDs are ASCII, and other text is no prefix of one.
         rows = await self.store.list_runs(prefix=prefix, limit=2) if name and name.isascii() else []
         await self._check_folders(name, rows)
         if not rows:
             raise RunUnknown(f"There is no run {name!r}", hint="`agent runs list` shows the runs of this workspace")
         if name == "latest":
-            return await self._climb(rows[0])
+            return await self._get_top(rows[0])
         if len(rows) > 1 and rows[0].run_id != name:
             raise UsageError(f"More than one run begins with {name!r}", hint="Write more of the id")
         return rows[0]
@@ -64,11 +65,11 @@ class RunReader:
 
     async def get_started(self, run_id: str) -> RunRow:
         """Return the run that a user started: this one or its ancestor. Raises `RunUnknown`."""
-        return await self._climb(await self.find(run_id))
+        return await self._get_top(await self.find(run_id))
 
-    async def _climb(self, row: RunRow) -> RunRow:
-        while row.run_id.startswith(CHILD) and (above := await self.store.find_run(row.parent_run_id)) is not None:
-            row = above
+    async def _get_top(self, row: RunRow) -> RunRow:
+        while row.run_id.startswith(CHILD) and (parent := await self.store.find_run(row.parent_run_id)) is not None:
+            row = parent
         return row
 
     async def get_status(self, run_id: str) -> RunStatus:

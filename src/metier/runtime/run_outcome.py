@@ -123,6 +123,7 @@ def _build_document(status: RunStatus, *, folder: Path, exit_code: int) -> Docum
 
 def list_next(status: RunStatus) -> tuple[str, ...]:
     """List the commands that continue the run, and advice about a failure."""
+    # A paused run may also have a failed child, so commands and advice can name the same step.
     waiting = _list_commands(status) if status.pause else ()
     advice = _get_advice(status.failed or status.state, status.run_id)
     return tuple(dict.fromkeys((*waiting, *([advice] if advice else []))))

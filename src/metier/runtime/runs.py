@@ -84,6 +84,7 @@ async def open_runtime(host: Host) -> AsyncGenerator[Runtime]:
         try:
             yield Runtime(replace(host, clients=clients, traces=traces), store)
         finally:
+            # Shielded, because a cancellation must not lose the last spans or leave connections open.
             with anyio.CancelScope(shield=True):
                 await clients.aclose()
                 if traces is not None:

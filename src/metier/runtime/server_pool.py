@@ -29,21 +29,21 @@ class ServerPool:
     async def keep_only(self, servers: Iterable[ServerDefinition]) -> None:
         """End all others: their definition changed, or is no longer accepted."""
         wanted = {server.name: server for server in servers}
-        for kept in list(self._kept):
-            if wanted.get(kept.definition.name) != kept.definition:
-                self._kept.remove(kept)
-                await kept.connection.aclose()
+        for pooled in list(self._kept):
+            if wanted.get(pooled.definition.name) != pooled.definition:
+                self._kept.remove(pooled)
+                await pooled.connection.aclose()
 
     async def get(self, server: ServerDefinition, connect: Connect, *, frame: Confinement | None) -> ServerConnection:
         """Return the open connection or a new one, if there is none in this sandbox or it was given up.
 
         One in another frame stays: the run that began it may be waiting for the one that asks now. No frame: outside.
         """
-        for kept in [each for each in self._kept if (each.definition.name, each.frame) == (server.name, frame)]:
-            if not kept.connection.is_given_up:
-                return kept.connection
-            self._kept.remove(kept)
-            await kept.connection.aclose()
+        for pooled in [each for each in self._kept if (each.definition.name, each.frame) == (server.name, frame)]:
+            if not pooled.connection.is_given_up:
+                return pooled.connection
+            self._kept.remove(pooled)
+            await pooled.connection.aclose()
         connection = connect(self._group)
         self._kept.append(_Kept(server, frame, connection))
         return connection

@@ -40,7 +40,7 @@ class RunRouter(Struct, frozen=True):
         with using_plugins(self.host, report=self.host.report) as host:
             async with open_runtime(host) as runtime:
                 work = name_work(request)
-                state = await _go_on(work, request, runtime)
+                state = await _start_or_resume(work, request, runtime)
                 if state.phase in FINAL:
                     return await read_response(state, runtime.store)
                 return build_waiting(work, await _get_wish(state, runtime))
@@ -54,7 +54,7 @@ def create_run_router(
     return RunRouter(open_host(workspace, environ=variables, home=home or Path.home(), config=None).host)
 
 
-async def _go_on(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
+async def _start_or_resume(work: CalledRun, request: DelegationRequest, runtime: Runtime) -> RunState:
     """Continue the run, whose ID derives from the conversation's records: a second caller finds it there."""
     if not (await runtime.read(work.run_id)).started:
         with suppress(RunExists):

@@ -21,6 +21,7 @@ from metier.store.failures import RunUnknown
 from metier.views.user_question import UserQuestion, parse_question
 
 DONE, FAILED, APPROVAL, INPUT, DENIED, BUDGET, LIMIT, PROVIDER = 0, 1, 3, 4, 5, 6, 7, 8
+# 128 plus the number of the signal, as shells report it.
 SIGNALS = {"SIGHUP": 129, "SIGINT": 130, "SIGQUIT": 131, "SIGTERM": 143, "SIGBREAK": 143}
 
 _CODE_OF_REASON = {

@@ -51,8 +51,8 @@ def show(approval: ApprovalName, *, as_json: AsJson = False, config: Config = No
     if as_json:
         write_json({**approval_as_json(question), "attempts": [attempt_as_json(attempt) for attempt in attempts]})
         return
-    told = (*describe(question)[1:], *describe_edit(question), *explain(question))
-    for line in (*told, *_describe_decision(question, attempts)):
+    lines = (*describe(question)[1:], *describe_edit(question), *explain(question))
+    for line in (*lines, *_describe_decision(question, attempts)):
         write_line(line)
 
 

@@ -68,6 +68,7 @@ class Server(Struct, frozen=True):
 
     async def post(self, path: str, body: object = None) -> Document:
         """Send a request that changes something. Retries have the same key, so that it happens once."""
+        # One key for all attempts: the first may have succeeded although its reply was lost.
         headers = {"idempotency-key": uuid.uuid4().hex}
         return await self._ask("POST", path, json={} if body is None else body, headers=headers)
 
@@ -185,6 +186,7 @@ class Server(Struct, frozen=True):
                 await answer.aread()
                 _check(answer)
             fields: dict[str, str] = {}
+            # Server-sent events by hand: the reconnection needs the ID of every event, also of unreadable ones.
             async for line in answer.aiter_lines():
                 name, _, value = line.partition(": ")
                 if line and name:
@@ -199,6 +201,7 @@ class Server(Struct, frozen=True):
         return cast("Document", answer.json())
 
     async def _send(self, method: str, path: str, **rest: Any) -> httpx2.Response:  # noqa: ANN401
+        # A few attempts bridge a short interruption of the network.
         for attempt in (1, 2, 3):
             try:
                 return await self.client.request(method, f"{self.url}/api/v1{path}", **rest)

@@ -67,8 +67,8 @@ def check_sync(
     if strict:
         problems = [replace(problem, severity="error") for problem in problems]
     if as_json:
-        told = [{"file": each.file, **problem_as_json(each), "remedy": each.hint} for each in problems]
-        write_json({"files": len(checked), "problems": told})
+        items = [{"file": each.file, **problem_as_json(each), "remedy": each.hint} for each in problems]
+        write_json({"files": len(checked), "problems": items})
     else:
         for problem in problems:
             write_line(problem.render())

@@ -110,20 +110,20 @@ class Connection:
         """Send a request and return the result. Raises `EditorGone`, or `Refusal` with the editor's error."""
         self._number += 1
         number = self._number
-        event, kept = self._answers[number] = anyio.Event(), []
+        event, reply = self._answers[number] = anyio.Event(), []
         self._send({"id": number, "method": method, "params": dict(params)})
         try:
             if not self.is_closed:
                 await event.wait()
         finally:
             del self._answers[number]
-        if not kept:
+        if not reply:
             raise EditorGone
-        error = kept[0].get("error")
+        error = reply[0].get("error")
         if isinstance(error, dict):
             said = cast("dict[str, object]", error)
             raise Refusal(INTERNAL_ERROR, str(said.get("message", "")))
-        result = kept[0].get("result")
+        result = reply[0].get("result")
         return cast("Params", result) if isinstance(result, dict) else {}
 
     def _parse(self, line: bytes) -> Params | None:

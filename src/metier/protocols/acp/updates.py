@@ -49,7 +49,7 @@ class RunUpdates:
         self._thought = redactor.stream()
         self._held: dict[str, str] = {}
         """The end of the text so far: invisible characters can be checked only in a complete word."""
-        self._told: dict[str, StepView] = {}
+        self._sent: dict[str, StepView] = {}
         self._before: dict[str, str | None] = {}
         """The texts of files before a step changes them."""
 
@@ -63,7 +63,7 @@ class RunUpdates:
                 # Before the step starts, because the step changes the file.
                 path = find_path(step.arguments, self._workspace)
                 self._before.setdefault(call_id, None if path is None else read_text(path))
-            if self._told.get(call_id) is not step and step.kind != "control":
+            if self._sent.get(call_id) is not step and step.kind != "control":
                 self._tell_step(call_id, step)
         if self.view.plan != plan:
             self._send({"sessionUpdate": "plan", "entries": build_plan(self.view)})
@@ -117,8 +117,8 @@ class RunUpdates:
             self._send(build_message(kind, text))
 
     def _tell_step(self, call_id: str, step: StepView) -> None:
-        is_new = call_id not in self._told
-        self._told[call_id] = step
+        is_new = call_id not in self._sent
+        self._sent[call_id] = step
         update = describe_step(call_id, step, self._workspace)
         content = self._list_diff(call_id, step) or _build_output(step)
         self._send({"sessionUpdate": "tool_call" if is_new else "tool_call_update", **update, "content": content})

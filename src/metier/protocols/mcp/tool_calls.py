@@ -315,12 +315,12 @@ async def _elicit(endpoint: McpEndpoint, ctx: Context, status: RunStatus, *, cli
 
 async def _report_progress(ctx: Context, drive: Drive) -> None:
     """Report each step if the client gave a progress token."""
-    told = 0
+    reported = 0
     while not drive.ended.is_set():
         await drive.wait_changed()
         steps = list_steps(drive.view)
-        if len(steps) > told:
-            told = len(steps)
+        if len(steps) > reported:
+            reported = len(steps)
             # A client that doesn't read must not block waiting for the run.
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError), anyio.move_on_after(PROGRESS_SECONDS):
-                await ctx.session.report_progress(told, message=f"{steps[-1].tool} {steps[-1].line}".strip())
+                await ctx.session.report_progress(reported, message=f"{steps[-1].tool} {steps[-1].line}".strip())

@@ -54,7 +54,7 @@ _KEPT = (POLICY, TRUST, TOOLS, OUTSIDE)
 
 # A child carries what bound its parents, so that it can be resumed, exported and replayed on its own, and so that no
 # change to files or to parent runs can widen its permissions.
-async def hand_down(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
+async def inherit_pins(started: RunStarted, order: ChildRequest, store: Store) -> dict[str, str]:
     """Return the first pins of a child: its task and its bounds."""
     pins = {f"{ABOVE}0:{START}": await store.put_blob(render_entry(started))}
     for name, digest in started.pins.items():
@@ -75,8 +75,10 @@ async def keep_origin(started: RunStarted, store: Store) -> dict[str, str]:
     pins = {name: digest for name, digest in started.pins.items() if name.startswith((ABOVE, ORIGIN))}
     if f"{ORIGIN}{START}" in pins:
         return pins
-    kept = {name: digest for name, digest in started.pins.items() if name in _KEPT or name.startswith((AGENT, SKILL))}
-    origin = {f"{ORIGIN}{name}": digest for name, digest in kept.items()}
+    selected = {
+        name: digest for name, digest in started.pins.items() if name in _KEPT or name.startswith((AGENT, SKILL))
+    }
+    origin = {f"{ORIGIN}{name}": digest for name, digest in selected.items()}
     return {**pins, **origin, f"{ORIGIN}{START}": await store.put_blob(render_entry(started))}
 
 
@@ -88,28 +90,28 @@ def get_inherited(pins: Mapping[str, str]) -> dict[str, str]:
 async def bind(own: RulePolicy, run: PreparedRun, store: Store, *, tools: Toolbox) -> Policy:
     """Bind the policy of the run to those of all its ancestors."""
     pins = {**run.inherited, **run.pins}
-    above: list[Parent] = []
+    parents: list[Parent] = []
     order = run.order
     reads_only = False
-    while order is not None and f"{ABOVE}{len(above)}:{START}" in pins:
-        kept = _select(pins, len(above))
-        started = await _read_start(kept, store)
+    while order is not None and f"{ABOVE}{len(parents)}:{START}" in pins:
+        selected = _select(pins, len(parents))
+        started = await _read_start(selected, store)
         # The rules of the runs above hold for the same paths in the folder that this run works in.
         started = replace(started, worktree=run.agent.host.worktree)
-        policy = await _rebuild(started, kept, store, tools=tools)
-        above.append(Parent(run=_describe(started), policy=policy, skill=order.under_skill))
+        policy = await _rebuild(started, selected, store, tools=tools)
+        parents.append(Parent(run=_describe(started), policy=policy, skill=order.under_skill))
         reads_only = reads_only or order.reads_only
         order = started.order
     if f"{ORIGIN}{START}" in pins:
-        above.append(await _bind_origin(pins, store, tools=tools))
-    policy = ChainPolicy(own, above) if above else own
+        parents.append(await _bind_origin(pins, store, tools=tools))
+    policy = ChainPolicy(own, parents) if parents else own
     return ReadingPolicy(policy) if reads_only else policy
 
 
 async def _bind_origin(pins: Mapping[str, str], store: Store, *, tools: Toolbox) -> Parent:
-    kept = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
-    started = await _read_start(kept, store)
-    policy = await _rebuild(replace(started, order=None), kept, store, tools=tools)
+    selected = {name.removeprefix(ORIGIN): digest for name, digest in pins.items() if name.startswith(ORIGIN)}
+    started = await _read_start(selected, store)
+    policy = await _rebuild(replace(started, order=None), selected, store, tools=tools)
     return Parent(run=f"{_describe(started)} where the run was started", policy=policy)
 
 
@@ -150,15 +152,15 @@ async def get_tool_bounds(run: PreparedRun, store: Store) -> ToolBounds:
     reads_only = order is not None and order.reads_only
     names: frozenset[str] | None = None
     lists: list[frozenset[str]] = []
-    while START in (kept := _select(pins, number)):
-        started = await _read_start(kept, store)
+    while START in (selected := _select(pins, number)):
+        started = await _read_start(selected, store)
         order, number = started.order, number + 1
         reads_only = reads_only or (order is not None and order.reads_only)
         if order is not None and order.task_id:
             continue
         if names is None:
-            names = frozenset(info.name for info in await find_tools(kept, store))
-        if (allowed := (await _read_definitions(started, kept, store)).find_allowed_tools()) is not None:
+            names = frozenset(info.name for info in await find_tools(selected, store))
+        if (allowed := (await _read_definitions(started, selected, store)).find_allowed_tools()) is not None:
             lists.append(allowed)
     return ToolBounds(
         names=names,
@@ -180,7 +182,7 @@ def _select(pins: Mapping[str, str], number: int) -> dict[str, str]:
 
 async def _read_start(pins: Mapping[str, str], store: Store) -> RunStarted:
     started = parse_entry(await store.get_blob(pins[START]))
-    assert isinstance(started, RunStarted), "`hand_down` keeps nothing else under this name"
+    assert isinstance(started, RunStarted), "`inherit_pins` keeps nothing else under this name"
     return started
 
 

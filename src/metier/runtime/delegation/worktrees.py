@@ -27,12 +27,12 @@ def locate_worktree(host: Host, run_id: str) -> Worktree:
     return Worktree(host.home / FOLDER / run_id)
 
 
-async def enter_worktree(host: Host, run_id: str, *, has_own: bool, above: RunWorktree | None) -> Host:
+async def enter_worktree(host: Host, run_id: str, *, has_own: bool, parent: RunWorktree | None) -> Host:
     """Return the host of a new run: in a new worktree of its own, or in its parent's folder.
 
     Raises `UsageError` where none can be made.
     """
-    inherited = replace(host, worktree=above)
+    inherited = replace(host, worktree=parent)
     if not has_own:
         return inherited
     worktree = locate_worktree(host, run_id)
@@ -75,7 +75,7 @@ class PlaceWorktrees(Struct, frozen=True):
 async def remove_ended(host: Host, store: Store, state: RunState, *, folder: Path) -> None:
     """Remove worktrees whose changes are recorded in the parent, and leftovers of killed ones.
 
-    Once the run above has ended itself, also of runs that it did not hear of: their changes become artifacts.
+    Once the parent has ended, also those of children whose end it did not record: their changes become artifacts.
     """
     for child in state.children:
         worktree = locate_worktree(host, child.run_id)

@@ -37,7 +37,7 @@ async def read_history(runtime: Runtime, run_id: str, *, after: int = 0) -> list
     return await read_entries(runtime.store, run_id, after=after)
 
 
-class _Kept:
+class _Recorder:
     """A sink that stores its events."""
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ def _complete(
     last = max((record.entry for record in logged), default=0)
     if row is None or last >= len(entries):
         return logged
-    kept = _Kept()
-    Teller(host, row.run_id, kept).tell(entries)
+    recorder = _Recorder()
+    Teller(host, row.run_id, recorder).tell(entries)
     # Journal entries carry no times. The index knows when the run started and when it last changed; the time of this
     # look would make the run's duration grow with every look at a run that no process drives.
     latest = max((row.updated_at, *(record.timestamp for record in logged[-1:])))
-    added = [record for record in kept.records if record.entry > last]
+    added = [record for record in recorder.records if record.entry > last]
     return [*logged, *(_stamp(record, row.created_at if record.entry == 1 else latest) for record in added)]
 
 

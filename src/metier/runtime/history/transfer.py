@@ -54,7 +54,7 @@ async def export_run(runtime: Runtime, run_id: str, *, exact: bool = False) -> A
     waiting = [archive]
     while waiting:
         for child in waiting.pop().fold().children:
-            # One that is ordered and has not started is ordered again by the next driver of the run above.
+            # A child that has not started is requested again by the next driver of its parent.
             if child.run_id not in children and await read_entries(runtime.store, child.run_id):
                 children[child.run_id] = await _export_one(runtime, child.run_id, exact=exact)
                 waiting.append(children[child.run_id])

@@ -229,26 +229,26 @@ async def settle_code(
     answer: Answer,
     *,
     ask: CodeAsker | None,
-    above: Mapping[str, str],
+    accepted: Mapping[str, str],
     park: Callable[[ChangedCode], Awaitable[None]],
 ) -> dict[str, str] | None:
     """Return the code that the run continues with; None if it is paused because the change was not accepted.
 
-    `above` is the code that the run above continues with: what was accepted there is not asked about again. `park` puts
+    `accepted` is the code that the parent run continues with, which is not asked about again. `park` puts
     the answers on record and pauses the run before a user is asked, who may never reply.
     """
     started = log.state.started
     if run.is_dry or run.is_foreign or started is None:
-        return dict(above)
+        return dict(accepted)
     pins = started.pins
     # What came with Metier changes with its version, like Metier itself.
     own = [package for package in run.agent.packages if package.source != "bundled"]
     now = await run_sync(digest_code, own, pins)
     changed = {name: tree for name, tree in now.items() if name in pins and pins[name] != tree}
     if not changed:
-        return {**above, **now}
-    if all(above.get(name) == tree for name, tree in changed.items()):
-        by = "the run above"
+        return {**accepted, **now}
+    if all(accepted.get(name) == tree for name, tree in changed.items()):
+        by = "the parent run"
     elif answer.accepts_changed_skills:
         by = answer.by
     else:
@@ -260,7 +260,7 @@ async def settle_code(
     if by is None:
         return None
     await log.record(SkillCodeAccepted(code=changed, accepted_by=by), durable=True)
-    return {**above, **now}
+    return {**accepted, **now}
 
 
 async def record_pause(log: RunLog, changed: ChangedCode, answers: Sequence[Entry]) -> None:

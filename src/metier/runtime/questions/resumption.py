@@ -97,9 +97,9 @@ async def list_retried(store: Store, state: RunState) -> list[RunState]:
 def check_model_change(state: RunState, model: str) -> None:
     """Raise `UsageError` for a model given for a run that its provider did not end."""
     if model and not can_change_model(state):
-        kept = state.started.model if state.started is not None else ""
+        model_name = state.started.model if state.started is not None else ""
         raise UsageError(
-            f"Run {state.run_id!r} keeps its model {kept!r}: its provider did not end it",
+            f"Run {state.run_id!r} keeps its model {model_name!r}: its provider did not end it",
             hint=f'Leave --model out, or start a new run with `agent run --model {model} "…"`',
         )
 

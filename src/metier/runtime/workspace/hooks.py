@@ -117,8 +117,8 @@ def _read_yaml(host: Host, name: str) -> HookReading:
     document = read_yaml(text, file=name)
     if document.root is None:
         return HookReading(problems=document.problems)
-    below = document.root.find("hooks") if isinstance(document.root, Mapping) else None
-    return read_hooks(below.value if below else document.root, file=name)
+    section = document.root.find("hooks") if isinstance(document.root, Mapping) else None
+    return read_hooks(section.value if section else document.root, file=name)
 
 
 def _read_claude(file: Path, *, within: Path) -> HookReading:

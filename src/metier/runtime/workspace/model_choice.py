@@ -73,12 +73,12 @@ def _narrow(own: tuple[str, ...], options: ModelOptions) -> tuple[str, ...]:
 
 def _list_fallbacks(own: tuple[str, ...], chosen: ModelName, options: ModelOptions) -> tuple[str, ...]:
     """List the fallbacks that the agent allows too; a plain name keeps its original provider."""
-    kept: list[str] = []
+    allowed: list[str] = []
     for name in options.fallback_models:
         model = _parse(name, options)
         if model.provider != OFFLINE and is_allowed(model, own):
-            kept.append(name if model.provider == chosen.provider else str(model))
-    return tuple(kept)
+            allowed.append(name if model.provider == chosen.provider else str(model))
+    return tuple(allowed)
 
 
 def _join(names: tuple[str, ...]) -> str:
