@@ -140,7 +140,7 @@ def test_reviewer_sees_links_to_nowhere_and_files_that_no_one_names(judge: Calla
     said = {(problem["code"], problem["message"]) for problem in report["problems"]}
     assert code == 1
     assert ("link_broken", "The link to 'references/gone.md' is broken") in said
-    assert ("file_missing", "The text names 'scripts/missing.py', which is not there") in said
+    assert ("file_missing", "The text names 'scripts/missing.py', which does not exist") in said
     assert ("file_unnamed", "The body does not mention 'references/lonely.md'") in said
     assert {code for code, _ in said} == {"link_broken", "file_missing", "file_unnamed", "no_evals"}
 

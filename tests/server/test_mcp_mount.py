@@ -93,7 +93,7 @@ def test_a_task_of_one_peer_is_unknown_to_another(workspace: Workspace, model: M
         stolen = [call(two, f"tasks/{verb}", header=task_id, taskId=task_id).json() for verb in ("get", "cancel")]
         kept = call(one, "tasks/get", header=task_id, taskId=task_id).json()
 
-    assert [each["error"]["message"] for each in stolen] == ["There is no such task"] * 2
+    assert [each["error"]["message"] for each in stolen] == ["Unknown task"] * 2
     assert kept["result"]["status"] in ("working", "input_required")
 
 

@@ -114,5 +114,5 @@ def _check_step(run: PreparedRun) -> None:
     if run.task is not None and wanted and all(step.file.name != wanted for step in run.task.steps):
         raise UsageError(
             f"Task {run.task.id!r} has no step {wanted!r} here",
-            hint="The run was started elsewhere: it goes on with the task of this workspace, or not at all",
+            hint="The run was started elsewhere, so it needs the same task in this workspace",
         )

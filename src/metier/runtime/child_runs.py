@@ -223,7 +223,7 @@ async def _follow_one(
     if child.started is not None and child.started.parent_run_id != parent.run_id:
         raise UsageError(
             f"Run {child.run_id!r} does not work for run {parent.run_id!r}",
-            hint="The journal names a run that it did not order; it cannot go on",
+            hint="The journal names a child run that it did not request, so the run cannot continue",
         )
     if stopper.is_set or await _is_settled(child, services.store):
         return child

@@ -123,7 +123,7 @@ def render_edit(question: ApprovalQuestion) -> list[str]:
     if question.edited_arguments is None:
         return []
     before, after = (_write_arguments(each) for each in (question.arguments, question.edited_arguments))
-    return list(difflib.unified_diff(before, after, "asked for by the model", "edited", lineterm=""))
+    return list(difflib.unified_diff(before, after, "requested by the model", "edited", lineterm=""))
 
 
 def _write_arguments(arguments: dict[str, JsonValue]) -> list[str]:

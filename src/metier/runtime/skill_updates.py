@@ -69,7 +69,7 @@ async def take_update(host: Host, name: str, *, tree: str, is_trusted: bool) -> 
     if outcome.status == "declined":
         raise SkillRejected(f"Skill {name!r} changed at its source since you looked", hint="Look at the update again")
     if outcome.status == "unchanged" and outcome.proposal.digest.tree != tree:
-        raise UsageError(f"Skill {name!r} has no such update any more", hint="Look at the update again")
+        raise UsageError(f"Skill {name!r} no longer has this update", hint="Review the update again")
     return outcome
 
 

@@ -138,7 +138,7 @@ def _review_mentions(skill: SkillDefinition) -> Iterator[Problem]:
                 yield _remark(skill, "link_broken", f"The link to {path!r} is broken", severity="error", line=number)
         for path in sorted(mentions - links):
             if not _is_inside(skill.folder, path):
-                yield _remark(skill, "file_missing", f"The text names {path!r}, which is not there", line=number)
+                yield _remark(skill, "file_missing", f"The text names {path!r}, which does not exist", line=number)
     for file in list_files(skill.folder):
         if file.path.startswith("references/") and file.path not in named and file.path not in skill.body:
             message = f"The body does not mention {file.path!r}"

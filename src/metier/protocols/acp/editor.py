@@ -147,7 +147,7 @@ class EditorSessions:
     def _find(self, params: Params) -> Session:
         session = self._sessions.get(_get_text(params, "sessionId"))
         if session is None:
-            raise Refusal(INVALID_PARAMS, "There is no such session; load it first")
+            raise Refusal(INVALID_PARAMS, "Unknown session; load it first")
         return session
 
     async def _open(self, params: Params, session_id: str) -> Session:
@@ -161,7 +161,7 @@ class EditorSessions:
         if session_id:
             conversation = await read_conversation(opened.runtime.store, session_id)
             if not conversation.state.version and not conversation.turns:
-                raise Refusal(INVALID_PARAMS, "There is no such session in this folder")
+                raise Refusal(INVALID_PARAMS, "Unknown session in this folder")
         chat = await open_chat(opened.runtime, ChatRequest(context_id=session_id))
         session = Session(self._connection, chat, workspace=folder, capabilities=self._capabilities, mode=opened.mode)
         self._sessions[session.id] = session

@@ -35,7 +35,7 @@ def describe_fault(status: RunStatus) -> str:
     if not status.is_stopped:
         return status.failure_text
     why = status.failed.failure.message if status.failed is not None and status.failed.failure is not None else ""
-    return f"{status.pause_reason}{f': {why}' if why else ''}. agent resume {status.run_id} goes on"
+    return f"{status.pause_reason}{f': {why}' if why else ''}. Resume with agent resume {status.run_id}"
 
 
 def build_result(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:

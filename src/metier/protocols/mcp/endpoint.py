@@ -61,7 +61,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
         """Return the run of a task ID. Raises `MCPError` for a forged ID or a run that the caller may not read."""
         run_id = read_handle(self.host, task_id, protocol=PROTOCOL)
         if run_id is None or not await is_readable(self, ctx, run_id):
-            raise MCPError(code=types.INVALID_PARAMS, message="There is no such task")
+            raise MCPError(code=types.INVALID_PARAMS, message="Unknown task")
         return run_id
 
 

@@ -173,4 +173,4 @@ def _build_contents(uri: str, data: bytes, media: str) -> types.TextResourceCont
 
 
 def _build_missing(uri: str) -> MCPError:
-    return MCPError(code=types.INVALID_PARAMS, message="There is no such resource", data={"uri": uri[:500]})
+    return MCPError(code=types.INVALID_PARAMS, message="Unknown resource", data={"uri": uri[:500]})

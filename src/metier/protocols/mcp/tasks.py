@@ -181,7 +181,7 @@ async def _get_row(endpoint: McpEndpoint, run_id: str) -> RunRow:
     try:
         return await endpoint.runtime.find(run_id)
     except RunUnknown as error:
-        raise MCPError(code=types.INVALID_PARAMS, message="There is no such task any more") from error
+        raise MCPError(code=types.INVALID_PARAMS, message="The task no longer exists") from error
 
 
 def _format_time(moment: datetime) -> str:

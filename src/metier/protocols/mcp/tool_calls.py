@@ -297,7 +297,7 @@ def _conclude(endpoint: McpEndpoint, status: RunStatus) -> types.CallToolResult:
     if status.is_over:
         return build_result(endpoint, status)
     handle = endpoint.issue_task_id(status.run_id)
-    waiting = describe_waiting(endpoint, status) or "The run goes on elsewhere."
+    waiting = describe_waiting(endpoint, status) or "The run continues in another process."
     return build_error(f'{waiting} Afterwards call {RUN_RESULT} with run "{handle}".')
 
 

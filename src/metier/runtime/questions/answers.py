@@ -152,7 +152,7 @@ def _check_values(values: dict[str, JsonValue], question: UserQuestion) -> None:
 
 
 def _hint(state: RunState) -> str:
-    return f"It waits for: {state.pause.reason}" if state.pause else f"`agent resume {state.run_id}` goes on with it"
+    return f"It waits for: {state.pause.reason}" if state.pause else f"Run `agent resume {state.run_id}`"
 
 
 class Addressed(Struct, frozen=True, kw_only=True):

@@ -169,7 +169,7 @@ def check_raise(state: RunState, raised: RaisedLimits, *, run_id: str) -> None:
     limit = find_limit(state)
     if limit is not None and getattr(raised, limit) is None:
         message = state.failure.message if state.failure else state.pause.reason if state.pause else ""
-        raise UsageError(f"{message}; it goes on with a higher one", hint=f"Run `{render_command(state, run_id)}`")
+        raise UsageError(f"{message}; raise the limit to continue", hint=f"Run `{render_command(state, run_id)}`")
     turns = state.turn + state.delegated_turns
     if limit == "max_turns" and raised.max_turns is not None and raised.max_turns <= turns:
         raise UsageError(f"The run took {turns} turns already", hint="Give --max-turns a higher number")

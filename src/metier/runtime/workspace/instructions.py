@@ -183,7 +183,7 @@ def _shorten(file: Path, workspace: Path) -> str:
 
 def _refuse(file: Path, message: str, *, line: int = 1) -> ConfigError:
     problem = Problem(severity="error", code="context_file", message=message, file=str(file), line=line)
-    hint = "Correct it, or take it away: runs need no such file"
+    hint = "Fix or delete it; the file is optional"
     return ConfigError(f"'{file.name}' cannot be a layer of the prompt", hint=hint, problems=(problem,))
 
 
