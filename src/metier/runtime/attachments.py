@@ -8,7 +8,6 @@ a task may come from elsewhere. A path that the user gives as an option may lead
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
@@ -93,12 +92,11 @@ def attach_files(host: Host, words: TaskWords, *, images: Sequence[Path] = (), f
     return _build(texts, media, missing=missing)
 
 
-@dataclass(frozen=True, slots=True)
-class GivenFile:
+class GivenFile(Struct, frozen=True):
     """A file that came with a message, as bytes instead of a path."""
 
     name: str
-    data: bytes = field(repr=False)
+    data: bytes
 
 
 def attach_given(given: Sequence[GivenFile]) -> Attached:

@@ -5,11 +5,10 @@ a warning at most.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from metier.approval.judge import RulePolicy
@@ -310,8 +309,7 @@ def validate_workspace(host: Host, catalog: Catalog, *, strict: bool = False) ->
     )
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct, kw_only=True):
     """The existing tools, as far as they can be known without starting anything."""
 
     plain: tuple[str, ...]
