@@ -10,13 +10,13 @@ from metier.cli.setting_change import Change, Mine, change_setting, report_chang
 from metier.cli.shared.context import current_workspace, home_folder
 from metier.cli.shared.options import AsJson
 from metier.cli.shared.output import warn_line, write_json
-from metier.cli.skill.workspace_skills import SkillPlaces, open_places
+from metier.cli.skill.workspace_skills import open_places
 from metier.definitions.names import canonical_name
 from metier.definitions.nearest import hint_nearest
 from metier.errors import SkillNotFound, UsageError
 from metier.settings.keys import variables_of
 from metier.settings.resolution import load_settings
-from metier.skills.activation import OPT_IN, Selection, get_packages, parse_selection
+from metier.skills.activation import OPT_IN, FoundSkills, Selection, get_packages, parse_selection
 from metier.skills.package import SkillPackage
 from metier.skills.trust.judgement import is_trusted
 
@@ -32,18 +32,20 @@ def attach(app: typer.Typer) -> None:
 
 def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
     """Enable bundled or installed skills."""
-    places = open_places(None)
-    found = [_get_package(name, places) for name in names]
+    skills = get_packages(open_places(None).roots)
+    found = [_get_package(name, skills) for name in names]
     own = [package for package in found if package.source not in OPT_IN]
     if own:
         name = own[0].definition.name
         raise UsageError(f"Skill {name!r} is a workspace skill", hint="Workspace skills are always enabled")
-    kept = _read_enabled()
-    if isinstance(kept, str) and kept != "none":
-        raise UsageError(f"{KEY} is already {kept!r}", hint="All skills are enabled; run `agent skills` to list them")
+    selection = _read_enabled()
+    if isinstance(selection, str) and selection != "none":
+        raise UsageError(
+            f"{KEY} is already {selection!r}", hint="All skills are enabled; run `agent skills` to list them"
+        )
     wanted = [canonical_name(package.definition.name) for package in found]
-    change = _write((*(() if isinstance(kept, str) else kept), *wanted), mine=mine)
-    _tell(change, as_json=as_json)
+    change = _write((*(() if isinstance(selection, str) else selection), *wanted), mine=mine)
+    _report(change, as_json=as_json)
     for package in found:
         if not is_trusted(package):
             name = canonical_name(package.definition.name)
@@ -52,21 +54,22 @@ def enable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None
 
 def disable(names: Names, *, mine: Mine = False, as_json: AsJson = False) -> None:
     """Disable skills."""
-    places = open_places(None)
-    kept = _read_enabled()
-    if isinstance(kept, str):
+    skills = get_packages(open_places(None).roots)
+    selection = _read_enabled()
+    if isinstance(selection, str):
         # `all` without one of them is a list.
-        packages = [package for package in get_packages(places.roots).packages if package.source in OPT_IN]
-        enabled = [] if kept == "none" else [canonical_name(package.definition.name) for package in packages]
+        packages = [package for package in skills.packages if package.source in OPT_IN]
+        enabled = [] if selection == "none" else [canonical_name(package.definition.name) for package in packages]
     else:
-        enabled = [canonical_name(name) for name in kept]
+        enabled = [canonical_name(name) for name in selection]
     dropped = [canonical_name(name) for name in names]
     for name in dropped:
         if name not in enabled:
-            _refuse_unknown(name, places, enabled)
+            if name not in _list_names(skills):
+                raise _not_found(name, skills)
             warn_line(f"{name} was not enabled")
     change = _write([name for name in enabled if name not in dropped], mine=mine)
-    _tell(change, as_json=as_json)
+    _report(change, as_json=as_json)
 
 
 def _read_enabled() -> Selection:
@@ -82,29 +85,26 @@ def _write(names: Sequence[str], *, mine: bool) -> Change:
     return change_setting(KEY, listed or "none", mine=mine)
 
 
-def _tell(change: Change, *, as_json: bool) -> None:
-    report_change(change)
+def _report(change: Change, *, as_json: bool) -> None:
+    tell_change(change)
     if as_json:
         write_json({"file": str(change.file), "key": change.key, "value": change.value})
 
 
-def _get_package(name: str, places: SkillPlaces) -> SkillPackage:
-    package = get_packages(places.roots).find(name)
+def _get_package(name: str, skills: FoundSkills) -> SkillPackage:
+    package = skills.find(name)
     if package is None:
-        raise _not_found(name, places)
+        raise _not_found(name, skills)
     return package
 
 
-def _refuse_unknown(name: str, places: SkillPlaces, enabled: Sequence[str]) -> None:
-    known = {canonical_name(package.definition.name) for package in get_packages(places.roots).packages}
-    if name not in known and name not in enabled:
-        raise _not_found(name, places)
+def _list_names(skills: FoundSkills) -> set[str]:
+    return {canonical_name(package.definition.name) for package in skills.packages}
 
 
-def _not_found(name: str, places: SkillPlaces) -> SkillNotFound:
-    known = {canonical_name(package.definition.name) for package in get_packages(places.roots).packages}
+def _not_found(name: str, skills: FoundSkills) -> SkillNotFound:
     hint = (
-        hint_nearest(canonical_name(name), known)
+        hint_nearest(canonical_name(name), _list_names(skills))
         or "Run `agent skills` to list them, or `agent skills add` to install one"
     )
     return SkillNotFound(f"No skill is called {name!r}", hint=hint)
