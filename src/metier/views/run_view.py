@@ -5,18 +5,13 @@ Terminal, web console and editor render these values; none of them reads an even
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from metier.events.step import PlanStep
 from metier.events.task import TaskStepState
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-else:
-    # `msgspec` reads views that a server sends, and doesn't know the type of pydantic.
-    JsonValue = Any
+from metier.values import JsonValue
 
 type StepState = Literal["running", "waiting", "succeeded", "failed", "denied", "timeout", "skipped", "in_doubt"]
 type StepKind = Literal["tool", "command", "skill", "question", "child", "control"]

@@ -86,7 +86,7 @@ def _write(names: Sequence[str], *, mine: bool) -> Change:
 
 
 def _report(change: Change, *, as_json: bool) -> None:
-    tell_change(change)
+    report_change(change)
     if as_json:
         write_json({"file": str(change.file), "key": change.key, "value": change.value})
 

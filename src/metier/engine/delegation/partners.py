@@ -3,7 +3,6 @@
 import json
 
 from msgspec.structs import replace
-from pydantic import JsonValue
 
 from metier.approval.judge import RUN_TASK
 from metier.approval.matchers import read_value
@@ -12,7 +11,7 @@ from metier.definitions.names import fold_id
 from metier.definitions.task import TaskDefinition
 from metier.messages import ToolSpec
 from metier.tools.schemas import SchemaCheck
-from metier.values import StoredValue
+from metier.values import JsonValue, StoredValue
 
 MAX_DESCRIBED = 40
 """Number above which only names are described to the model."""
