@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from metier.providers.facts import FactBook
 from metier.providers.options import ApiStyle
@@ -33,7 +33,7 @@ class SharedClients:
             await client.aclose()
 
 
-# A dataclass, not a Struct: it is passed to the providers of plugins.
+# A dataclass, not a Struct: providers of plugins get it, and its `repr` must not show the key.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """Address and credentials of a provider's server."""
@@ -47,8 +47,10 @@ class Connection:
     """Sent with every request, in addition to those of the format."""
 
 
-class Server(NamedTuple):
+# A dataclass, not a Struct: its `repr` must not show the key.
+@dataclass(frozen=True, slots=True)
+class Server:
     """The subject of error messages, and the key that they must not contain."""
 
     provider: str
-    key: str = ""
+    key: str = field(default="", repr=False)
