@@ -81,7 +81,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password(
     assert run(["run", "--provider", "offline", "inventory the workspace"]) == 1
 
     told = capsys.readouterr()
-    assert "The run store 'postgresql://me@127.0.0.1:1/db' does not answer" in told.err
+    assert "The run store 'postgresql://me@127.0.0.1:1/db' doesn't answer" in told.err
     assert PASSWORD not in told.out + told.err
 
 

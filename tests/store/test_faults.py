@@ -84,7 +84,7 @@ def test_a_read_only_folder_is_refused_at_the_start(exists: bool, tmp_path: Path
 
     assert report["failed"] == "StoreUnavailable"
     assert str(tmp_path) in report["message"]
-    assert report["hint"] == "Check that you may write to this folder"
+    assert report["hint"] == "Check that you can write to this folder"
 
 
 @pytest.mark.anyio

@@ -63,7 +63,7 @@ async def test_older_tables_become_newer_ones_all_or_nothing_and_newer_ones_are_
     assert find_tables(postgres_url) == before | {"agent_more", "agent_most"}
 
     known = len(MIGRATIONS)
-    with pytest.raises(StoreUnavailable, match=f"has version {known + 1}, and .* knows versions up to {known}$"):
+    with pytest.raises(StoreUnavailable, match=f"has version {known + 1}, but .* supports versions up to {known}$"):
         await open_postgres_store(postgres_address)
 
 
@@ -160,7 +160,7 @@ def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     told = done.stdout.strip()
-    assert told.startswith("The store is PostgreSQL, and its driver is not installed. Install it: "), done.stderr
+    assert told.startswith("The PostgreSQL driver is not installed. Install it: "), done.stderr
     assert told.endswith("[postgres]'"), done.stderr
 
 

@@ -202,7 +202,7 @@ async def test_a_server_that_stays_away_is_reported_and_the_run_can_be_resumed_l
     own_server: PostgresServer,
 ) -> None:
     address = read_address("URL", {"URL": own_server.url()})
-    store = await open_postgres_store(address, pool=PoolOptions(patience_seconds=0.5))
+    store = await open_postgres_store(address, pool=PoolOptions(outage_timeout_seconds=0.5))
     await store.create_run(build_run("r1"))
     lease = await store.take_lease("r1", owner="ann", seconds=600)
     await anyio.to_thread.run_sync(own_server.stop)
@@ -214,7 +214,7 @@ async def test_a_server_that_stays_away_is_reported_and_the_run_can_be_resumed_l
     await anyio.to_thread.run_sync(own_server.start)
     await store.append(lease, 1, build_entries(1))
 
-    assert "does not answer" in refused.value.message
+    assert "doesn't answer" in refused.value.message
     assert await store.read_journal("r1") == build_entries(1)
     await store.close()
 

@@ -9,8 +9,7 @@ import pytest
 
 from metier.store.base import Lease
 from metier.store.postgres.database import Address, PoolOptions, open_database
-from metier.store.postgres.listener import LOOK_SECONDS, Watcher
-from metier.store.postgres.store import PostgresStore, open_postgres_store
+from metier.store.postgres.store import POLL_SECONDS, PostgresStore, Watcher, open_postgres_store
 from metier.testing.store_case import build_entries, build_run
 
 pytestmark = pytest.mark.anyio
@@ -21,12 +20,12 @@ LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND da
 
 @asynccontextmanager
 async def watching(
-    address: Address, look_seconds: tuple[float, float]
+    address: Address, poll_seconds: tuple[float, float]
 ) -> AsyncGenerator[tuple[Watcher, PostgresStore, Lease]]:
     """A watcher on a connection pool of its own, and the driver of a run elsewhere."""
     store = await open_postgres_store(address)
     database = await open_database(address, PoolOptions())
-    watcher = Watcher(database, look_seconds=look_seconds)
+    watcher = Watcher(database, poll_seconds=poll_seconds)
     try:
         await store.create_run(build_run("r1"))
         yield watcher, store, await store.take_lease("r1", owner="ann", seconds=600)
@@ -80,7 +79,7 @@ async def test_a_listener_whose_connection_is_ended_listens_again(postgres_addre
 async def test_what_happens_while_no_connection_listens_is_found_by_looking(
     postgres_address: Address, postgres_url: str
 ) -> None:
-    async with watching(postgres_address, LOOK_SECONDS) as (watcher, store, lease):
+    async with watching(postgres_address, POLL_SECONDS) as (watcher, store, lease):
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watcher.wait, "r1", _has_entries(store))

@@ -202,7 +202,7 @@ def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     assert len(path.read_text().strip()) == 64
     assert "secrets" not in repr(keys)
     path.chmod(0o644)
-    with pytest.raises(UsageError, match="Others may read the key"):
+    with pytest.raises(UsageError, match="readable by other users"):
         load_resume_keys(runs, {}, home=home)
 
 

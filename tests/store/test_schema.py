@@ -62,8 +62,8 @@ async def test_a_file_of_a_newer_version_is_refused(open_store: Open, database: 
         await open_store()
 
     known = len(MIGRATIONS)
-    assert refused.value.message.endswith(f"has version {known + 1}, and this program knows versions up to {known}")
-    assert refused.value.hint == "Upgrade metier, or work in another folder"
+    assert refused.value.message.endswith(f"has version {known + 1}, but this program supports versions up to {known}")
+    assert refused.value.hint == "Upgrade metier, or use another folder"
 
 
 @pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_the_database_of_another_program_is_refused(open_store: Open, data
     connection.execute("CREATE TABLE theirs (a TEXT)")
     connection.close()
 
-    with pytest.raises(StoreUnavailable, match="is the database of another program"):
+    with pytest.raises(StoreUnavailable, match="is a database of another program"):
         await open_store()
 
 

@@ -120,7 +120,7 @@ def test_waiting_for_a_user_who_works_on_a_message_ends(open_state: Open) -> Non
     with open_state() as one, open_state() as two:
         one.record_message("m1", lease_seconds=600)
 
-        with pytest.raises(DuplicateMessageError, match="is being worked on by"):
+        with pytest.raises(DuplicateMessageError, match="is being processed by"):
             two.answer_once("m1", lambda: "twice", wait_seconds=0)
 
 

@@ -96,7 +96,7 @@ def examine_lost(runs: Path, folders: Sequence[str], known: Iterable[str]) -> It
 
 def examine_bare(runs: Path, database: Path) -> Iterator[Finding]:
     """Report runs of a local database without a folder."""
-    known = list_newest_runs(database, most=MAX_COMPARED)
+    known = list_newest_runs(database, limit=MAX_COMPARED)
     bare = sorted(run_id for run_id in known if not get_folder(runs, run_id, shard="off").exists())
     if bare:
         hint = f"Rebuild its event log with `agent runs rebuild {bare[-1]}`; you are asked about steps that it started"
@@ -144,7 +144,7 @@ def _examine_server(settings: Settings, environ: Mapping[str, str], runs: Path) 
     folders = list_newest_folders(runs)
     server = examine_server(settings.store, environ, folders)
     if server is not None:
-        yield examine_difference(server.seconds_ahead, doubt=server.doubt_seconds)
+        yield examine_difference(server.seconds_ahead, doubt=server.error_seconds)
         yield from examine_lost(runs, folders, server.known)
 
 

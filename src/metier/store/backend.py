@@ -1,4 +1,4 @@
-"""The database that holds the runs: the `store:` section of `agent.yaml`, and opening the store that it names."""
+"""The `store:` section of `agent.yaml`, and the function that opens the configured store."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ type StoreBackend = Literal["sqlite", "postgres"]
 
 
 class StoreOptions(Value):
-    """Which database holds the runs."""
+    """Database of the runs."""
 
     backend: StoreBackend | PluginName = Field(
         default="sqlite",
-        description="Where runs live: one SQLite file on this machine, a PostgreSQL server, or `plugin/<name>`.",
+        description="Database of the runs: a SQLite file on this machine, a PostgreSQL server, or `plugin/<name>`.",
     )
     database_url_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="DATABASE_URL",
-        description="The environment variable that holds the address of the server, password included.",
+        description="Environment variable with the address of the server, including the password.",
     )
 
 
@@ -37,17 +37,17 @@ DATABASE = "state.db"
 async def open_store(
     options: StoreOptions, *, runs: Path, environ: Mapping[str, str], clock: Clock | None = None
 ) -> Store:
-    """Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull` when it cannot serve."""
+    """Open the configured store. Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull`."""
     if options.backend == "sqlite":
         return await open_sqlite_store(runs / DATABASE, clock=clock)
     if options.backend.startswith(PLUGIN):
         raise StoreUnavailable(
-            f"The store {options.backend!r} is one of a plugin, and only runs know plugins",
+            f"The store {options.backend!r} belongs to a plugin, and plugins are only loaded for runs",
             hint="Use `sqlite` or `postgres` here",
         )
     if not _has_driver():
-        raise StoreUnavailable("The store is PostgreSQL, and its driver is not installed", hint=hint_extra("postgres"))
-    # Loaded only where it is used: it takes three times as long as the rest of a short command.
+        raise StoreUnavailable("The PostgreSQL driver is not installed", hint=hint_extra("postgres"))
+    # Imported here: the driver takes three times as long to load as the rest of a short command.
     from metier.store.postgres.database import read_address
     from metier.store.postgres.store import open_postgres_store
 
@@ -55,7 +55,7 @@ async def open_store(
 
 
 def examine_server(options: StoreOptions, environ: Mapping[str, str], run_ids: Sequence[str]) -> ServerHealth | None:
-    """Look at the clock of the server and at which runs it knows; nothing where it cannot be asked."""
+    """Check the server's clock and which of these runs it has. Return None if the server can't be asked."""
     if options.backend != "postgres" or not _has_driver() or not environ.get(options.database_url_env, "").strip():
         return None
     from metier.store.postgres.database import check_server

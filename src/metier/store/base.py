@@ -1,7 +1,4 @@
-"""The seam between the engine and a database.
-
-It holds the values and methods of a run store, and the rules that every store applies to an entry.
-"""
+"""The interface of run stores: its values, its methods, and the checks that every store applies to an entry."""
 
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -23,7 +20,7 @@ from metier.store.usage import UsageStore
 
 
 class RunSearch(Struct, frozen=True, kw_only=True):
-    """Everything that is given must hold; of several values of one field, one must. Empty means no condition."""
+    """Search conditions, joined by AND; several values of one field are joined by OR. Empty means no condition."""
 
     statuses: tuple[TaskState, ...] = ()
     not_statuses: tuple[TaskState, ...] = ()
@@ -37,14 +34,14 @@ class RunSearch(Struct, frozen=True, kw_only=True):
     """IDs of task definitions."""
     not_tasks: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    """Each must are in the text of the task or in the id, in whatever case."""
+    """Each must occur in the task's text or in the id, ignoring case."""
     not_words: tuple[str, ...] = ()
     least_cost: float | None = None
     most_cost: float | None = None
     begun_since: datetime | None = None
     begun_before: datetime | None = None
     without_children: bool = False
-    """Leave out runs that another run ordered."""
+    """Exclude runs that another run delegated."""
 
 
 FIELDS: tuple[tuple[str, str], ...] = (
@@ -54,38 +51,41 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("skill", "skills"),
     ("task_id", "tasks"),
 )
-"""Columns that are compared whole, and the attributes that name what is wanted of them."""
+"""Columns compared by equality, and the attributes of `RunSearch` with their values."""
 
 
 def quote_like(word: str) -> str:
-    """A pattern for `LIKE … ESCAPE '!'` that finds the word wherever it stands."""
+    """Return a pattern for `LIKE … ESCAPE '!'` that finds the word anywhere."""
     escaped = word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
     return f"%{escaped}%"
 
 
 class StoredEntry(Struct, frozen=True):
-    """One line of a journal, as it was written."""
+    """A journal entry as it is stored."""
 
     seq: int
     kind: str
     data: bytes
 
 
+# Dataclasses, not Structs: stores of plugins copy these rows, and equality ignores values that a store assigns.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to drive one run, for a while."""
+    """The temporary right of one process to drive a run."""
 
     run_id: str
     owner: str
     token: int
-    """Fencing: grows with every new holder, and every write must carry the current one."""
+    """Fencing token: it grows with every new holder, and every write must carry the current one."""
     left_by: str = field(default="", compare=False)
-    """The holder before, if it never released the lease: its process died or was stopped for too long."""
+    """The previous holder, if it didn't release the lease: its process died or was stopped for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """What the index knows of a run without reading its journal."""
+    """A run in the index, readable without its journal."""
 
     run_id: str
     context_id: str
@@ -99,27 +99,27 @@ class RunRow:
     turns: int = 0
     cost_usd: float = 0.0
     tokens: int = 0
-    """Into the model and out of it; 0 for a run that was last driven before the index counted them."""
+    """Input and output tokens; 0 if the run was last driven by a version that didn't count them."""
     reason: str = ""
     driver: str = ""
-    """The process that holds the lease; empty when no process does."""
+    """The process that holds the lease; empty if none does."""
     left_by: str = ""
-    """The process that held the lease last and never released it; empty when the last lease was released or is held."""
+    """The last process that didn't release its lease; empty if the last lease was released or is held."""
     queue: str = ""
-    """The queue whose workers may claim the run; empty for a run that the process that started it drives."""
+    """The queue whose workers may claim the run; empty if the process that started the run drives it."""
     ending: str = ""
-    """A pending request to end the run, see `ask_to_end`; empty when there is none."""
+    """A pending request to end the run, see `ask_to_end`; empty if there is none."""
     skill: str = ""
-    """The skill in charge when the run was last looked at; empty where none was."""
+    """The last recorded active skill; empty if none was active."""
     task_id: str = ""
-    """The task definition that it carries out, or whose step it is; empty where there is none."""
+    """The task definition that it runs, or is a step of; empty if there is none."""
     number: int = field(default=0, compare=False)
-    """The place of the run in the order of creation, given by the store: the cursor of `list_runs`."""
+    """The position in the order of creation, assigned by the store: the cursor of `list_runs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRow:
-    """A question to a user, and its one answer."""
+    """A question to a user, and its answer."""
 
     approval_id: str
     run_id: str
@@ -133,11 +133,11 @@ class ApprovalRow:
     reason: str = ""
     edited_payload: bytes | None = None
     number: int = field(default=0, compare=False)
-    """The place of the approval in the order of creation, given by the store: the cursor of `list_approvals`."""
+    """The position in the order of creation, assigned by the store: the cursor of `list_approvals`."""
 
 
 class ApprovalAttempt(Struct, frozen=True, kw_only=True):
-    """One decision on an approval, whether it came in time or not."""
+    """A decision on an approval, including late ones."""
 
     approval_id: str
     status: Literal["approved", "denied", "expired"]
@@ -145,7 +145,7 @@ class ApprovalAttempt(Struct, frozen=True, kw_only=True):
     reason: str
     at: datetime
     counted: bool
-    """It was the first one."""
+    """True for the first decision."""
 
 
 class RecordedDecision(Struct, frozen=True, kw_only=True):
@@ -160,17 +160,17 @@ class RecordedDecision(Struct, frozen=True, kw_only=True):
 
 
 CHANGEABLE = frozenset({"status", "turns", "cost_usd", "tokens", "reason", "model", "ending", "queue", "skill"})
-"""The columns of a run that its driver may change."""
+"""Columns of a run that its driver may change."""
 
 RUNNABLE: tuple[TaskState, ...] = ("pending", "in_progress")
-"""A run in one of these that no process drives can continue at once; others wait for a user or have ended."""
+"""Statuses of runs that can continue as soon as a process drives them; others wait for a user or have ended."""
 
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "escalated", "canceled")
-"""A run in one of these never changes again."""
+"""Final statuses: these runs never change again."""
 
 
 class Store(Protocol):
-    """The journal, leases, blobs, the run index, approvals, conversations, schedules. `close` may be called twice."""
+    """Journal, leases, blobs, run index, approvals, conversations, schedules. `close` may be called twice."""
 
     @property
     def contexts(self) -> ContextStore: ...
@@ -185,14 +185,14 @@ class Store(Protocol):
     def usage(self) -> UsageStore: ...
 
     async def create_run(self, row: RunRow, entries: Sequence[StoredEntry] = ()) -> None:
-        """Put a new run into the index together with the beginning of its journal, all or nothing. Raises `RunExists`.
+        """Create a run with the first entries of its journal, all or nothing. Raises `RunExists`.
 
-        A blob that its reason or an entry names stays as long as the run.
+        Blobs named by its reason or by an entry are kept as long as the run.
         """
         ...
 
     async def begin_run(self, row: RunRow, entries: Sequence[StoredEntry], *, owner: str, seconds: float) -> Lease:
-        """The same, durable, and in the same transaction become its driver. Raises `RunExists`."""
+        """Create a run durably and take its lease in the same transaction. Raises `RunExists`."""
         ...
 
     async def append(
@@ -202,44 +202,44 @@ class Store(Protocol):
         ...
 
     async def read_journal(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[StoredEntry]:
-        """Entries with a sequence number above `after`, in order."""
+        """Read the entries with a sequence number above `after`, in order."""
         ...
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
-        """True as soon as the journal goes beyond `after`, from any process; False when the time is over."""
+        """Return True as soon as any process writes an entry beyond `after`, or False when the time is over."""
         ...
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        """Become the driver of a run without one, or whose driver's lease expired. Raises `LeaseHeld`, `RunUnknown`."""
+        """Become the driver of a run whose lease is free or expired. Raises `LeaseHeld`, `RunUnknown`."""
         ...
 
     async def claim_run(self, *, queue: str, owner: str, seconds: float) -> Lease | None:
-        """Become the driver of the oldest run of a queue that can continue and has no driver; None if there is none.
+        """Take the lease of the oldest run of a queue that can continue and has no driver; None if there is none.
 
         Processes that claim at the same time get different runs.
         """
         ...
 
     async def list_stale(self, *, queue: str, limit: int = 100) -> list[RunRow]:
-        """Runs of a queue that can continue and have no driver, oldest first."""
+        """List the runs of a queue that can continue and have no driver, oldest first."""
         ...
 
     async def renew_lease(self, lease: Lease, *, seconds: float) -> None:
-        """The heartbeat. Raises `LeaseLost` when another process took over."""
+        """Extend a lease. Raises `LeaseLost` if another process took over."""
         ...
 
     async def release_lease(self, lease: Lease) -> None:
-        """Give the run back at once. Releasing a lost lease does nothing."""
+        """Release a lease. Releasing a lost lease does nothing."""
         ...
 
     async def update_run(self, lease: Lease, changes: Mapping[str, str | int | float]) -> None:
-        """Change columns of the index row: those in `CHANGEABLE`. Raises `LeaseLost`."""
+        """Change the columns in `CHANGEABLE`. Raises `LeaseLost`."""
         ...
 
     async def ask_to_end(self, run_id: str, ending: str) -> None:
-        """Ask the present or next driver of the run, on any machine, to end it. The first request stands.
+        """Ask the current or next driver of the run, on any machine, to end it. The first request wins.
 
-        It needs no lease, and ends nothing by itself: drivers find the request in the index row. Raises `RunUnknown`.
+        It needs no lease and ends nothing by itself: drivers read the request from the index. Raises `RunUnknown`.
         """
         ...
 
@@ -255,47 +255,46 @@ class Store(Protocol):
         before: int = 0,
         limit: int = 100,
     ) -> list[RunRow]:
-        """Newest first. `before` is the `number` of the last row of the page before; 0 for the first page.
+        """List runs, newest first. `before` is the `number` of the previous page's last row; 0 for the first page.
 
-        Where more runs than `limit` have the prefix, the page holds those whose ids sort last.
+        If more runs than `limit` have the prefix, the page has those whose ids sort last.
         """
         ...
 
     async def search_runs(self, search: RunSearch, *, before: int = 0, limit: int = 100) -> list[RunRow]:
-        """Runs that fit, newest first; `before` is the `number` of the last row of the page before."""
+        """Search runs, newest first. `before` is the `number` of the previous page's last row."""
         ...
 
     async def list_ended(
         self, *, updated_before: datetime, after: RunRow | None = None, number_below: int = 0, limit: int = 100
     ) -> list[RunRow]:
-        """Runs that have ended and whose parent, if any, has ended too, by the time of their last change, oldest first.
+        """List ended runs whose parent, if any, has ended too, by their last change, oldest first.
 
-        `after` is the last row of the page before. With `number_below`, only runs that were created before that one.
+        `after` is the previous page's last row. With `number_below`, only runs created before that one.
         """
         ...
 
     async def delete_run(self, run_id: str) -> None:
-        """Remove a run with its journal and approvals; blobs that nothing else names go too. Raises `LeaseHeld`."""
+        """Delete a run with its journal, its approvals and its unshared blobs. Raises `LeaseHeld`."""
         ...
 
     async def delete_runs(self, run_ids: Sequence[str], *, updated_before: datetime | None = None) -> list[str]:
-        """Remove runs in one transaction, and return those that were: a run that is being driven stays.
+        """Delete runs in one transaction and return the deleted ones: a run that is being driven stays.
 
-        Room is given back by `reclaim`. With `updated_before`, journals may stay until `reclaim` drops them together;
-        the runs themselves are gone either way.
+        `reclaim` frees the space. With `updated_before`, their journals may stay until `reclaim` drops them together.
         """
         ...
 
     async def reclaim(self, *, updated_before: datetime | None = None) -> None:
-        """Give back the room of deleted runs: blobs that no run names, free pages, whole partitions before a time."""
+        """Free the space of deleted runs: unnamed blobs, free pages, and whole partitions before a time."""
         ...
 
     async def put_blob(self, data: bytes) -> str:
-        """Keep bytes under their SHA-256, which is returned; the same bytes twice are kept once."""
+        """Store bytes under their SHA-256 and return it. Equal bytes are stored once."""
         ...
 
     async def get_blob(self, digest: str) -> bytes:
-        """Raises `BlobUnknown`; raises `StoreDamaged` when the bytes are not those that were put."""
+        """Return stored bytes. Raises `BlobUnknown`, or `StoreDamaged` if they are not the original ones."""
         ...
 
     async def put_approval(self, lease: Lease, row: ApprovalRow) -> None: ...
@@ -309,11 +308,11 @@ class Store(Protocol):
         reason: str = "",
         edited_payload: bytes | None = None,
     ) -> bool:
-        """The first decision counts: True for it, False for every later one; all are kept. Raises `ApprovalUnknown`."""
+        """Record a decision. Return True for the first one, which counts. Raises `ApprovalUnknown`."""
         ...
 
     async def list_attempts(self, approval_id: str) -> list[ApprovalAttempt]:
-        """Every decision that was made or tried, oldest first."""
+        """List all decisions, including late ones, oldest first."""
         ...
 
     async def list_decisions(
@@ -323,13 +322,13 @@ class Store(Protocol):
         ...
 
     async def find_approvals(self, prefix: str, *, limit: int = 2) -> list[ApprovalRow]:
-        """Approvals whose id begins like this, by id."""
+        """List the approvals with this id prefix, by id."""
         ...
 
     async def list_approvals(
         self, *, run_id: str = "", status: str = "", after: int = 0, limit: int | None = None
     ) -> list[ApprovalRow]:
-        """Oldest first. `after` is the `number` of the last row of the page before; without `limit`, all."""
+        """List approvals, oldest first. `after` is the `number` of the previous page's last row."""
         ...
 
     async def close(self) -> None: ...
@@ -346,14 +345,14 @@ def checksum_of(run_id: str, entry: StoredEntry) -> int:
 
 
 def list_digests(data: bytes) -> set[str]:
-    """Every run of exactly 64 hexadecimal digits: what may be the digest of a blob."""
-    if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):  # most entries name none, and this is cheap
+    """List every sequence of exactly 64 hexadecimal digits: possible digests of blobs."""
+    if _ENOUGH_DIGITS not in data.translate(_HEX_MASK):  # a cheap test first: most entries name no blob
         return set()
     return {word.decode("ascii") for word in data.translate(_NOT_HEX).split() if len(word) == _DIGEST_LENGTH}
 
 
 def build_misplaced(run_id: str, first_seq: int, *, last: int) -> StoreError:
-    """Why an entry cannot stand at `first_seq` of a journal that ends at `last`."""
+    """Build the error for entries that don't continue a journal which ends at `last`."""
     if first_seq <= last:
         return SeqTaken(
             f"Run {run_id!r} already has an entry {first_seq}; its journal ends at {last}, and nothing was written",
@@ -365,34 +364,34 @@ def build_misplaced(run_id: str, first_seq: int, *, last: int) -> StoreError:
 def build_damaged(run_id: str, seq: int, what: str) -> StoreDamaged:
     return StoreDamaged(
         f"Entry {seq} of run {run_id!r} {what}",
-        hint="Restore the run store from a backup; this run cannot go on from here",
+        hint="Restore the run store from a backup; this run cannot continue",
     )
 
 
 def make_printable(text: str) -> str:
-    """Text for people; what is not valid Unicode (an odd command line) cannot be stored and is shown as `?`."""
+    # Lone surrogates, for example from a command line that isn't UTF-8, can't be stored.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def check_order(entries: Sequence[StoredEntry], first_seq: int) -> None:
-    """Raises `ValueError` where entries do not follow each other from a place on: a mistake of the caller."""
+    """Raise `ValueError` if the entries are not consecutive: a bug of the caller."""
     if first_seq < 1 or [entry.seq for entry in entries] != list(range(first_seq, first_seq + len(entries))):
-        raise ValueError(f"Entries do not follow each other from {first_seq} on")
+        raise ValueError(f"The entries are not consecutive from {first_seq}")
 
 
 def check_terms(owner: str, seconds: float) -> None:
-    """Raises `ValueError` for a lease that names no owner or no time: a mistake of the caller."""
+    """Raise `ValueError` for a lease without an owner or a duration: a bug of the caller."""
     if not owner or seconds <= 0:
-        raise ValueError("A lease needs the name of its owner and a time")
+        raise ValueError("A lease needs an owner and a duration")
 
 
 class ServerHealth(Struct, frozen=True, kw_only=True):
     seconds_ahead: float
-    """By how much the clock of the server is ahead of the one of this machine; negative where it is behind."""
-    doubt_seconds: float
-    """Half of the time that the question took: the difference may be off by this."""
+    """Difference of the server's clock from this machine's; negative if it is behind."""
+    error_seconds: float
+    """Possible error of the difference: half of the round trip."""
     known: frozenset[str] = frozenset()
-    """The runs that it knows of those that were asked about."""
+    """The requested runs that the server has."""
 
 
 @asynccontextmanager

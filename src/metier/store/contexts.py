@@ -1,11 +1,11 @@
-"""What a conversation remembers between turns: its state, its events, facts, messages. The seam, not an implementation.
+"""The interface of conversations between turns: state, events, facts and messages.
 
-Every change is one `ContextChange`, written in one transaction or not at all. Promises:
+Every change is one `ContextChange`, written in one transaction or not at all. Guarantees:
 
-- a state is replaced only where its version is the expected one; of two writers one gets `VersionConflictError`.
-- a message is claimed for a while by one worker. Its result is stored in the transaction that completes it, so a worker
-  that dies loses nothing, and a caller that brings the same message again gets the stored result.
-- a fact whose time is over is never read, whether or not it has been removed already.
+- a state is only replaced if its version is the expected one; of two writers one gets `VersionConflictError`.
+- a message is claimed by one worker at a time. Its result is stored in the transaction that completes it, so a crashed
+  worker loses nothing, and a repeated message gets the stored result.
+- an expired fact is never returned, even before it is deleted.
 """
 
 import json
@@ -20,21 +20,21 @@ from metier.decisions import TASK_STATES, TaskState
 from metier.errors import UsageError
 from metier.store.failures import BucketFull, ClaimLost, DuplicateMessageError, VersionConflictError
 
-# Dataclasses, not Structs: programs of users call `dataclasses.replace` with them before `put_state` and `commit`.
+# Dataclasses, not Structs: user code calls `dataclasses.replace` with them before `put_state` and `commit`.
 
 MAX_EVENTS_PER_CONTEXT = 100
 MAX_POCKET_FACTS_PER_BUCKET = 50
 MAX_SUMMARY_SIZE_CHARS = 10_000
 
 ENDED: tuple[TaskState, ...] = ("completed", "failed", "timeout", "canceled")
-"""A context in one of these has nothing to continue with: a token for it is refused."""
+"""States of contexts that can't continue: their resume tokens are rejected."""
 RESUMABLE: frozenset[TaskState] = frozenset({"input_required", "delegating", "paused"})
-"""A context in one of these waits for an answer or a child; the facts of its next turn are kept beyond the bounds."""
+"""States of contexts that wait for an answer or a child; what they need next is kept beyond the usual limits."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
-"""When a context that is not stored was created."""
+"""Creation time of a context that is not stored."""
 
-_LONGEST: Mapping[str, int] = {
+_MAX_LENGTHS: Mapping[str, int] = {
     "context_id": 255,
     "event_type": 100,
     "agent_id": 255,
@@ -47,20 +47,20 @@ _LONGEST: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextState:
-    """Where a conversation stands."""
+    """The state of a conversation."""
 
     context_id: str
     version: int = 0
-    """Grows with every change; 0 for a context that is not stored yet."""
+    """Grows with every change; 0 for a context that is not stored."""
     current_turn: int = 1
     task_state: TaskState = "pending"
     agent_state_detail: str = ""
     input_request: JsonValue = None
-    """What was asked, while the conversation waits for an answer."""
+    """The question, while the conversation waits for an answer."""
     summary: str = ""
-    """Replaced by a change of the state, unless a summary of newer events was made since that state was read."""
+    """Replaced with the state, unless newer events have been summarized since that state was read."""
     summarized_to: int = 0
-    """The number of the last event that the summary covers."""
+    """Number of the last event in the summary."""
     created_at: datetime = NEVER
     updated_at: datetime = NEVER
 
@@ -80,13 +80,13 @@ class NewEvent:
     turn_number: int = 1
     agent_id: str = ""
     message_id: str = ""
-    """An event of a message that has one already changes nothing, so that a turn can be repeated after a crash."""
+    """A second event of the same message is ignored, so that a turn can be repeated after a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextEvent:
     number: int
-    """Counts within the context, without gaps, in the order of commits."""
+    """Consecutive within the context, in the order of commits."""
     event_type: str
     payload: JsonValue
     turn_number: int
@@ -114,13 +114,13 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to work on one message, for a while."""
+    """The temporary right of one worker to process a message."""
 
     context_id: str
     message_id: str
     owner: str
     token: int
-    """Grows with every claim; only the holder of the last one may complete the message."""
+    """Grows with every claim; only the last claimant may complete the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +128,10 @@ class Completion:
     """The answer to a message."""
 
     claim: Claim | None
-    """None if the caller is the only worker by other means: the lease of a run."""
+    """None if something else, such as the lease of a run, keeps other workers out."""
     result: JsonValue
     message_id: str = ""
-    """Of a message without a claim."""
+    """Needed without a claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,33 +140,33 @@ class StoredMessage:
     is_done: bool
     result: JsonValue = None
     owner: str = ""
-    """The worker that has claimed it; empty when there is none."""
+    """The worker that has claimed it; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSummary:
     text: str
     upto: int
-    """The number of the last event it covers. An older summary never replaces a newer one."""
+    """Number of the last event it covers. An older summary never replaces a newer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextChange:
-    """What to write, all of it or nothing. A change of a context that is not stored creates it."""
+    """Changes to write in one transaction. A change of a missing context creates it."""
 
     state: ContextState | None = None
     expected_version: int | None = None
-    """The version that `state` replaces; without it, the one that `state` carries."""
+    """The version that `state` replaces, by default its own."""
     events: tuple[NewEvent, ...] = ()
     facts: tuple[NewFact, ...] = ()
     forgotten: tuple[tuple[str, str], ...] = ()
-    """Bucket and key of facts to remove."""
+    """Bucket and key of facts to delete."""
     summary: NewSummary | None = None
     completion: Completion | None = None
 
     @property
     def is_durable(self) -> bool:
-        """What others act on must survive a power cut; notes may be lost with it."""
+        """Return True for a change that others act on, which must survive a power failure."""
         return self.state is not None or self.completion is not None
 
     @property
@@ -178,12 +178,12 @@ class ContextChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redemption:
-    """A resume token that was found genuine, to be used up."""
+    """A verified resume token, to be consumed."""
 
     version: int
     turn: int
     digest: str = field(repr=False)
-    """Of the token and of the message that redeemed it, which may bring it again after a crash. Empty: none may."""
+    """Digest of the token and its message, which may redeem it again after a crash. Empty if no message may."""
 
 
 class ContextStore(Protocol):
@@ -198,49 +198,48 @@ class ContextStore(Protocol):
     async def list_events(
         self, context_id: str, *, after: int = 0, limit: int = MAX_EVENTS_PER_CONTEXT
     ) -> list[ContextEvent]:
-        """The last `limit` events with a number above `after`, oldest first."""
+        """List the last `limit` events with a number above `after`, oldest first."""
         ...
 
     async def find_fact(self, context_id: str, bucket: str, key: str) -> Fact | None: ...
 
     async def list_facts(self, context_id: str, *, bucket: str = "") -> list[Fact]:
-        """By bucket and key."""
+        """List the facts by bucket and key."""
         ...
 
     async def claim_message(self, context_id: str, message_id: str, *, owner: str, seconds: float) -> Claim:
-        """Begin to work on a message. Raises `DuplicateMessageError` when it is done, or a worker has claimed it."""
+        """Claim a message. Raises `DuplicateMessageError` if it is done, or a worker has claimed it."""
         ...
 
     async def renew_claim(self, claim: Claim, *, seconds: float) -> None:
-        """Raises `ClaimLost`."""
+        """Extend a claim. Raises `ClaimLost`."""
         ...
 
     async def release_claim(self, claim: Claim) -> None:
-        """Give a message back undone, for the next one to take. Releasing a lost claim does nothing."""
+        """Release a message without a result. Releasing a lost claim does nothing."""
         ...
 
     async def find_message(self, context_id: str, message_id: str) -> StoredMessage | None: ...
 
     async def redeem(self, context_id: str, redemption: Redemption) -> ContextState | None:
-        """Use up a resume token: the version moves on, so it works once. None when it does not fit the state, or the
-        context has ended.
+        """Consume a resume token: the version grows, so it works once. None if it is stale or the context has ended.
 
-        The message that redeemed it may redeem it again until a message of the context is completed with a new state:
-        a worker that died after its turn was recorded must not lock the conversation.
+        The same message may redeem it again until a message of the context is completed with a new state. Otherwise a
+        worker that crashed after its turn was recorded would block the conversation.
         """
         ...
 
     async def delete_context(self, context_id: str) -> bool:
-        """Remove a context with all it remembers; False when there was none."""
+        """Delete a context with its events, facts and messages. Return False if there was none."""
         ...
 
     async def list_contexts(self, *, task_state: TaskState | None = None, limit: int = 100) -> list[ContextState]:
-        """Last changed first."""
+        """List contexts, the last changed first."""
         ...
 
 
 def check_names(**names: str) -> None:
-    """Raises `UsageError` for a name that is longer than every store can keep, or empty where it must not be."""
+    """Raise `UsageError` for a name that is empty or too long for a store."""
     for name, value in names.items():
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
             raise UsageError(f"A {name} must be text, not {value!r}", hint="Give it a short name")
@@ -250,7 +249,7 @@ def check_names(**names: str) -> None:
 
 
 def check_change(context_id: str, change: ContextChange) -> None:
-    """Raises `UsageError` for a change that no store takes."""
+    """Raise `UsageError` for an invalid change."""
     check_names(context_id=context_id)
     for event in change.events:
         check_names(event_type=event.event_type)
@@ -259,7 +258,7 @@ def check_change(context_id: str, change: ContextChange) -> None:
     for fact in change.facts:
         check_names(bucket=fact.bucket, key=fact.key)
         if fact.ttl_seconds is not None and fact.ttl_seconds <= 0:
-            raise UsageError(f"Fact {fact.key!r} would be over at once", hint="Give it a positive ttl_seconds")
+            raise UsageError(f"Fact {fact.key!r} would expire immediately", hint="Give it a positive ttl_seconds")
     if change.state is not None:
         _check_state(context_id, change.state)
     if change.summary is not None:
@@ -276,7 +275,7 @@ def _check_state(context_id: str, state: ContextState) -> None:
     if state.context_id != context_id:
         raise UsageError(
             f"The state of context {state.context_id!r} cannot be put into {context_id!r}",
-            hint="Begin with `get_state` of the same store",
+            hint="Start from `get_state` of the same store",
         )
 
 
@@ -288,12 +287,14 @@ def _check_summary(text: str) -> None:
 
 
 def _check_length(name: str, value: str) -> None:
-    if len(value) > _LONGEST[name]:
-        raise UsageError(f"A {name} of {len(value)} characters is too long", hint=f"Keep it within {_LONGEST[name]}")
+    if len(value) > _MAX_LENGTHS[name]:
+        raise UsageError(
+            f"A {name} of {len(value)} characters is too long", hint=f"Keep it within {_MAX_LENGTHS[name]}"
+        )
 
 
 def dump_json(value: JsonValue) -> str:
-    """Raises `UsageError` for what JSON cannot say."""
+    """Encode a value. Raises `UsageError` if JSON can't represent it."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -313,9 +314,9 @@ def build_conflict(context_id: str, *, expected: int, found: int) -> VersionConf
 
 def build_duplicate(message: StoredMessage) -> DuplicateMessageError:
     if message.is_done:
-        fact, hint = "was answered before", "Use the stored result"
+        fact, hint = "was already answered", "Use the stored result"
     else:
-        fact, hint = f"is being worked on by {message.owner!r}", "Wait for its result"
+        fact, hint = f"is being processed by {message.owner!r}", "Wait for its result"
     return DuplicateMessageError(
         f"Message {message.message_id!r} {fact}", hint=hint, is_done=message.is_done, result=message.result
     )
@@ -323,13 +324,13 @@ def build_duplicate(message: StoredMessage) -> DuplicateMessageError:
 
 def build_lost_claim(claim: Claim) -> ClaimLost:
     return ClaimLost(
-        f"{claim.owner!r} no longer works on message {claim.message_id!r}; nothing was written",
-        hint="Another worker took it over; use the result that it stores",
+        f"{claim.owner!r} no longer has the claim on message {claim.message_id!r}; nothing was written",
+        hint="Another worker took over; use its stored result",
     )
 
 
 def build_full_bucket(context_id: str, bucket: str) -> BucketFull:
     return BucketFull(
-        f"Bucket {bucket!r} of context {context_id!r} has {MAX_POCKET_FACTS_PER_BUCKET} facts and its context waits",
-        hint="Remove a fact, or use another bucket",
+        f"Bucket {bucket!r} of waiting context {context_id!r} already has {MAX_POCKET_FACTS_PER_BUCKET} facts",
+        hint="Delete a fact, or use another bucket",
     )

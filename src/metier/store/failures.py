@@ -1,21 +1,21 @@
-"""The ways in which a store can refuse, whatever database is behind it.
+"""Errors of stores, independent of the database, with their exit codes. A failed change wrote nothing.
 
 StoreError
-├── RunUnknown          2   no run of that id
-├── RunExists           2   a run of that id is there already
-├── ApprovalUnknown     2   no approval of that id
-├── LeaseHeld          10   another process drives this run
-├── LeaseLost          10   another process took this run over; nothing was written
-├── SeqTaken           10   another entry stands at that place; nothing was written
-├── VersionConflictError  10  the state of a context is no longer the one that was read; nothing was written
-├── DuplicateMessageError 10  this message was done before, or a worker has claimed it; carries the stored result
-├── ClaimLost          10   another worker took this message over; nothing was written
-├── BucketFull          1   a context that waits keeps its facts; there is no room for another
-├── ResumeTokenRefused 10   a resume token that is not good, for whatever reason
-├── StoreFull           1   no room on the disk; nothing was written
-├── StoreDamaged        1   what is read is not what was written
-├── BlobUnknown         1   no bytes under that digest
-└── StoreUnavailable    1   the database cannot be opened or reached
+├── RunUnknown              2   no run with that id
+├── RunExists               2   a run with that id already exists
+├── ApprovalUnknown         2   no approval with that id
+├── LeaseHeld              10   another process drives this run
+├── LeaseLost              10   another process took over this run
+├── SeqTaken               10   the journal already has an entry at that position
+├── VersionConflictError   10   the state of a context changed since it was read
+├── DuplicateMessageError  10   the message is done, or claimed by a worker; has the stored result
+├── ClaimLost              10   another worker took over this message
+├── BucketFull              1   a waiting context keeps its facts, and there is no room for another
+├── ResumeTokenRefused     10   an invalid resume token
+├── StoreFull               1   the disk is full
+├── StoreDamaged            1   stored data is not what was written
+├── BlobUnknown             1   no blob with that digest
+└── StoreUnavailable        1   the database cannot be opened or reached
 """
 
 from pydantic import JsonValue
@@ -24,49 +24,37 @@ from metier.errors import StoreError
 
 
 class RunUnknown(StoreError):
-    """No run of that id."""
-
     exit_code = 2
 
 
 class RunExists(StoreError):
-    """A run of that id is there already."""
-
     exit_code = 2
 
 
 class ApprovalUnknown(StoreError):
-    """No approval of that id."""
-
     exit_code = 2
 
 
 class LeaseHeld(StoreError):
-    """Another process drives this run."""
-
     exit_code = 10
 
 
 class LeaseLost(StoreError):
-    """Another process took this run over; nothing was written."""
-
     exit_code = 10
 
 
 class SeqTaken(StoreError):
-    """Another entry stands at that place of the journal; nothing was written."""
-
     exit_code = 10
 
 
 class VersionConflictError(StoreError):
-    """The state of a context is no longer the one that was read; nothing was written. Read it again, then retry."""
+    """The state of a context changed since it was read. Read it again, then retry."""
 
     exit_code = 10
 
 
 class DuplicateMessageError(StoreError):
-    """This message was done before, with `result` as its stored result; or a worker has claimed it and is not done."""
+    """The message is already done, with `result` as its stored result, or claimed by a worker."""
 
     exit_code = 10
 
@@ -77,37 +65,36 @@ class DuplicateMessageError(StoreError):
 
 
 class ClaimLost(StoreError):
-    """Another worker took this message over; nothing was written."""
-
     exit_code = 10
 
 
 class BucketFull(StoreError):
-    """A context that waits for an answer keeps its facts; there is no room for another."""
+    pass
 
 
 class ResumeTokenRefused(StoreError):
-    """A resume token that is not valid. Every reason gives the same message, so that a caller cannot tell which."""
+    """A resume token is invalid."""
 
     exit_code = 10
 
     def __init__(self) -> None:
+        # One message for every reason, so that a caller can't probe which part of a token is wrong.
         super().__init__(
             "The resume token is not valid", hint="Ask for the state of the conversation, then resume again"
         )
 
 
 class StoreFull(StoreError):
-    """No room on the disk; nothing was written."""
+    pass
 
 
 class StoreDamaged(StoreError):
-    """What is read is not what was written."""
+    pass
 
 
 class BlobUnknown(StoreError):
-    """No bytes under that digest."""
+    pass
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be opened or reached."""
+    pass

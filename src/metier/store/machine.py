@@ -1,7 +1,6 @@
-"""What leases and recovery need to know of this machine: which one and which boot it is, a clock that cannot be set,
-and which processes are still alive.
+"""Machine identity, boot id, monotonic clock and process liveness, for leases and recovery.
 
-Not wall time: a lease must neither end early nor last for ever because the clock was corrected.
+No wall time: a lease must neither expire early nor last forever because the clock was set.
 """
 
 import hashlib
@@ -20,48 +19,48 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 
 class MachineIdentity(Struct, frozen=True, kw_only=True):
-    """Tells one machine, and one boot of it, from another."""
+    """Identifies a machine and its current boot."""
 
     machine: str
-    """A hash of the machine id and the host name: images share the first, and the second alone is easily the same."""
+    """A hash of the machine id, which copies of an image share, and of the host name, which is often the same."""
     boot: str
-    """Empty where the system does not tell."""
+    """Empty if the system doesn't provide it."""
 
 
 @cache
 def identify_machine() -> MachineIdentity:
-    """The same while this process lasts, for all its runs."""
-    # Hashed: the machine id is not for files that are passed on (machine-id(5)).
+    """Return the identity of this machine, the same for all runs of this process."""
+    # Hashed: machine-id(5) asks to keep the machine id out of files that leave the machine.
     named = f"{_read(_MACHINE_ID).strip()}/{socket.gethostname()}"
     boot = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""
     return MachineIdentity(machine=hashlib.sha256(named.encode()).hexdigest()[:16], boot=boot)
 
 
 class Machine(Protocol):
-    """Processes of one machine agree on `boot_id` and `uptime`; after a restart `boot_id` is another one."""
+    """Clock and processes of one machine. All its processes see the same `boot_id` and `uptime`."""
 
     def boot_id(self) -> str: ...
 
     def uptime(self) -> float:
-        """Seconds that only grow within one boot, time asleep included."""
+        """Return seconds that only grow within one boot, including time asleep."""
         ...
 
     def process(self) -> str:
-        """Names this process, so that another one can tell whether it is still there."""
+        """Return a name of this process, by which others can check whether it still exists."""
         ...
 
     def is_gone(self, process: str) -> bool:
-        """True only when it is certain that the process has ended."""
+        """Return True only if the process has certainly ended."""
         ...
 
 
 class SystemMachine:
-    """Linux: CLOCK_BOOTTIME, the kernel's boot id and /proc. Elsewhere wall time, and every process counts as alive."""
+    """Linux: CLOCK_BOOTTIME, the kernel's boot id and /proc. Elsewhere: wall time, and all processes count as alive."""
 
     def __init__(self) -> None:
         self._boot_id = _read(_BOOT_ID).strip() if sys.platform == "linux" else ""
         self._own = (0, "")
-        """The process that asked last, and its name: a fork has another one."""
+        """Process id and name of the last caller: a forked process has its own."""
 
     def boot_id(self) -> str:
         return self._boot_id or "wall"
@@ -77,16 +76,16 @@ class SystemMachine:
 
     def is_gone(self, process: str) -> bool:
         if process == self.process():
-            return False  # the common case: a driver looks at its own run twice a second, and /proc is slow to read
+            return False  # the common case, twice a second for every driver, without reading the slow /proc
         namespace, _, rest = process.partition("/")
         pid, _, started = rest.partition("/")
         if not namespace or namespace != _pid_namespace() or not pid.isdecimal() or not started:
-            return False  # another container, or a system without /proc: nothing is known
+            return False  # another container, or a system without /proc: unknown
         return _started(int(pid)) != started
 
 
 def read_uptime() -> float:
-    """Seconds that continue while this process is stopped and while the machine is asleep."""
+    """Return seconds that also pass while this process is stopped or the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 
@@ -98,7 +97,7 @@ def _pid_namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process started, in ticks since boot; empty when there is none, or only the remains of one."""
+    # The start time distinguishes processes with a reused id. Zombies (Z) and dead processes (X) count as ended.
     _, _, fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")
     words = fields.split()
     return "" if len(words) < 20 or words[0] in "ZX" else words[19]

@@ -1,7 +1,7 @@
-"""Schedules in a store: what was added, how far each was looked at, and what became of every due time.
+"""The interface of stored schedules: definitions, progress marks, and the outcome of every due time.
 
-A due time is decided once: `decide_due` moves the mark of a schedule from where its caller saw it, and writes down what
-becomes of the due times in between, in one transaction. Of two processes that look at the same moment one is refused.
+Every due time is decided once: `decide_due` moves a schedule's mark from the position that its caller read and records
+the due times in between, in one transaction. If two processes try at the same time, one of them fails.
 """
 
 from collections.abc import Sequence
@@ -11,37 +11,37 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 type FiringOutcome = Literal["due", "started", "skipped", "missed", "failed"]
-"""`due`: decided and still to be started, by any process; `started`: its run exists."""
+"""`due`: any process may start its run; `started`: its run exists."""
 
 MAX_FIRINGS = 500
-"""Of one schedule, what is kept of its history beside what is still open."""
+"""Number of settled firings kept for each schedule."""
 
 
 class ScheduleRow(Struct, frozen=True, kw_only=True):
-    """A schedule that was added to the store, or what is known of one that a file defines."""
+    """A schedule added to the store, or the stored state of one that a file defines."""
 
     queue: str
-    """The queue of the workspace that it belongs to."""
+    """The queue of its workspace."""
     name: str
     definition: str = ""
-    """As JSON; empty where a file of the workspace defines it."""
+    """JSON; empty if a file of the workspace defines it."""
     is_paused: bool = False
     created_at: datetime
 
 
 class ScheduleMark(Struct, frozen=True, kw_only=True):
-    """Up to which due time a schedule was decided, for one timing of it."""
+    """The last decided due time of a schedule, for one of its timings."""
 
     queue: str
     name: str
     timing: str
     since: datetime
-    """When this timing was first seen: due times before it do not count, and intervals begin here."""
+    """Time at which this timing was first seen: earlier due times are ignored, and intervals start here."""
     decided_to: datetime
 
 
 class Firing(Struct, frozen=True, kw_only=True):
-    """What became of one due time."""
+    """The outcome of one due time."""
 
     queue: str
     name: str
@@ -51,46 +51,46 @@ class Firing(Struct, frozen=True, kw_only=True):
     reason: str = ""
     decided_at: datetime
     is_open: bool = False
-    """Its run is still to be started, or has not ended."""
+    """True until its run has started and ended."""
 
 
 class ScheduleStore(Protocol):
     """Part of every store, see `store.base.Store.schedules`."""
 
     async def put_schedule(self, row: ScheduleRow, *, replace: bool = False) -> bool:
-        """False, and nothing is written, where one of that name was added before and is not to be replaced."""
+        """Add a schedule. Return False and write nothing if the name is taken, unless `replace` is true."""
         ...
 
     async def list_schedules(self, queue: str) -> list[ScheduleRow]:
-        """By name."""
+        """List schedules by name."""
         ...
 
     async def delete_schedule(self, queue: str, name: str) -> bool:
-        """With its marks; its history stays. False where there is none."""
+        """Delete a schedule and its marks, but not its history. Return False if there is none."""
         ...
 
     async def pause_schedule(self, row: ScheduleRow, *, now: datetime) -> None:
-        """Write down whether it is paused. Due times until `now` count as decided when it continues."""
+        """Pause or resume a schedule. Due times until `now` count as decided."""
         ...
 
     async def open_mark(self, mark: ScheduleMark) -> ScheduleMark:
-        """The mark that is there; where there is none, this one from now on."""
+        """Return the stored mark, or store this one if there is none."""
         ...
 
     async def decide_due(self, mark: ScheduleMark, *, decided_to: datetime, firings: Sequence[Firing]) -> bool:
-        """Move a mark from `mark.decided_to` and note firings. False, and nothing is written, where it has moved."""
+        """Move a mark from `mark.decided_to` and record firings. If it has moved since, return False, write nothing."""
         ...
 
     async def put_firing(self, firing: Firing) -> bool:
-        """Note one that no due time asked for. False where there is one at that moment."""
+        """Record a manual firing. Return False if there is one at that time."""
         ...
 
     async def settle_firing(self, firing: Firing, *, was: FiringOutcome) -> bool:
-        """Change outcome, reason and openness of one that is still open with that outcome; else False."""
+        """Change outcome, reason and openness of an open firing with the outcome `was`. False if there is none."""
         ...
 
     async def list_firings(
         self, queue: str, *, name: str = "", only_open: bool = False, limit: int = 100
     ) -> list[Firing]:
-        """Latest due time first."""
+        """List firings, the latest due time first."""
         ...

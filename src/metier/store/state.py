@@ -1,10 +1,10 @@
-"""The state of one conversation, for skill code: plain calls without `await`, on the same store that holds the runs.
+"""The state of one conversation, for skill code: synchronous calls on the store of the runs.
 
     with metier.create_state_store("ctx-1") as store:
         state = store.get_state()
         store.put_state(replace(state, task_state="input_required"), expected_version=state.version)
 
-What is written passes redaction first. A store belongs to the thread that uses it; nothing runs in the background.
+Everything written is redacted first. A store belongs to the thread that uses it; nothing runs in the background.
 """
 
 import asyncio
@@ -51,27 +51,27 @@ from metier.telemetry.values import MARK
 
 logger = logging.getLogger("metier.store")
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _FIRST_PAUSE_SECONDS = 0.002
 _MAX_PAUSE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions:
-    """Where the state lives and who helps with it."""
+    """Store, redactor and summarizer of a conversation."""
 
     redactor: Redactor
-    """Takes the secrets of the host out of what is kept; `runtime.cleaning` builds it."""
+    """Removes the host's secrets from everything stored; `runtime.cleaning` builds it."""
     runs: Path = Path("runs")
     store: StoreOptions = field(default_factory=StoreOptions)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     clock: Clock = field(default_factory=SystemClock)
     summarize: Summarizer = summarize_by_extraction
-    """Asked for a summary when enough has happened; if it fails in any way, the conversation's own words are used."""
+    """Summarizes events when there are enough; if it fails, the summary is an extract."""
 
 
 def open_state_store(context_id: str, options: StateOptions) -> "StateStore":
-    """Open the state of a conversation; close it, or use it in a `with` block."""
+    """Open the state of a conversation. Close it, or use it in a `with` block."""
     check_names(context_id=context_id)
     runner = asyncio.Runner()
     try:
@@ -83,7 +83,7 @@ def open_state_store(context_id: str, options: StateOptions) -> "StateStore":
 
 
 class StateStore:
-    """What one conversation remembers. Made by `open_state_store`."""
+    """The state, events, facts and messages of one conversation. Opened by `open_state_store`."""
 
     def __init__(self, context_id: str, store: Store, *, runner: asyncio.Runner, options: StateOptions) -> None:
         self.context_id = context_id
@@ -97,15 +97,15 @@ class StateStore:
         self._finalizer = weakref.finalize(self, _close_unclosed, store, runner, os.getpid())
 
     def get_state(self) -> ContextState:
-        """A context that is not stored yet is pending, with version 0."""
+        """Return the state; a context that is not stored yet is pending, with version 0."""
         found = _run(self._runner, self._contexts.find_state(self.context_id))
         return found or ContextState(context_id=self.context_id)
 
     def put_state(self, state: ContextState, *, expected_version: int | None = None) -> ContextState:
-        """Replace the state that was read. Raises `VersionConflictError` when it is no longer that one.
+        """Replace the state that was read. Raises `VersionConflictError` if it changed since.
 
-        Without `expected_version` it is the version that `state` carries: nothing is ever overwritten unseen. A changed
-        `summary` is stored too, unless newer events were summarized since. Raises `UsageError` for an unknown state.
+        `expected_version` defaults to that of `state`, so unseen changes are never overwritten. A changed `summary` is
+        stored too, unless newer events have been summarized since. Raises `UsageError` for an unknown task state.
         """
         if not isinstance(state, ContextState):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check types
             raise UsageError(f"put_state takes the state of get_state(), changed with replace(), not {state!r}")
@@ -114,7 +114,7 @@ class StateStore:
     def update_state(
         self, change: Callable[[ContextState], ContextState], *, patience_seconds: float = 60.0
     ) -> ContextState:
-        """Read, change and put the state; start again with the new state when another writer was faster."""
+        """Read, change and put the state; retry with the new state if another writer was faster."""
         deadline = time.monotonic() + patience_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -124,12 +124,12 @@ class StateStore:
             except VersionConflictError:
                 if time.monotonic() > deadline:
                     raise
-            # At random, so that those who met do not meet again.
-            time.sleep(random.uniform(0, pause))  # noqa: S311 (nothing to guess)
+            # Random, so that writers that collided don't collide again.
+            time.sleep(random.uniform(0, pause))  # noqa: S311 (not security-relevant)
             pause = min(_MAX_PAUSE_SECONDS, pause * 2)
 
     def commit(self, change: ContextChange) -> ContextState:
-        """Write state, events, facts and the result of a message together, all of it or nothing."""
+        """Write state, events, facts and the result of a message in one transaction."""
         state = _run(self._runner, self._contexts.commit(self.context_id, redact_change(change, self._redactor)))
         return self._summarize_if_due(state) if change.events else state
 
@@ -142,7 +142,7 @@ class StateStore:
         agent_id: str = "",
         message_id: str = "",
     ) -> None:
-        """Add to the log of the conversation, of which the last 100 are kept. Without a turn, the current one."""
+        """Add an event to the conversation's log, which keeps the last 100. The turn defaults to the current one."""
         turn = self.get_state().current_turn if turn_number is None else turn_number
         event = NewEvent(
             event_type=event_type, payload=payload, turn_number=turn, agent_id=agent_id, message_id=message_id
@@ -150,11 +150,11 @@ class StateStore:
         self.commit(ContextChange(events=(event,)))
 
     def list_events(self, *, limit: int = MAX_EVENTS_PER_CONTEXT) -> list[ContextEvent]:
-        """The last ones, oldest first."""
+        """List the last events, oldest first."""
         return _run(self._runner, self._contexts.list_events(self.context_id, limit=limit))
 
     def put_fact(self, bucket: str, key: str, value: JsonValue, *, ttl_seconds: float | None = None) -> None:
-        """Keep a fact, for a while or for good. A bucket has room for 50: the oldest gives way."""
+        """Store a fact, optionally with an expiry. A bucket keeps 50 facts and drops the oldest."""
         fact = NewFact(bucket=bucket, key=key, value=value, ttl_seconds=ttl_seconds)
         self.commit(ContextChange(facts=(fact,)))
 
@@ -172,27 +172,27 @@ class StateStore:
         self.commit(ContextChange(forgotten=((bucket, key),)))
 
     def record_message(self, message_id: str, *, lease_seconds: float = 60.0) -> Claim:
-        """Begin to work on a message. Raises `DuplicateMessageError`, with the stored result once there is one.
+        """Claim a message. Raises `DuplicateMessageError`, with the stored result if it is done.
 
-        If this process dies, the message can be taken by another one when the lease is over.
+        If this process dies, another one can claim the message when the lease ends.
         """
         work = self._contexts.claim_message(self.context_id, message_id, owner=self._owner, seconds=lease_seconds)
         return _run(self._runner, work)
 
     def renew_message(self, claim: Claim, *, lease_seconds: float = 60.0) -> None:
-        """Raises `ClaimLost` when another worker took the message over."""
+        """Extend a claim. Raises `ClaimLost` if another worker took over the message."""
         _run(self._runner, self._contexts.renew_claim(claim, seconds=lease_seconds))
 
     def complete_message(self, claim: Claim, result: JsonValue, change: ContextChange | None = None) -> ContextState:
-        """Store the result, and whatever else changes, in one transaction. Raises `ClaimLost`."""
+        """Store the result and other changes in one transaction. Raises `ClaimLost`."""
         return self.commit(replace(change or ContextChange(), completion=Completion(claim=claim, result=result)))
 
     def release_message(self, claim: Claim) -> None:
-        """Give the message back undone."""
+        """Release the message without a result."""
         _run(self._runner, self._contexts.release_claim(claim))
 
     def get_cached_result(self, message_id: str) -> JsonValue:
-        """What came of a message; None while nothing did."""
+        """Return the stored result of a message, or None without one."""
         found = _run(self._runner, self._contexts.find_message(self.context_id, message_id))
         return found.result if found else None
 
@@ -204,9 +204,9 @@ class StateStore:
         lease_seconds: float = 60.0,
         wait_seconds: float = 60.0,
     ) -> JsonValue:
-        """Do the work for a message unless that was done before; either way, return what came of it.
+        """Return the result of a message, doing its work only if that hasn't been done.
 
-        Waits while another worker has the claim, and raises `DuplicateMessageError` when that takes too long.
+        Waits while another worker has the claim. Raises `DuplicateMessageError` if that takes too long.
         """
         deadline = time.monotonic() + wait_seconds
         while True:
@@ -217,16 +217,16 @@ class StateStore:
                     return duplicate.result
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
                 continue
             return self._answer(claim, work)
 
     def summarize(self) -> str:
-        """Bring the summary up to date, and return it."""
+        """Update the summary and return it."""
         return self._summarize(self.get_state()).summary
 
     def generate_resume_token(self, *, lifetime_seconds: float = LIFETIME_SECONDS, bound_to: str = "") -> str:
-        """A token for continuing from the state as it is now, good once."""
+        """Return a token that continues once from the current state."""
         state = self.get_state()
         wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
         expires_at = self._options.clock.now() + timedelta(seconds=lifetime_seconds)
@@ -235,9 +235,9 @@ class StateStore:
         )
 
     def redeem_resume_token(self, token: str, *, message_id: str = "", bound_to: str = "") -> ContextState:
-        """Use up a token; returns the state to continue from. Raises `ResumeTokenRefused`.
+        """Consume a token and return the state to continue from. Raises `ResumeTokenRefused`.
 
-        The message that redeemed it may redeem it again after a crash, until a message is completed with a new state.
+        The same message may redeem it again after a crash, until a message is completed with a new state.
         """
         wanted = Wanted(context_id=self.context_id, bound_to=bound_to)
         now = self._options.clock.now()
@@ -248,7 +248,7 @@ class StateStore:
         return redeemed
 
     def delete(self) -> None:
-        """Forget the conversation."""
+        """Delete the conversation."""
         _run(self._runner, self._contexts.delete_context(self.context_id))
 
     def close(self) -> None:
@@ -297,14 +297,14 @@ class StateStore:
 
 
 def generate_resume_token(context_id: str, version: int, turn: int, *, options: StateOptions) -> str:
-    """A token for a state that the caller knows. `StateStore.generate_resume_token` reads it instead."""
+    """Return a token for a known version and turn. `StateStore.generate_resume_token` reads them instead."""
     expires_at = options.clock.now() + timedelta(seconds=LIFETIME_SECONDS)
     keys = load_resume_keys(options.runs, options.environ)
     return sign_token(Wanted(context_id=context_id), version=version, turn=turn, expires_at=expires_at, keys=keys)
 
 
 def validate_resume_token(token: str, store: StateStore) -> bool:
-    """True once for a token that is good: it is used up by this. Read the state afterwards, it has a new version."""
+    """Consume a token and return True if it was valid. The state then has a new version."""
     try:
         store.redeem_resume_token(token)
     except ResumeTokenRefused:
@@ -313,12 +313,12 @@ def validate_resume_token(token: str, store: StateStore) -> bool:
 
 
 def redact_sensitive(value: JsonValue) -> JsonValue:
-    """A JSON value without its secrets: keys of known formats, and what stands behind names like `password`."""
+    """Remove secrets from a JSON value: keys in known formats, and the values of names like `password`."""
     return _redact(value, build_redactor())
 
 
 def is_redacted(value: JsonValue) -> bool:
-    """Whether a secret was removed from a stored value, at any depth."""
+    """Return True if a secret was removed from a stored value, at any depth."""
     match value:
         case str():
             return MARK in value
@@ -331,7 +331,7 @@ def is_redacted(value: JsonValue) -> bool:
 
 
 def redact_change(change: ContextChange, redactor: Redactor) -> ContextChange:
-    """Everything of a change that is text of others, without secrets."""
+    """Remove secrets from all outside text of a change."""
     return replace(
         change,
         state=change.state and _redact_state(change.state, redactor),
@@ -347,7 +347,7 @@ def _redact_state(state: ContextState, redactor: Redactor) -> ContextState:
 
 
 def _redact_fact(fact: NewFact, redactor: Redactor) -> JsonValue:
-    """The name of a fact can say that it is a secret."""
+    # The fact's name is redacted with its value because it may mark the value as a secret.
     hidden = _redact({fact.key: fact.value}, redactor)
     return next(iter(hidden.values())) if isinstance(hidden, dict) else hidden
 
@@ -358,9 +358,9 @@ def _redact(value: JsonValue, redactor: Redactor) -> JsonValue:
 
 
 def _close_unclosed(store: Store, runner: asyncio.Runner, process: int) -> None:
-    """Close a store that its program dropped or left open at its end: an open pool would complain on standard error."""
+    """Close a store that its program didn't close: an open connection pool would write warnings to stderr."""
     if os.getpid() != process:
-        # A forked child must not end the sessions of its parent.
+        # A forked child must not close the sessions of its parent.
         return
     if not _is_in_event_loop():
         _close_all(store, runner)
@@ -371,7 +371,7 @@ def _close_unclosed(store: Store, runner: asyncio.Runner, process: int) -> None:
 
 
 def _close_all(store: Store, runner: asyncio.Runner) -> None:
-    # At the end of the interpreter no thread can be started, which some stores need for closing.
+    # Some stores need a thread for closing, and at interpreter shutdown none can be started.
     with suppress(Exception), runner:
         runner.run(store.close())
 

@@ -1,7 +1,7 @@
-"""A short text of what happened in a conversation, made from its own words. Pure; a model may do it better.
+"""Extractive summaries of conversations. Pure; a model may do better.
 
-One line an event. If they don't all fit, half of the room is for the newest events, the rest for those that share the
-most words with the others.
+Each event is one line. If they don't all fit, half of the space is for the newest events, and the rest for those that
+share the most words with the others.
 """
 
 import re
@@ -14,29 +14,25 @@ from metier.store.contexts import MAX_SUMMARY_SIZE_CHARS, ContextEvent
 from metier.telemetry.excerpt import cut_end
 
 SUMMARY_EVENT_THRESHOLD = 50
-"""A summary is made when so many events are not in it; half of what is kept, so that none goes unsummarised."""
+"""Number of new events that triggers a summary: half of those kept, so that none is dropped unsummarized."""
 _MAX_LINE_LENGTH = 240
 _WORD = re.compile(r"\w{3,}")
 
 type Summarizer = Callable[[str, Sequence[ContextEvent]], str]
-"""From the summary so far and the events since, oldest first, the new summary."""
+"""Returns a new summary from the previous one and the events since, oldest first."""
 
 
 def summarize_by_extraction(
-    previous: str, events: Sequence[ContextEvent], *, most_characters: int = MAX_SUMMARY_SIZE_CHARS
+    previous: str, events: Sequence[ContextEvent], *, max_characters: int = MAX_SUMMARY_SIZE_CHARS
 ) -> str:
     lines = [*previous.splitlines(), *(_render(event) for event in events)]
-    return "\n".join(_keep_best(lines, most_characters))
+    return "\n".join(_select_lines(lines, max_characters))
 
 
 def _render(event: ContextEvent) -> str:
-    said = " ".join(" ".join(_texts(event.payload)).split())
-    line = (
-        f"turn {event.turn_number} {event.event_type}: {said}"
-        if said
-        else f"turn {event.turn_number} {event.event_type}"
-    )
-    return cut_end(line, _MAX_LINE_LENGTH)
+    text = " ".join(" ".join(_texts(event.payload)).split())
+    line = f"turn {event.turn_number} {event.event_type}"
+    return cut_end(f"{line}: {text}" if text else line, _MAX_LINE_LENGTH)
 
 
 def _texts(value: JsonValue) -> list[str]:
@@ -51,8 +47,8 @@ def _texts(value: JsonValue) -> list[str]:
             return [str(value)]
 
 
-def _keep_best(lines: list[str], most_characters: int) -> list[str]:
-    """As many lines as fit, in their order."""
+def _select_lines(lines: list[str], max_characters: int) -> list[str]:
+    """Select as many lines as fit, in their order."""
     words = [_list_words(line) for line in lines]
     counts = Counter(word for found in words for word in found)
 
@@ -60,23 +56,23 @@ def _keep_best(lines: list[str], most_characters: int) -> list[str]:
         found = words[number]
         return (sum(counts[word] for word in found) / max(1, len(found)), number)
 
-    newest = _fill(lines, range(len(lines) - 1, -1, -1), most_characters // 2)
-    room = most_characters - sum(len(lines[number]) + 1 for number in newest)
+    newest = _fill(lines, range(len(lines) - 1, -1, -1), max_characters // 2)
+    room = max_characters - sum(len(lines[number]) + 1 for number in newest)
     others = sorted(set(range(len(lines))) - newest, key=weight, reverse=True)
-    kept = newest | _fill(lines, others, room)
-    return [line for number, line in enumerate(lines) if number in kept]
+    selected = newest | _fill(lines, others, room)
+    return [line for number, line in enumerate(lines) if number in selected]
 
 
 def _list_words(line: str) -> set[str]:
-    """Without numbers and ids: they differ in events that otherwise resemble each other, and say nothing about them."""
+    # Numbers and ids differ between otherwise similar events, so they are ignored.
     return {word for word in _WORD.findall(line.lower()) if not any(map(str.isdigit, word))}
 
 
 def _fill(lines: list[str], numbers: Iterable[int], room: int) -> set[int]:
-    kept: set[int] = set()
+    selected: set[int] = set()
     for number in numbers:
         room -= len(lines[number]) + 1
         if room < 0:
             break
-        kept.add(number)
-    return kept
+        selected.add(number)
+    return selected

@@ -1,6 +1,6 @@
-"""Resume tokens: `context:version:turn:expiry:signature`, checked in constant time, refused with one sentence.
+"""Resume tokens: `context:version:turn:expiry:signature`, checked in constant time.
 
-Pure but for `load_resume_keys`. That a token works once is the store's doing: see `contexts.ContextStore.redeem`.
+Pure, except for `load_resume_keys`. The store makes a token work only once: see `contexts.ContextStore.redeem`.
 """
 
 import hashlib
@@ -23,29 +23,27 @@ _PARTS = re.compile(
     re.ASCII | re.DOTALL,
 )
 _MAX_TOKEN_LENGTH = 2048
-"""Longer ones are looked at only so far."""
+"""Longer tokens are truncated, and so invalid."""
 
 
+# A dataclass, not a Struct: its `repr` must not show the secrets.
 @dataclass(frozen=True, slots=True)
 class ResumeKeys:
-    """The first signs; all of them are good."""
+    """Secrets of tokens: the first one signs, all are accepted."""
 
     secrets: tuple[bytes, ...] = field(repr=False)
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a token must be for."""
+    """The expected subject of a token."""
 
     context_id: str
     bound_to: str = ""
-    """Whatever the token was bound to: a request, a user, a hash of arguments."""
+    """The value that the token is bound to: a request, a user, a hash of arguments."""
 
 
 def load_resume_keys(runs: Path, environ: Mapping[str, str], *, home: Path | None = None) -> ResumeKeys:
-    """From the environment, else from the secret of the user, one key for each folder of runs.
-
-    Raises `UsageError` and `StoreUnavailable`.
-    """
+    """Load the keys from the environment, or derive one per runs folder. Raises `UsageError`, `StoreUnavailable`."""
     if given := read_given_secrets(environ):
         return ResumeKeys(given)
     secret = load_local_secret(home or Path(environ.get("HOME") or Path.home()))
@@ -61,7 +59,8 @@ def sign_token(wanted: Wanted, *, version: int, turn: int, expires_at: datetime,
 def check_token(
     token: str, wanted: Wanted, *, keys: ResumeKeys, now: datetime, message_id: str = ""
 ) -> Redemption | None:
-    """None for every token that is not good, after the same work whatever is wrong with it."""
+    """Return None for an invalid token."""
+    # Every check runs, whatever the first one finds: the time must not tell which part of a token is wrong.
     body, _, signature = token[:_MAX_TOKEN_LENGTH].rpartition(":")
     is_signed = False
     for secret in keys.secrets:
@@ -76,10 +75,10 @@ def check_token(
 
 
 def _sign(body: str, bound_to: str, secret: bytes) -> str:
-    # As JSON, so that no two pairs of texts look the same.
+    # As JSON, so that different pairs never give the same bytes.
     return hmac.digest(secret, json.dumps(["metier resume 1", body, bound_to]).encode(), "sha256").hex()
 
 
 def _equal(one: str, other: str) -> bool:
-    """In a time that depends on neither content nor, the texts being hashed first, on where or how they differ."""
+    # Hashed first, so that the time doesn't depend on the length or the position of a difference either.
     return hmac.compare_digest(*(hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (one, other)))

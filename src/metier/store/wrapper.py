@@ -22,9 +22,9 @@ from metier.store.usage import UsageStore
 
 
 class StoreReader:
-    """The reads of another store. A subclass is a `store.base.Store` only if it decides about every write.
+    """Delegates the reads of a store. A subclass is a `store.base.Store` only if it defines every write.
 
-    A replay builds on this: a write that is added to `Store` later is refused, not passed on to the real store.
+    Replays use it, so that a write added to `Store` later is missing instead of reaching the real store.
     """
 
     def __init__(self, inner: Store) -> None:

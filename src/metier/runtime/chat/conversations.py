@@ -366,7 +366,7 @@ def _extract(conversation: Conversation, old: Sequence[PastTurn], measures: Meas
         _as_event(turn, who, text) for turn in old for who, text in (("person", turn.said), ("agent", turn.answer))
     ]
     return summarize_by_extraction(
-        conversation.state.summary, events, most_characters=min(MAX_SUMMARY_SIZE_CHARS, measures.summary_tokens * 3)
+        conversation.state.summary, events, max_characters=min(MAX_SUMMARY_SIZE_CHARS, measures.summary_tokens * 3)
     )
 
 

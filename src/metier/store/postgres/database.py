@@ -1,7 +1,6 @@
-"""One PostgreSQL database: its address, a connection pool that survives restarts of the server, and its health.
+"""One PostgreSQL database: its address, a connection pool that survives server restarts, and its health.
 
-Nothing outside this package sees an exception of the driver: they become those of `store.failures`. Text is encoded,
-because PostgreSQL cannot store the character NUL.
+Driver exceptions become those of `store.failures`. Text is encoded because PostgreSQL cannot store the character NUL.
 """
 
 import re
@@ -37,6 +36,7 @@ from metier.store.queries.session import (
 )
 
 
+# A dataclass, not a Struct: its `repr` must not show the password.
 @dataclass(frozen=True, slots=True)
 class Address:
     conninfo: str = field(repr=False)
@@ -45,19 +45,19 @@ class Address:
 
 
 def read_address(variable: str, environ: Mapping[str, str]) -> Address:
-    """Raises `StoreUnavailable` when the variable is not set or is no address."""
+    """Read the address. Raises `StoreUnavailable` if the variable is not set or is invalid."""
     text = environ.get(variable, "").strip()
     if not text:
         raise StoreUnavailable(
-            f"The store is PostgreSQL, and {variable} is not set",
+            f"{variable} is not set, so the PostgreSQL store cannot be opened",
             hint=f'Set the address: export {variable}="postgresql://user@host:5432/database"',
         )
     try:
         parts = conninfo_to_dict(text)
     except psycopg.ProgrammingError:
-        # Not `from` it: the message of the library repeats the address, password included.
+        # `from None`: the driver's message repeats the address, including the password.
         raise StoreUnavailable(
-            f"What {variable} says is not the address of a PostgreSQL server",
+            f"{variable} is not the address of a PostgreSQL server",
             hint='Write it like "postgresql://user:password@host:5432/database"; escape special characters with %',
         ) from None
     return Address(text, _show(parts))
@@ -70,33 +70,35 @@ def _show(parts: Mapping[str, object]) -> str:
     return f"postgresql://{user}{host}{port}/{parts.get('dbname') or ''}"
 
 
-class _Meaning(NamedTuple):
+class _Explanation(NamedTuple):
     kind: type[StoreError]
     fact: str
     hint: str
 
 
-_BACKUP = "Restore the database from a backup; what was acknowledged before may be gone"
+_BACKUP = "Restore the database from a backup; acknowledged changes may be lost"
 _REPORT = "Try again; if it happens again, report it with this message"
 _ADDRESS = "Check the address, the user and the password of the database"
-_RIGHTS = "Give the user of the address the right to create and change tables there"
+_RIGHTS = "Grant the database user the right to create and change tables"
 
-_GONE = _Meaning(StoreUnavailable, "does not answer", "Start the server, or correct the address; then resume the run")
-_BUSY = _Meaning(StoreUnavailable, "has no connection left", "Raise max_connections of the server, or use a pooler")
-_FULL = _Meaning(StoreFull, "has no room to grow", "Free some space on the server, then resume the run")
-_UNUSABLE = _Meaning(StoreUnavailable, "cannot be used", _REPORT)
+_GONE = _Explanation(
+    StoreUnavailable, "doesn't answer", "Start the server, or correct the address; then resume the run"
+)
+_BUSY = _Explanation(StoreUnavailable, "has no connection left", "Raise max_connections of the server, or use a pooler")
+_FULL = _Explanation(StoreFull, "has no room to grow", "Free some space on the server, then resume the run")
+_UNUSABLE = _Explanation(StoreUnavailable, "cannot be used", _REPORT)
 
 _BY_STATE = {
     "53100": _FULL,
     "53300": _BUSY,
-    "58030": _Meaning(StoreUnavailable, "reports an error of its disk", "Look at the log of the server"),
-    "42501": _Meaning(StoreUnavailable, "does not let this user do that", _RIGHTS),
-    "25006": _Meaning(StoreUnavailable, "only reads", "Use the address of the primary server"),
-    "3D000": _Meaning(StoreUnavailable, "has no such database", "Create it with createdb, or correct the address"),
-    "28": _Meaning(StoreUnavailable, "does not let this user in", _ADDRESS),
-    "XX001": _Meaning(StoreDamaged, "is damaged", _BACKUP),
-    "XX002": _Meaning(StoreDamaged, "is damaged", _BACKUP),
-    "23": _Meaning(StoreDamaged, "contradicts itself", _BACKUP),
+    "58030": _Explanation(StoreUnavailable, "reports a disk error", "Check the server's log"),
+    "42501": _Explanation(StoreUnavailable, "doesn't permit this operation", _RIGHTS),
+    "25006": _Explanation(StoreUnavailable, "is read-only", "Use the address of the primary server"),
+    "3D000": _Explanation(StoreUnavailable, "has no such database", "Create it with createdb, or correct the address"),
+    "28": _Explanation(StoreUnavailable, "rejected the login", _ADDRESS),
+    "XX001": _Explanation(StoreDamaged, "is damaged", _BACKUP),
+    "XX002": _Explanation(StoreDamaged, "is damaged", _BACKUP),
+    "23": _Explanation(StoreDamaged, "contradicts itself", _BACKUP),
     "08": _GONE,
     "57": _GONE,
     "53": _BUSY,
@@ -108,7 +110,7 @@ _TRY_AGAIN = ("40", "55P03", "57014")
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """The connection broke or the server is going down or coming up: whether the last commit counts is not known."""
+    """Return True if the connection broke or the server restarts, so that the last commit has an unknown outcome."""
     if isinstance(error, PoolTimeout):
         return True
     state = error.sqlstate or ""
@@ -118,10 +120,10 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def build_failure(error: psycopg.Error, shown: str) -> StoreError:
-    meaning = _get_meaning(error)
+    explained = _explain(error)
     primary = error.diag.message_primary or str(error).strip().partition("\n")[0]
     name = error.sqlstate or type(error).__name__
-    return meaning.kind(f"The run store '{shown}' {meaning.fact} ({name}: {primary})", hint=meaning.hint)
+    return explained.kind(f"The run store '{shown}' {explained.fact} ({name}: {primary})", hint=explained.hint)
 
 
 def build_closed(shown: str) -> StoreUnavailable:
@@ -132,24 +134,24 @@ def is_closed(error: psycopg.Error) -> bool:
     return isinstance(error, PoolClosed)
 
 
-def _get_meaning(error: psycopg.Error) -> _Meaning:
+def _explain(error: psycopg.Error) -> _Explanation:
     state = error.sqlstate or ""
     if not state:
         return _GONE if isinstance(error, psycopg.OperationalError) else _UNUSABLE
     return _BY_STATE.get(state) or _BY_STATE.get(state[:2]) or _UNUSABLE
 
 
-_MARK = "\x10"  # data link escape: "what follows means something else"
-_MARKED = re.compile(f"{_MARK}(.)", re.DOTALL)
+_ESCAPE = "\x10"  # the control character "data link escape"
+_ESCAPED = re.compile(f"{_ESCAPE}(.)", re.DOTALL)
 
 
 def encode_text(text: str) -> str:
-    """Beginnings stay beginnings: a prefix of a text is stored as a prefix of what is stored for it."""
-    return make_printable(text).replace(_MARK, _MARK + _MARK).replace("\x00", _MARK + "0")
+    # Character by character, so that a prefix of a text is stored as a prefix: searches by prefix rely on that.
+    return make_printable(text).replace(_ESCAPE, _ESCAPE + _ESCAPE).replace("\x00", _ESCAPE + "0")
 
 
 def decode_text(text: str) -> str:
-    return _MARKED.sub(lambda found: "\x00" if found[1] == "0" else found[1], text) if _MARK in text else text
+    return _ESCAPED.sub(lambda found: "\x00" if found[1] == "0" else found[1], text) if _ESCAPE in text else text
 
 
 class PostgresSession:
@@ -195,21 +197,21 @@ def _decode(row: SqlRow) -> SqlRow:
     return tuple([decode_text(value) if isinstance(value, str) else value for value in row])
 
 
-_CONNECT_SECONDS = 10
+_CONNECT_TIMEOUT_SECONDS = 10
 _FIRST_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 1.0
-_OLDEST_SERVER = 130000
-_COMMITS_KEPT = "1 hour"
+_MIN_SERVER_VERSION = 130000
+_COMMIT_RETENTION = "1 hour"
 
 
 class PoolOptions(Struct, frozen=True, kw_only=True):
     max_connections: int = 8
-    patience_seconds: float = 60.0
-    """How long a server that does not answer is waited for before work fails."""
+    outage_timeout_seconds: float = 60.0
+    """Tolerated outage of the server."""
 
 
 class PostgresDatabase:
-    """`store.queries.session.Database` on a server. Made by `open_database`. Belongs to one event loop."""
+    """`store.queries.session.Database` on a server, opened by `open_database`. Bound to one event loop."""
 
     def __init__(self, address: Address, pool: AsyncConnectionPool[Connection], options: PoolOptions) -> None:
         self.address = address
@@ -218,7 +220,7 @@ class PostgresDatabase:
         self._is_open = True
 
     async def read[T](self, work: Work[T]) -> T:
-        return await self._patiently(lambda: self._with_session(work))
+        return await self._retry(lambda: self._with_session(work))
 
     async def run[T](self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run work on the connection itself. It may run twice."""
@@ -229,7 +231,7 @@ class PostgresDatabase:
     ) -> T:
         del durable, slow  # every commit of a transaction is durable, and the server does the work
         if repeatable:
-            return await self._patiently(lambda: self._with_session(work, in_transaction=True))
+            return await self._retry(lambda: self._with_session(work, in_transaction=True))
         commit_id = secrets.token_hex(16)
         found: list[T] = []
 
@@ -238,21 +240,21 @@ class PostgresDatabase:
                 "INSERT INTO agent_commits (commit_id, at) VALUES (?, clock_timestamp()) ON CONFLICT DO NOTHING",
                 (commit_id,),
             )
-            if noted:  # otherwise the attempt before counts, and its result is known
+            if noted:  # otherwise an earlier attempt was committed, and its result is known
                 found[:] = [await work(db)]
 
-        await self._patiently(lambda: self._with_session(once, in_transaction=True))
+        await self._retry(lambda: self._with_session(once, in_transaction=True))
         return found[0]
 
     async def append(self, work: Work[None], has_landed: Work[bool], *, durable: bool) -> None:
-        """One statement is a transaction by itself: no BEGIN and COMMIT, and no note that it was committed."""
-        del durable  # a part of the statement
+        """Run one statement, which is a transaction by itself and needs no record in `agent_commits`."""
+        del durable  # part of the statement
         attempts = 0
 
         async def attempt(db: Session) -> None:
             nonlocal attempts
             attempts += 1
-            # The answer to an earlier attempt was lost, and perhaps it counted.
+            # The answer to an earlier attempt was lost: it may have been committed.
             if attempts == 1 or not await has_landed(db):
                 await work(db)
 
@@ -267,8 +269,8 @@ class PostgresDatabase:
                 self._is_open = False
                 await self._pool.close()
 
-    async def _patiently[T](self, attempt: Callable[[], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + self._options.patience_seconds
+    async def _retry[T](self, attempt: Callable[[], Awaitable[T]]) -> T:
+        deadline = time.monotonic() + self._options.outage_timeout_seconds
         number, pause = 0, 0.0
         while True:
             if not self._is_open:
@@ -282,13 +284,13 @@ class PostgresDatabase:
                 if not is_lost(error) or time.monotonic() > deadline:
                     raise build_failure(error, self.address.shown) from error
             number += 1
-            # Whatever else lies in the pool is as broken: the first attempts go through it without a pause.
+            # After a restart all connections of the pool are broken: the first attempts use them up without a pause.
             if number > self._options.max_connections:
                 pause = min(_MAX_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
             await anyio.sleep(pause)
 
     async def _with_session[T](self, work: Work[T], *, in_transaction: bool = False) -> T:
-        async with self._pool.connection(timeout=_CONNECT_SECONDS) as connection:
+        async with self._pool.connection(timeout=_CONNECT_TIMEOUT_SECONDS) as connection:
             if not in_transaction:
                 return await work(PostgresSession(connection))
             async with connection.transaction():
@@ -296,21 +298,21 @@ class PostgresDatabase:
 
 
 async def _use_connection[T](db: Session, work: Callable[[Connection], Awaitable[T]]) -> T:
-    assert isinstance(db, PostgresSession), "this database makes no other"
+    assert isinstance(db, PostgresSession), "this database creates no other"
     return await work(db.connection)
 
 
 async def open_database(address: Address, options: PoolOptions) -> PostgresDatabase:
-    """Connect, bring the tables up to date, make the pool. Raises `StoreUnavailable`."""
+    """Connect, migrate the tables and create the pool. Raises `StoreUnavailable`."""
     try:
         async with await connect(address) as connection:
-            if connection.info.server_version < _OLDEST_SERVER:
+            if connection.info.server_version < _MIN_SERVER_VERSION:
                 raise StoreUnavailable(
                     f"The server of '{address.shown}' is older than PostgreSQL 13", hint="Use PostgreSQL 13 or newer"
                 )
             await migrate(connection, address.shown)
             await connection.execute(
-                "DELETE FROM agent_commits WHERE at < clock_timestamp() - %s::interval", (_COMMITS_KEPT,)
+                "DELETE FROM agent_commits WHERE at < clock_timestamp() - %s::interval", (_COMMIT_RETENTION,)
             )
         pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             address.conninfo,
@@ -328,13 +330,13 @@ async def open_database(address: Address, options: PoolOptions) -> PostgresDatab
 
 _CONNECTION_OPTIONS: dict[str, Any] = {
     "autocommit": True,
-    "connect_timeout": _CONNECT_SECONDS,
+    "connect_timeout": _CONNECT_TIMEOUT_SECONDS,
     "fallback_application_name": "metier",
 }
 
 
 async def connect(address: Address) -> psycopg.AsyncConnection[TupleRow]:
-    """A connection of its own, outside the pool."""
+    """Open a connection outside the pool."""
     connection = await psycopg.AsyncConnection.connect(address.conninfo, **_CONNECTION_OPTIONS)
     await _configure(connection)
     return connection
@@ -352,23 +354,23 @@ async def fetch_all(connection: Connection, query: LiteralString, values: tuple[
     return await (await connection.execute(query, values)).fetchall()
 
 
-_HEALTH_CONNECT_SECONDS = 5
+_HEALTH_CONNECT_TIMEOUT_SECONDS = 5
 
 
 def check_server(variable: str, environ: Mapping[str, str], run_ids: Sequence[str]) -> ServerHealth | None:
-    """Nothing where it does not answer, or has no tables yet."""
+    """Check the server. Return None if it doesn't answer, or has no tables yet."""
     try:
         address = read_address(variable, environ)
-        with closing(psycopg.connect(address.conninfo, connect_timeout=_HEALTH_CONNECT_SECONDS)) as connection:
-            began = time.time()
+        with closing(psycopg.connect(address.conninfo, connect_timeout=_HEALTH_CONNECT_TIMEOUT_SECONDS)) as connection:
+            started = time.time()
             row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
             ended = time.time()
             known = connection.execute(
                 "SELECT run_id FROM agent_runs WHERE run_id = ANY(%s)", ([encode_text(each) for each in run_ids],)
             )
             return ServerHealth(
-                seconds_ahead=float(row[0]) - (began + ended) / 2 if row else 0.0,
-                doubt_seconds=(ended - began) / 2,
+                seconds_ahead=float(row[0]) - (started + ended) / 2 if row else 0.0,
+                error_seconds=(ended - started) / 2,
                 known=frozenset(decode_text(str(run_id)) for (run_id,) in known),
             )
     except (psycopg.Error, StoreUnavailable):

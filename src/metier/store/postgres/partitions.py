@@ -1,7 +1,7 @@
-"""The journal in one table a day, by the day that run ids begin with, so that old days are dropped and not deleted.
+"""Partitions of the journal by the day in the run ids, so that old days are dropped instead of deleted row by row.
 
-Runs whose ids tell no day are in `agent_journal_child` and `agent_journal_a2a`; what came before its table is in
-`agent_journal_rest`.
+Runs whose ids have no day are in `agent_journal_child` and `agent_journal_a2a`; entries older than their partition are
+in `agent_journal_rest`.
 """
 
 import re
@@ -17,19 +17,19 @@ from metier.store.postgres.schema import Connection
 _NAME = re.compile(r"agent_journal_(\d{8})")
 _DAY = re.compile(r"(\d{8})-\d{6}-")
 _LOCK_TIMEOUT: LiteralString = "SET LOCAL lock_timeout = '2s'"
-"""To add or drop a table, writers are kept waiting; where one of them takes long, it is left for another time."""
+"""Adding or dropping a partition blocks writers, so it gives up if one of them takes long."""
 _MAX_REST_BYTES = 1_000_000_000
-"""Adding a table reads the rest once, while writers wait; a journal from before this version may be too large."""
+"""Adding a partition scans the rest while writers wait; the journal of an older version may be too large for that."""
 
 
 def get_day(run_id: str) -> str:
-    """The day on which a run began, as `20261115`; empty where its id does not say."""
+    """Return the day on which a run started, such as `20261115`; empty if its id has none."""
     started = _DAY.match(run_id)
     return started[1] if started else ""
 
 
 async def add_day(connection: Connection, day: str) -> None:
-    """Make the table of a day, unless it is there or cannot be: then the rest takes its entries."""
+    """Create the partition of a day unless it exists. If that fails, entries go to the rest."""
     if await fetch_one(connection, "SELECT to_regclass(%s)", (f"agent_journal_{day}",)) != (None,):
         return
     size = await fetch_one(connection, "SELECT pg_relation_size('agent_journal_rest')")
@@ -44,13 +44,13 @@ async def add_day(connection: Connection, day: str) -> None:
             await connection.execute(_LOCK_TIMEOUT)
             await connection.execute(query)
     except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateTable):
-        return  # entries of that day are in the rest already, or writers take long, or another process made it
+        return  # the rest already has entries of that day, or writers take long, or another process created it
     except psycopg.errors.UniqueViolation:
-        return  # another process made it at the same moment
+        return  # another process created it at the same moment
 
 
 async def list_days(connection: Connection, before: datetime) -> list[str]:
-    """Days that have a table and were over by then."""
+    """List the days with a partition that ended before a time."""
     rows = await fetch_all(
         connection,
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
@@ -62,7 +62,7 @@ async def list_days(connection: Connection, before: datetime) -> list[str]:
 
 
 async def is_over(connection: Connection, day: str, before: datetime) -> bool:
-    """Every run of that day ended by then, and has no parent that continues."""
+    """Return True if every run of that day ended before a time and has no parent."""
     row = await fetch_one(
         connection,
         "SELECT 1 FROM agent_runs WHERE run_id >= %s AND run_id < %s AND (updated_at >= %s OR parent_run_id <> ''"
@@ -73,11 +73,11 @@ async def is_over(connection: Connection, day: str, before: datetime) -> bool:
 
 
 async def drop_day(connection: Connection, day: str) -> None:
-    """Drop the table of a day of which no run is left."""
+    """Drop the partition of a day without runs."""
     try:
         async with connection.transaction():
             await connection.execute(_LOCK_TIMEOUT)
-            # First: a run of that day that is being imported is waited for, and seen.
+            # Lock first, so that a concurrent import of a run of that day finishes and is seen by the check.
             await connection.execute(
                 sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(f"agent_journal_{day}"))
             )
@@ -87,7 +87,7 @@ async def drop_day(connection: Connection, day: str) -> None:
             if left is None:
                 await connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(f"agent_journal_{day}")))
     except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-        return  # writers take long, or another process dropped it; the next deletion looks again
+        return  # writers take long, or another process dropped it; the next deletion tries again
 
 
 def _parse(day: str) -> date | None:

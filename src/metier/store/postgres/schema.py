@@ -1,4 +1,4 @@
-"""The tables of the PostgreSQL store and how older ones become newer. Forward only, under a lock, all or nothing."""
+"""The tables of the PostgreSQL store and their migrations: forward only, under a lock, in one transaction."""
 
 from typing import LiteralString
 
@@ -172,7 +172,7 @@ CREATE INDEX agent_runs_by_queue ON agent_runs (queue, status, number) WHERE que
 CREATE INDEX agent_approvals_by_id ON agent_approvals (approval_id COLLATE "C");
 """
 
-# The old table becomes the part for whatever has no table of its own: nothing is copied, nothing is read.
+# The old table becomes the default partition, without copying or reading anything.
 _FOURTH: LiteralString = """
 ALTER TABLE agent_journal RENAME TO agent_journal_rest;
 ALTER INDEX agent_journal_pkey RENAME TO agent_journal_rest_pkey;
@@ -253,9 +253,9 @@ CREATE TABLE agent_receivers (
 );
 """
 
-# Beside the index, because a row there is written again with every turn: this one is written once. Folded as searches
-# are: ASCII letters alone have no case. With the extension pg_trgm a word is looked up; without it, or for fewer than
-# three letters, this narrow table is read instead of the wide one.
+# A table of its own, written once, because a row of the run index is rewritten on every turn. Like searches, it folds
+# only ASCII letters. With the extension pg_trgm words have an index; without it, or for fewer than three letters, this
+# narrow table is scanned instead of the wide one.
 _WORDS: LiteralString = """
 CREATE TABLE agent_run_words (
     run_id TEXT COLLATE "C" PRIMARY KEY REFERENCES agent_runs ON DELETE CASCADE,
@@ -286,7 +286,7 @@ _TOKENS: LiteralString = """
 ALTER TABLE agent_runs ADD COLUMN tokens BIGINT NOT NULL DEFAULT 0;
 """
 
-# Ids that are a hash tell no day. In the rest these runs would make it grow past the size up to which days get tables.
+# Hashed ids have no day. In the rest, these runs would exceed the size up to which days get partitions.
 _HASHED: LiteralString = """
 DO $$
 DECLARE
@@ -341,7 +341,7 @@ CREATE INDEX agent_runs_without_usage ON agent_runs (number) WHERE NOT has_usage
 CREATE INDEX agent_runs_by_creation ON agent_runs (created_at, status, run_id);
 """
 
-# A large blob is put in several transactions.
+# Large blobs are written in several transactions.
 _WHOLE_BLOBS: LiteralString = """
 ALTER TABLE agent_blobs ADD COLUMN is_whole BOOLEAN NOT NULL DEFAULT TRUE;
 """
@@ -361,15 +361,15 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     _USAGE,
     _WHOLE_BLOBS,
 )
-"""Step N leads from version N to N + 1. A step that was released is never changed."""
+"""Step N migrates version N to N + 1. A released step is never changed."""
 
 _LOCK = 7_265_118_301_442
-"""Advisory lock of migrations: any number, the same in every version."""
+"""Advisory lock of migrations: an arbitrary number, the same in every version."""
 
 
 async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralString, ...] = MIGRATIONS) -> None:
-    """Bring the tables up to date. Of many that start at once, one does it and the others wait for it."""
-    if await _find_version(connection) == len(steps):
+    """Migrate the tables. If several processes start at once, one does it and the others wait."""
+    if await _read_version(connection) == len(steps):
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -377,10 +377,10 @@ async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralStr
             "CREATE TABLE IF NOT EXISTS agent_schema_version"
             " (version INTEGER PRIMARY KEY, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())"
         )
-        version = await _find_version(connection)
+        version = await _read_version(connection)
         if version > len(steps):
             raise StoreUnavailable(
-                f"The run store '{shown}' has version {version}, and this program knows versions up to {len(steps)}",
+                f"The run store '{shown}' has version {version}, but this program supports versions up to {len(steps)}",
                 hint="Upgrade metier, or use another database",
             )
         for number, step in enumerate(steps[version:], start=version + 1):
@@ -388,7 +388,7 @@ async def migrate(connection: Connection, shown: str, *, steps: tuple[LiteralStr
             await connection.execute("INSERT INTO agent_schema_version (version) VALUES (%s)", (number,))
 
 
-async def _find_version(connection: Connection) -> int:
+async def _read_version(connection: Connection) -> int:
     cursor = await connection.execute("SELECT to_regclass('agent_schema_version') IS NOT NULL")
     row = await cursor.fetchone()
     if row is None or not row[0]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from metier.store.outbox import MAX_KEPT, OutboxRow, Receiver
+from metier.store.outbox import MAX_SETTLED, OutboxRow, Receiver
 from metier.store.queries.session import Database, Session, SqlRow, parse_time
 
 _COLUMNS = "key, queue, channel, run_id, seq, payload, created_at, due_at, attempts, state, reason"
@@ -50,7 +50,7 @@ class SqlOutbox:
             await db.execute(
                 "DELETE FROM outbox WHERE queue = ? AND state <> 'open' AND created_at < (SELECT created_at"
                 " FROM outbox WHERE queue = ? AND state <> 'open' ORDER BY created_at DESC LIMIT 1 OFFSET ?)",
-                (row.queue, row.queue, MAX_KEPT),
+                (row.queue, row.queue, MAX_SETTLED),
             )
             return settled == 1
 

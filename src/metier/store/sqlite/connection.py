@@ -1,6 +1,6 @@
-"""A connection to one SQLite file: its creation, modes, tables and transactions.
+"""Connections to one SQLite file: creation, modes, tables and transactions.
 
-SQLite's exceptions become those of `store.failures`; nothing outside this package sees a `sqlite3` error.
+Exceptions of `sqlite3` become those of `store.failures`.
 """
 
 import contextlib
@@ -26,46 +26,46 @@ from metier.store.queries.session import render_time
 from metier.store.sqlite.schema import migrate
 
 
-class _Meaning(NamedTuple):
+class _Explanation(NamedTuple):
     kind: type[StoreError]
     fact: str
     hint: str
 
 
 _SPACE = "Free some space, for example with `agent runs gc`, then resume the run"
-_RIGHTS = "Check that you may write to this folder"
-_BACKUP = "Restore the file from a backup, or move it away; runs recorded in it cannot be resumed"
-_DISK = "Check the disk, its quota and the system log; what was acknowledged before is still there"
+_RIGHTS = "Check that you can write to this folder"
+_BACKUP = "Restore the file from a backup, or move it away; the runs in it cannot be resumed"
+_DISK = "Check the disk, its quota and the system log; acknowledged changes are safe"
 _REPORT = "Try again; if it happens again, report it with this message"
 
-FULL = _Meaning(StoreFull, "has no room to grow: the disk is full", _SPACE)
-_READ_ONLY = _Meaning(StoreUnavailable, "cannot be written", _RIGHTS)
-_DAMAGED = _Meaning(StoreDamaged, "is damaged", _BACKUP)
-_LOCKED = _Meaning(StoreUnavailable, "is locked by another process", "End the program that holds it, then try again")
-_BROKEN_DISK = _Meaning(StoreUnavailable, "cannot be read or written: the disk reports an error", _DISK)
-_UNUSABLE = _Meaning(StoreUnavailable, "cannot be used", _REPORT)
+FULL = _Explanation(StoreFull, "cannot grow: the disk is full", _SPACE)
+_READ_ONLY = _Explanation(StoreUnavailable, "cannot be written", _RIGHTS)
+_DAMAGED = _Explanation(StoreDamaged, "is damaged", _BACKUP)
+_LOCKED = _Explanation(StoreUnavailable, "is locked by another process", "Stop that process, then try again")
+_BROKEN_DISK = _Explanation(StoreUnavailable, "cannot be read or written: the disk reports an error", _DISK)
+_UNUSABLE = _Explanation(StoreUnavailable, "cannot be used", _REPORT)
 
 _BY_CODE = {
     sqlite3.SQLITE_FULL: FULL,
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _Meaning(StoreDamaged, "is not a database", _BACKUP),
+    sqlite3.SQLITE_NOTADB: _Explanation(StoreDamaged, "is not a database", _BACKUP),
     sqlite3.SQLITE_IOERR_CORRUPTFS: _DAMAGED,
-    sqlite3.SQLITE_CONSTRAINT: _Meaning(StoreDamaged, "contradicts itself", _BACKUP),
+    sqlite3.SQLITE_CONSTRAINT: _Explanation(StoreDamaged, "contradicts itself", _BACKUP),
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_READONLY: _READ_ONLY,
     sqlite3.SQLITE_PERM: _READ_ONLY,
     sqlite3.SQLITE_AUTH: _READ_ONLY,
-    sqlite3.SQLITE_CANTOPEN: _Meaning(StoreUnavailable, "cannot be opened", _RIGHTS),
+    sqlite3.SQLITE_CANTOPEN: _Explanation(StoreUnavailable, "cannot be opened", _RIGHTS),
     sqlite3.SQLITE_IOERR: _BROKEN_DISK,
-    sqlite3.SQLITE_NOMEM: _Meaning(StoreUnavailable, "cannot be used: there is no memory left", "Free some memory"),
-    sqlite3.SQLITE_TOOBIG: _Meaning(
-        StoreUnavailable, "cannot take a value of this size", "Keep values below one gigabyte"
+    sqlite3.SQLITE_NOMEM: _Explanation(StoreUnavailable, "cannot be used: out of memory", "Free some memory"),
+    sqlite3.SQLITE_TOOBIG: _Explanation(
+        StoreUnavailable, "cannot store a value of this size", "Keep values below one gigabyte"
     ),
 }
-"""Extended codes first, then the primary code (the low byte); everything else cannot be used."""
+"""By extended code, or else by primary code (the low byte)."""
 
-_LITTLE_ROOM = 64 * 1024
+_MIN_FREE_BYTES = 64 * 1024
 
 
 def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -73,23 +73,22 @@ def is_busy(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 
 def is_unclear(error: sqlite3.Error) -> bool:
-    """The disk failed: what was being committed may or may not be there."""
+    """Return True if the disk failed, so that the last commit has an unknown outcome."""
     return _code(error) & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def build_failure(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> StoreError:
-    """A text that cannot be decoded, of a row or of SQLite's own complaint, was damaged too."""
-    meaning = _get_meaning(error, database)
+    explained = _explain(error, database)
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
-    return meaning.kind(f"The run store '{database}' {meaning.fact} ({name}: {error})", hint=meaning.hint)
+    return explained.kind(f"The run store '{database}' {explained.fact} ({name}: {error})", hint=explained.hint)
 
 
 def build_open_failure(error: OSError, database: Path) -> StoreError:
-    """A folder that cannot be made, a file that cannot be created."""
+    """Build the error for a folder or file that cannot be created."""
     full = error.errno in {28, 122}  # ENOSPC and EDQUOT
-    meaning = FULL if full else _Meaning(StoreUnavailable, "cannot be opened", _RIGHTS)
-    return meaning.kind(
-        f"The run store '{database}' {meaning.fact} ({os.strerror(error.errno or 0)})", hint=meaning.hint
+    explained = FULL if full else _Explanation(StoreUnavailable, "cannot be opened", _RIGHTS)
+    return explained.kind(
+        f"The run store '{database}' {explained.fact} ({os.strerror(error.errno or 0)})", hint=explained.hint
     )
 
 
@@ -101,25 +100,25 @@ def build_sync_failure(error: OSError, database: Path) -> StoreError:
     )
 
 
-def _get_meaning(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Meaning:
-    # Text in a row that is none: Python's own complaint, which carries no code.
+def _explain(error: sqlite3.Error | UnicodeDecodeError, database: Path) -> _Explanation:
+    # A row with invalid text is damaged. Python reports it without a code.
     if isinstance(error, UnicodeDecodeError) or str(error).startswith("Could not decode to UTF-8"):
         return _DAMAGED
     code = _code(error)
-    meaning = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE
-    # Shared memory that cannot grow, and a quota that is used up, are reported as plain I/O errors.
-    return FULL if meaning is _BROKEN_DISK and _has_no_room(database) else meaning
+    explained = _BY_CODE.get(code) or _BY_CODE.get(code & 0xFF) or _UNUSABLE
+    # SQLite reports shared memory that cannot grow, and an exhausted quota, as plain I/O errors.
+    return FULL if explained is _BROKEN_DISK and _is_disk_full(database) else explained
 
 
 def _code(error: sqlite3.Error | UnicodeDecodeError) -> int:
-    """Errors of the Python module itself carry no code."""
+    # Errors raised by the Python module itself have no code.
     code: object = getattr(error, "sqlite_errorcode", None)
     return code if isinstance(code, int) else sqlite3.SQLITE_ERROR
 
 
-def _has_no_room(database: Path) -> bool:
+def _is_disk_full(database: Path) -> bool:
     try:
-        return shutil.disk_usage(database.parent).free < _LITTLE_ROOM
+        return shutil.disk_usage(database.parent).free < _MIN_FREE_BYTES
     except OSError:
         return False
 
@@ -154,7 +153,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
-    """Raises `StoreUnavailable` for a network file system. Where there is no list of mounts nothing is known."""
+    """Raise `StoreUnavailable` for a network file system, as far as the list of mounts shows it."""
     try:
         text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -168,7 +167,7 @@ def check_local_disk(folder: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def get_file_system(folder: str, mountinfo: str) -> str:
-    """The type of the file system that holds an absolute path: the longest mount above it, the last of equals."""
+    """Return the type of the file system of an absolute path: that of the longest, then of the last matching mount."""
     best, kind = "", ""
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -182,22 +181,22 @@ def get_file_system(folder: str, mountinfo: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    """The kernel writes blanks, tabs, newlines and backslashes of a path as three octal digits."""
+    # In mountinfo, spaces, tabs, newlines and backslashes of a path are three octal digits.
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-OLDEST_SQLITE = (3, 37, 0)
-"""The first with STRICT tables."""
+MIN_SQLITE_VERSION = (3, 37, 0)
+"""The first version with STRICT tables."""
 LOG_SIZE = 2 * 1024 * 1024
-"""The length at which the write-ahead log is copied into the database and restarted. Half of `ballast.SIZE`, so that
-even on a full disk the space given up is enough for that."""
+"""Length at which the write-ahead log is copied into the database and restarted. Half of the ballast, so that the freed
+space is enough for that even on a full disk."""
 _RETRY_SECONDS = 0.02
 
 type Change[T] = Callable[[sqlite3.Connection], T]
 
 
 class Opening(Struct, frozen=True, kw_only=True):
-    """How a file is opened."""
+    """Parameters of opening a file."""
 
     path: Path
     lock_timeout_seconds: float
@@ -210,12 +209,12 @@ class Connections(NamedTuple):
     quick: sqlite3.Connection
     patient: sqlite3.Connection
     log: int
-    """The write-ahead log, for syncing only. SQLite keeps no locks on it that closing it could drop."""
+    """Descriptor of the write-ahead log, for syncing. SQLite has no locks on this file that closing it could drop."""
 
 
 def connect(opening: Opening, *, alone: bool = False) -> Connections:
-    """Open the file. `alone` keeps other processes out and needs no shared memory: for a disk without any room left."""
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+    """Open the file. `alone` excludes other processes and needs no shared memory: for a completely full disk."""
+    if sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
         raise StoreUnavailable(f"SQLite {sqlite3.sqlite_version} is too old", hint="Use SQLite 3.37 or newer")
     with contextlib.ExitStack() as opened:
         try:
@@ -223,10 +222,10 @@ def connect(opening: Opening, *, alone: bool = False) -> Connections:
             check_local_disk(opening.path.parent)
             patient = opened.enter_context(contextlib.closing(_connect(opening, timeout=opening.lock_timeout_seconds)))
             if alone:
-                # Before the first access: the index of the write-ahead log is in memory then, not in a file.
+                # Before the first access, so that the index of the write-ahead log is in memory instead of a file.
                 patient.execute("PRAGMA locking_mode=EXCLUSIVE")
             else:
-                # Counts only before the first table is made, and needs room even where it changes nothing.
+                # Only has an effect before the first table is created, but always needs space.
                 patient.execute("PRAGMA auto_vacuum=INCREMENTAL")
             _prepare(patient, opening)
             quick = patient if alone else opened.enter_context(contextlib.closing(_connect(opening, timeout=0)))
@@ -250,19 +249,19 @@ def _connect(opening: Opening, *, timeout: float) -> sqlite3.Connection:
         opening.path,
         timeout=timeout,
         isolation_level=None,
-        check_same_thread=False,  # worker threads take turns; `_turn` lets only one at it
+        check_same_thread=False,  # used by several worker threads, one at a time: see `SqliteDatabase._turn`
         factory=opening.connection_class,
     )
 
 
 def _add_functions(connection: sqlite3.Connection, clock: Clock, machine: Machine) -> None:
-    """Add the clocks and the rules of leases that `store.queries.session.SQLITE` names."""
+    """Add the clock and lease functions that `store.queries.session.SQLITE` calls."""
 
     def time_from_now(seconds: float | None) -> str | None:
         return None if seconds is None else render_time(clock.now() + timedelta(seconds=seconds))
 
     def lease_seconds_left(boot_id: str | None, until: float | None) -> float:
-        # The uptime of another boot says nothing, and no process of it is alive.
+        # An uptime of an earlier boot means nothing, and no process of that boot is alive.
         return 0.0 if until is None or boot_id != machine.boot_id() else until - machine.uptime()
 
     def unix_time_from_now(seconds: float) -> float:
@@ -282,13 +281,11 @@ def _add_functions(connection: sqlite3.Connection, clock: Clock, machine: Machin
 
 
 def _create_file(path: Path) -> None:
-    """An empty file that only its owner may read. SQLite gives its helper files the same rights.
-
-    It is linked into place: opening and closing a database file would drop the locks of this process on it.
-    """
+    """Create an empty file that only its owner can read. SQLite gives its other files the same mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
+    # Linked into place: opening and closing a database file directly would drop all POSIX locks of this process on it.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(descriptor)
     try:
@@ -300,17 +297,19 @@ def _create_file(path: Path) -> None:
     finally:
         Path(name).unlink()
     for folder in (path.parent, path.parent.parent):
-        sync_folder(folder)  # a new file survives a power cut only then; SQLite sees to its own files, not to ours
+        sync_folder(
+            folder
+        )  # or the new file might not survive a power failure; SQLite only syncs files that it created
 
 
 def _prepare(connection: sqlite3.Connection, opening: Opening) -> None:
-    """Write-ahead log, limits, tables. Takes the write lock, so that a folder of no use is refused at the start."""
+    """Switch to write-ahead logging and migrate. It takes the write lock, so an unusable folder fails here."""
     _switch_to_wal(connection, opening)
     transact(connection, lambda inside: migrate(inside, opening.path), None)
 
 
 def _switch_to_wal(connection: sqlite3.Connection, opening: Opening) -> None:
-    """SQLite does not wait for others here, so we do."""
+    # SQLite's own lock timeout doesn't apply to this pragma.
     deadline = time.monotonic() + opening.lock_timeout_seconds
     while True:
         try:
@@ -348,5 +347,5 @@ def _commit(connection: sqlite3.Connection, landed: Change[bool] | None) -> None
             connection.execute("ROLLBACK")
         if landed is None or not is_unclear(error) or not landed(connection):
             raise
-        # It is there after all. A checkpoint syncs it, or fails and says so.
+        # It was committed after all. A checkpoint syncs it, or fails.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -1,4 +1,4 @@
-"""One SQLite file, reached without blocking the event loop, and the disk space reserved beside it."""
+"""One SQLite file, used without blocking the event loop, and its reserve of disk space."""
 
 import contextlib
 import json
@@ -42,26 +42,26 @@ from metier.store.sqlite.connection import (
 )
 
 SIZE = 4 * 1024 * 1024
-"""Twice the length of the write-ahead log: the log must be copied into the database before its space can be used again.
-With 1 MiB that copying takes all of it, and nothing can be deleted."""
+"""Twice the length of the write-ahead log, which must be copied into the database before its space can be reused. With
+1 MiB, copying would need the whole reserve, and nothing could be deleted."""
 ROOM_TO_RESTORE = 4 * SIZE
-"""The reserve is made again only when this much is free, so that it never takes the last space of others."""
+"""Free space needed to restore the reserve, so that it never takes the last space on a disk."""
 
 
 class Ballast:
     def __init__(self, database: Path) -> None:
         self._path = database.with_name(database.name + ".ballast")
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self._path.exists()
 
     def release(self) -> None:
-        """Free the reserve, so that runs can note that they pause, and old ones can be deleted."""
+        """Free the reserve, so that runs can record their pause and old runs can be deleted."""
         self._remove(self._path)
 
     def restore(self) -> None:
-        """Reserve the space again where it is missing and there is room. Never fails: it is a precaution."""
-        if self.is_there():
+        """Reserve the space again if possible. Never fails: it is only a precaution."""
+        if self.exists():
             return
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
@@ -77,7 +77,7 @@ class Ballast:
             if sys.platform == "linux":
                 os.posix_fallocate(descriptor, 0, SIZE)
             else:
-                stream.write(os.urandom(SIZE))  # random: file systems that compress would reserve nothing for zeros
+                stream.write(os.urandom(SIZE))  # random, because compressing file systems allocate nothing for zeros
 
     def _remove(self, path: Path) -> None:
         try:
@@ -87,11 +87,11 @@ class Ballast:
 
 
 _FAST_SYNC_SECONDS = 0.005
-"""A disk that syncs within this time is synced on the spot: a thread and back costs 0.1 to 0.5 ms on top."""
+"""A disk that syncs faster than this is synced in the event loop: switching to a thread adds 0.1 to 0.5 ms."""
 _YIELD_SECONDS = 0.004
-"""A task that only writes lets others have their turn this often; every time would cost a third of a commit."""
-_COMMITS_BETWEEN_LOOKS = 16
-"""Asking for the length of the log costs as much as half a commit."""
+"""Interval at which a writing task yields to others; yielding every time would cost a third of a commit."""
+_COMMITS_BETWEEN_CHECKS = 16
+"""Reading the length of the log costs half as much as a commit."""
 
 
 class SqliteSession:
@@ -108,7 +108,7 @@ class SqliteSession:
         return self._connection.execute(translate_for_sqlite(statement), _encode(values)).rowcount
 
     async def fetch_one(self, query: str, values: Sequence[SqlValue] = ()) -> SqlRow | None:
-        # Not `fetchone`: a statement that returns changed rows has changed them all only when all were fetched.
+        # Not `fetchone`: an UPDATE … RETURNING has changed all rows only when all of them are fetched.
         rows = await self.fetch_all(query, values)
         return rows[0] if rows else None
 
@@ -133,15 +133,15 @@ def _encode_value(value: SqlValue) -> str | int | float | bytes | None:
 
 
 def _complete[T](work: Work[T], connection: sqlite3.Connection) -> T:
-    """Run queries to their end, here: on the event loop or in a worker thread, inside of a transaction or not.
+    """Run a coroutine of queries synchronously, in the event loop or in a worker thread.
 
-    They are coroutines because PostgreSQL needs that. With a session that never suspends, the first step is the last.
+    Queries are coroutines because PostgreSQL needs that. As this session never suspends, one step completes them.
     """
     running = work(SqliteSession(connection))
     try:
         running.send(None)
     except StopIteration as finished:
-        # `StopIteration.value` has no type parameter; it is what `work` returned.
+        # `StopIteration.value` is untyped; it is the value that `work` returned.
         return cast(T, finished.value)
     running.close()
     raise RuntimeError("A query waited for something other than its session")
@@ -159,17 +159,17 @@ class SqliteDatabase:
         self._yielded_at = 0.0
         self._commits = 0
         self._synced = 0
-        """How many of the commits are known to be on the disk."""
+        """Number of commits known to be on the disk."""
         self._sync_seconds = _FAST_SYNC_SECONDS
-        """What the last sync took."""
+        """Duration of the last sync."""
         self._syncing = anyio.Lock(fast_acquire=True)
         self._turn = anyio.Lock(fast_acquire=True)
-        """Held by the one task whose write is under way: tasks queue here, not inside SQLite."""
+        """Held by the task that writes: tasks queue here instead of polling for SQLite's lock."""
         self._threads = anyio.CapacityLimiter(4)
-        """Our own: a run must be able to write while every shared worker thread waits for a tool."""
+        """Separate from anyio's threads: a run must be able to write while all of those wait for tools."""
 
     async def read[T](self, work: Work[T]) -> T:
-        """Run short queries at once. Only a database that is being recovered makes them wait, in a thread."""
+        """Run short queries in the event loop. Only a database in recovery makes them wait, in a thread."""
         self._check_open()
         try:
             return _complete(work, self._quick)
@@ -182,8 +182,8 @@ class SqliteDatabase:
     async def write[T](
         self, work: Work[T], *, durable: bool = False, slow: bool = False, repeatable: bool = False
     ) -> T:
-        """Run a change in one transaction. A task can be canceled before the commit; after it, the call returns."""
-        del repeatable  # a commit is never repeated: its outcome is known, or the disk has failed
+        """Run a change in one transaction. Canceling works before the commit; after it, the call returns."""
+        del repeatable  # a commit is never repeated: its outcome is known, unless the disk has failed
         return await self._write(partial(_transact, work, None), durable=durable, slow=slow)
 
     async def append(self, work: Work[None], has_landed: Work[bool], *, durable: bool) -> None:
@@ -197,7 +197,7 @@ class SqliteDatabase:
             self._check_open()
             result = await self._commit(work, slow=slow)
             self._commits += 1
-            if slow or self._commits % _COMMITS_BETWEEN_LOOKS == 0:
+            if slow or self._commits % _COMMITS_BETWEEN_CHECKS == 0:
                 await self._checkpoint_if_due()
         if durable and not self._sync_at_once():
             with anyio.CancelScope(shield=True):
@@ -214,7 +214,7 @@ class SqliteDatabase:
         return await self._in_thread(lambda: work(self._patient))
 
     def _sync_at_once(self) -> bool:
-        """Sync without asking the event loop for anything, where the disk is fast and no other task writes."""
+        """Sync in the event loop if the disk is fast and no other task writes."""
         if not self._is_free_to_sync() or self._syncing.locked():
             return False
         self._check_open()
@@ -226,11 +226,11 @@ class SqliteDatabase:
         return True
 
     def _is_free_to_sync(self) -> bool:
-        """In a thread, tasks that are about to commit could do so meanwhile, and share the next sync."""
+        # With a sync in a thread, waiting tasks can commit meanwhile and share the next sync.
         return self._sync_seconds < _FAST_SYNC_SECONDS and not self._turn.statistics().tasks_waiting
 
     async def _sync(self, commits: int) -> None:
-        """Return when so many commits are on the disk; often the sync of another task has done it."""
+        """Return when this number of commits is on the disk, often thanks to another task's sync."""
         async with self._syncing:
             if self._synced >= commits:
                 return
@@ -251,8 +251,8 @@ class SqliteDatabase:
                 await self._in_thread(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Copy the log into the database and restart it once all of it was copied, which syncs and so is done here."""
-        with contextlib.suppress(sqlite3.Error):  # what was written is safe in the log; the next one tries again
+        """Copy the log into the database and, if complete, restart it. Both sync, so this runs in a thread."""
+        with contextlib.suppress(sqlite3.Error):  # the log still has everything; the next checkpoint tries again
             busy, frames, copied = self._patient.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if not busy and frames == copied:
                 transact(
@@ -262,11 +262,11 @@ class SqliteDatabase:
         self._next_checkpoint = LOG_SIZE if size <= LOG_SIZE else size + LOG_SIZE
 
     async def in_thread[T](self, work: Callable[[], T]) -> T:
-        """Anything that takes long and does not touch the database."""
+        """Run work that takes long and doesn't use the database."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def shrink(self) -> None:
-        """Give free pages back to the disk, in small steps between which others may write, as far as there is room."""
+        """Return free pages to the file system, in small steps between which other tasks can write."""
         is_done = False
         while not is_done:
             async with self._turn:
@@ -312,7 +312,7 @@ def _transact[T](work: Work[T], has_landed: Work[bool] | None, connection: sqlit
 
 
 async def open_database(opening: Opening) -> SqliteDatabase:
-    """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged` when it cannot serve as a store."""
+    """Open or create the file. Raises `StoreUnavailable` or `StoreDamaged`."""
     connections = await anyio.to_thread.run_sync(partial(_connect_with_reserve, opening))
     database = SqliteDatabase(opening.path, connections)
     await database.in_thread(database.ballast.restore)
@@ -320,20 +320,20 @@ async def open_database(opening: Opening) -> SqliteDatabase:
 
 
 def _connect_with_reserve(opening: Opening) -> Connections:
-    """Opening takes room too: on a full disk old runs could not be deleted without giving up the reserve here."""
+    """Connect, freeing the reserve if the disk is full: opening needs space too, even to delete old runs."""
     try:
         return connect(opening)
     except StoreFull:
         ballast = Ballast(opening.path)
-        if not ballast.is_there():
-            # Not even room for the shared memory of two processes: runs can still be looked at, and deleted.
+        if not ballast.exists():
+            # No space for shared memory: a single process can still read and delete runs.
             return connect(opening, alone=True)
         ballast.release()
         return connect(opening)
 
 
 def _sync_file(descriptor: int) -> float:
-    """Returns how many seconds it took."""
+    """Sync a file and return the duration in seconds."""
     started = time.perf_counter()
     if sys.platform == "linux":
         os.fdatasync(descriptor)
@@ -343,6 +343,6 @@ def _sync_file(descriptor: int) -> float:
 
 
 def _vacuum_some(connection: sqlite3.Connection) -> int:
-    """Free up to 1 MiB at the end of the file; returns how many pages are still free."""
+    """Free up to 1 MiB at the end of the file and return the number of free pages left."""
     connection.execute("PRAGMA incremental_vacuum(256)").fetchall()
     return int(connection.execute("PRAGMA freelist_count").fetchone()[0])

@@ -1,4 +1,4 @@
-"""Is a SQLite store whole, and is there room for it? Looks only: nothing is created, changed or repaired."""
+"""Read-only checks of a SQLite store: integrity, checksums and free space."""
 
 import json
 import shutil
@@ -16,19 +16,19 @@ from metier.store.machine import SystemMachine
 from metier.store.sqlite.connection import build_failure
 from metier.store.sqlite.database import ROOM_TO_RESTORE, Ballast
 
-LOOK_SECONDS = 10.0
-"""How long the look may take; a database of millions of runs is not read to its end."""
-_STEPS_BETWEEN_LOOKS = 10_000
+CHECK_TIMEOUT_SECONDS = 10.0
+"""Time limit of the check: a database of millions of runs is only partly read."""
+_STEPS_BETWEEN_CHECKS = 10_000
 
 
 class StoreHealth(Struct, frozen=True, kw_only=True):
     problem: str = ""
-    """What is wrong with the database; empty where nothing was found."""
+    """The problem found, or empty."""
     hint: str = ""
     entries: int = 0
-    """Journal entries whose checksum was compared."""
+    """Number of journal entries whose checksum was checked."""
     is_partial: bool = False
-    """The time was up before all of it was read."""
+    """True if the time limit was reached."""
 
 
 class StoreRoom(Struct, frozen=True, kw_only=True):
@@ -37,16 +37,16 @@ class StoreRoom(Struct, frozen=True, kw_only=True):
 
     @property
     def is_enough(self) -> bool:
-        """The reserve is there, or can be made."""
+        """Return True if the reserve exists or could be created."""
         return self.free_bytes >= ROOM_TO_RESTORE
 
 
-def examine_database(database: Path, *, seconds: float = LOOK_SECONDS) -> StoreHealth:
-    """SQLite's own check of the file, then the checksum of every journal entry."""
+def examine_database(database: Path, *, seconds: float = CHECK_TIMEOUT_SECONDS) -> StoreHealth:
+    """Run SQLite's own check, then compare the checksum of every journal entry."""
     until = time.monotonic() + seconds
     try:
-        with _looking(database) as connection:
-            connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_LOOKS)
+        with _open_read_only(database) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_CHECKS)
             found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
             if found != ["ok"]:
                 raise sqlite3.DatabaseError("; ".join(found))
@@ -59,23 +59,23 @@ def examine_database(database: Path, *, seconds: float = LOOK_SECONDS) -> StoreH
 
 
 def examine_room(database: Path) -> StoreRoom:
-    return StoreRoom(free_bytes=shutil.disk_usage(database.parent).free, has_reserve=Ballast(database).is_there())
+    return StoreRoom(free_bytes=shutil.disk_usage(database.parent).free, has_reserve=Ballast(database).exists())
 
 
-def list_newest_runs(database: Path, *, most: int) -> list[str]:
-    """Newest first; none where the database cannot be read."""
+def list_newest_runs(database: Path, *, limit: int) -> list[str]:
+    """List the newest runs; none if the database cannot be read."""
     try:
-        with _looking(database) as connection:
-            found = connection.execute("SELECT run_id FROM runs ORDER BY number DESC LIMIT ?", (most,))
+        with _open_read_only(database) as connection:
+            found = connection.execute("SELECT run_id FROM runs ORDER BY number DESC LIMIT ?", (limit,))
             return [str(run_id) for (run_id,) in found]
     except (sqlite3.Error, UnicodeDecodeError):
         return []
 
 
 def find_known_runs(database: Path, run_ids: Sequence[str]) -> frozenset[str] | None:
-    """Those that are in the index; nothing where the database cannot be read."""
+    """Return the runs that are in the index, or None if the database cannot be read."""
     try:
-        with _looking(database) as connection:
+        with _open_read_only(database) as connection:
             found = connection.execute(
                 "SELECT run_id FROM runs WHERE run_id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
             )
@@ -84,13 +84,13 @@ def find_known_runs(database: Path, run_ids: Sequence[str]) -> frozenset[str] | 
         return None
 
 
-def _looking(database: Path) -> closing[sqlite3.Connection]:
-    """A connection that cannot write."""
+def _open_read_only(database: Path) -> closing[sqlite3.Connection]:
+    """Open a connection that cannot write."""
     return closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=2))
 
 
 def has_steady_clock() -> bool:
-    """Leases are timed by a clock that cannot be set, and the boot of the machine is known."""
+    """Return True if leases use a clock that can't be set, and the boot id is known."""
     return SystemMachine().boot_id() != "wall"
 
 
@@ -102,7 +102,7 @@ def _check_entries(connection: sqlite3.Connection, *, until: float) -> StoreHeal
         if checksum != checksum_of(run_id, StoredEntry(seq, kind, data)):
             return StoreHealth(
                 problem=f"Entry {seq} of run {run_id!r} is not what was written",
-                hint="Restore the run store from a backup; this run cannot go on",
+                hint="Restore the run store from a backup; this run cannot continue",
                 entries=count,
             )
         count += 1

@@ -1,4 +1,4 @@
-"""The tables of the SQLite store and how older files become newer ones. Forward only, all steps in one transaction."""
+"""The tables of the SQLite store and their migrations: forward only, in one transaction."""
 
 import sqlite3
 from pathlib import Path
@@ -266,7 +266,7 @@ CREATE INDEX runs_without_usage ON runs (number) WHERE has_usage = 0;
 CREATE INDEX runs_by_creation ON runs (created_at, status, run_id);
 """
 
-# Every run has a lease from its creation. Runs that no process had driven yet had none.
+# Every run has a lease from its creation. In older versions, runs that no process had driven had none.
 _LEASES = """
 INSERT INTO leases (run_id, owner, token, since, boot_id, until, process)
     SELECT run_id, '', 0, '', '', 0.0, '' FROM runs WHERE run_id NOT IN (SELECT run_id FROM leases);
@@ -275,16 +275,16 @@ INSERT INTO leases (run_id, owner, token, since, boot_id, until, process)
 MIGRATIONS: tuple[str, ...] = (
     _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SCHEDULES, _SEARCH, _OUTBOX, _RECEIVERS, _TOKENS, _USAGE, _LEASES
 )  # fmt: skip
-"""Step N leads from version N to N + 1. A step that was released is never changed."""
+"""Step N migrates version N to N + 1. A released step is never changed."""
 
 
 def migrate(connection: sqlite3.Connection, database: Path, *, steps: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring the tables up to date, in the caller's transaction. Raises `StoreUnavailable` for a foreign file."""
-    version = _find_version(connection, database)
+    """Migrate the tables in the caller's transaction. Raises `StoreUnavailable` for another program's file."""
+    version = _read_version(connection, database)
     if version > len(steps):
         raise StoreUnavailable(
-            f"The run store '{database}' has version {version}, and this program knows versions up to {len(steps)}",
-            hint="Upgrade metier, or work in another folder",
+            f"The run store '{database}' has version {version}, but this program supports versions up to {len(steps)}",
+            hint="Upgrade metier, or use another folder",
         )
     for number, step in enumerate(steps[version:], start=version + 1):
         for statement in _split(step):
@@ -292,21 +292,21 @@ def migrate(connection: sqlite3.Connection, database: Path, *, steps: tuple[str,
         connection.execute("INSERT INTO schema_version (version) VALUES (?)", (number,))
 
 
-def _find_version(connection: sqlite3.Connection, database: Path) -> int:
+def _read_version(connection: sqlite3.Connection, database: Path) -> int:
     tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if not tables:
         connection.execute("CREATE TABLE schema_version (version INTEGER PRIMARY KEY) STRICT")
         return 0
     if "schema_version" not in tables:
         raise StoreUnavailable(
-            f"The file '{database}' is the database of another program",
-            hint="Move it away, or work in another folder",
+            f"The file '{database}' is a database of another program",
+            hint="Move it away, or use another folder",
         )
     return int(connection.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchone()[0])
 
 
 def _split(script: str) -> list[str]:
-    """Statements one by one: `executescript` would commit the transaction that makes the step all or nothing."""
+    """Split a script into statements: `executescript` would commit the transaction of the migration."""
     statements: list[str] = []
     part = ""
     for piece in script.split(";"):

@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, for any number of processes of one machine. Its promises: `store.base`."""
+"""The embedded store: one SQLite file for all processes of one machine. See `store.base`."""
 
 import sqlite3
 from datetime import datetime
@@ -13,8 +13,8 @@ from metier.store.sql_store import SqlStore
 from metier.store.sqlite.connection import Opening
 from metier.store.sqlite.database import SqliteDatabase, open_database
 
-_LOOK_SECONDS = 0.02
-"""How often a waiting task polls for new entries: SQLite does not notify other processes."""
+_POLL_SECONDS = 0.02
+"""Interval of polling for new entries: SQLite does not notify other processes."""
 
 
 async def open_sqlite_store(
@@ -26,9 +26,9 @@ async def open_sqlite_store(
     blob_grace_seconds: float = 3600.0,
     connection_class: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> "SqliteStore":
-    """Open or create the file. Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull` when it cannot serve.
+    """Open or create the file. Raises `StoreUnavailable`, `StoreDamaged` or `StoreFull`.
 
-    A write waits `lock_timeout_seconds` for other processes. A store belongs to the event loop that opened it.
+    A write waits up to `lock_timeout_seconds` for other processes. The store is bound to the current event loop.
     """
     machine = machine or SystemMachine()
     opening = Opening(
@@ -43,7 +43,7 @@ async def open_sqlite_store(
 
 
 class SqliteStore(SqlStore):
-    """`store.base.Store` on SQLite. Made by `open_sqlite_store`."""
+    """`store.base.Store` on SQLite, opened by `open_sqlite_store`."""
 
     def __init__(self, database: SqliteDatabase, *, machine: Machine, blob_grace_seconds: float) -> None:
         super().__init__(database, machine=machine, blob_grace_seconds=blob_grace_seconds)
@@ -51,14 +51,14 @@ class SqliteStore(SqlStore):
 
     async def take_lease(self, run_id: str, *, owner: str, seconds: float) -> Lease:
         lease = await super().take_lease(run_id, owner=owner, seconds=seconds)
-        if not self._file.ballast.is_there():
+        if not self._file.ballast.exists():
             await self._file.in_thread(self._file.ballast.restore)
         return lease
 
     async def wait_for_entries(self, run_id: str, *, after: int, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
-            while not await self.read_journal(run_id, after=after, limit=1):  # noqa: ASYNC110 (no event says so)
-                await anyio.sleep(_LOOK_SECONDS)
+            while not await self.read_journal(run_id, after=after, limit=1):  # noqa: ASYNC110 (no event to wait for)
+                await anyio.sleep(_POLL_SECONDS)
             return True
         return False
 
